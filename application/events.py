@@ -1,0 +1,135 @@
+"""What happens in the engine, as typed facts. Times are monotonic nanoseconds from the Clock port.
+
+Emitted to the EventSink; telemetry derives spans, metrics and logs from them, and nothing else knows of telemetry.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from domain.ids import ModelId, RequestId
+from domain.request import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestQueued:
+    id: RequestId
+    model: ModelId
+    num_prompt_tokens: int
+    at_ns: int
+    trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdmitted:
+    id: RequestId
+    num_reused_tokens: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunkComputed:
+    id: RequestId
+    start: int
+    end: int
+    started_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStarted:
+    id: RequestId
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    id: RequestId
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """`reason`: a FinishReason value or `error`; `error_code` is set with the latter."""
+
+    id: RequestId
+    reason: str
+    usage: Usage
+    at_ns: int
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """Turned away before it was queued."""
+
+    model: ModelId
+    error_code: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted:
+    """One engine step: how many sequences waited and ran, and what it computed."""
+
+    num_waiting: int
+    num_running: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    started_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoaded:
+    id: ModelId
+    duration_ns: int
+    weight_bytes: int
+    decode_mode: str
+    note: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUnloaded:
+    id: ModelId
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultObserved:
+    """Something failed and was contained. `where` is a stable name such as `engine.step`."""
+
+    where: str
+    message: str
+    at_ns: int
+
+
+Event: TypeAlias = (
+    RequestQueued
+    | RequestAdmitted
+    | PrefillChunkComputed
+    | DecodeStarted
+    | FirstToken
+    | RequestEnded
+    | RequestRefused
+    | StepCompleted
+    | ModelLoaded
+    | ModelUnloaded
+    | FaultObserved
+)
+
+__all__ = (
+    "DecodeStarted",
+    "Event",
+    "FaultObserved",
+    "FirstToken",
+    "ModelLoaded",
+    "ModelUnloaded",
+    "PrefillChunkComputed",
+    "RequestAdmitted",
+    "RequestEnded",
+    "RequestQueued",
+    "RequestRefused",
+    "StepCompleted",
+)

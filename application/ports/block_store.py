@@ -1,0 +1,148 @@
+"""The persistent tier: records in, records out, nothing wrong ever served.
+
+Contract
+* Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Encoding and decoding
+  of payloads happen inside `put` and `get`, with the GIL released where the library allows.
+* Atomicity: one `put` or `delete` is one transaction: its records, index, recency and byte accounting become
+  visible together or not at all, also after kill -9. A concurrent `get` sees all of it or none.
+* Durability: what `put` reported STORED survives a crash of the process. What survives a power cut depends on the
+  adapter's durability setting and is at least a consistent earlier state.
+* Quota: usage never exceeds the quota, at any instant. Room is made by evicting the least recently used leaves that
+  are neither pinned nor being read, never a parent before its children.
+* Trouble (full disk or map, vanished volume, corruption, foreign format) is contained: reads answer MISS or None,
+  writes answer with an outcome, each kind of fault is reported once by name and counted in `usage().faults`.
+  A record that fails its checksum is quarantined with its descendants and is a miss from then on.
+* Idempotence: putting a present record refreshes its recency and is STORED. Touching, unpinning or deleting what is
+  absent does nothing.
+* After `close`: reads answer MISS or None, writes answer UNAVAILABLE; nothing raises.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from domain.ids import BlockHash, GroupIndex
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+
+
+class Presence(Enum):
+    """HIT: can be read now. PENDING: accepted by a writer in front of the store, not yet readable here. MISS."""
+
+    HIT = "hit"
+    PENDING = "pending"
+    MISS = "miss"
+
+
+class PutOutcome(Enum):
+    """STORED: all records are in. The others store nothing of the batch: ORPHAN (a parent is absent), FULL (no room
+    can be made, or the batch exceeds the quota), UNAVAILABLE (closed, read-only, volume gone, writes suspended)."""
+
+    STORED = "stored"
+    ORPHAN = "orphan"
+    FULL = "full"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceUsage:
+    """`raw_bytes`: payload bytes before encoding; `stored_bytes`: what counts against the quota."""
+
+    info: NamespaceInfo
+    num_blocks: int
+    num_snapshots: int
+    raw_bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUsage:
+    """A consistent reading. `faults`: counts by kind since the store was opened; `evicted`: records since then."""
+
+    quota_bytes: int
+    stored_bytes: int
+    namespaces: tuple[NamespaceUsage, ...]
+    evicted: int = 0
+    faults: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityReport:
+    """`problems`: one line each, empty when sound. `num_records` examined."""
+
+    num_records: int
+    problems: tuple[str, ...]
+
+
+class BlockStore(Protocol):
+    """See the module docstring for the contract that holds for every method."""
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        """Make a namespace known before its first record; repeating it updates what people are shown."""
+        ...
+
+    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+        """Presence of blocks, in the order asked. Does not count as use."""
+        ...
+
+    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+        """The snapshots hanging on each block (or on the namespace itself), ascending by `num_partial`."""
+        ...
+
+    def children(
+        self, namespace: Namespace, parent: BlockHash, limit: int
+    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
+        """Up to `limit` blocks that follow `parent`, with their token ids and without their state; for explaining."""
+        ...
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        """Read records, None for a miss. `groups` limits each key to those state groups (None: all of them)."""
+        ...
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        """Store a batch in one transaction. Parents are in the store already or earlier in the batch."""
+        ...
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        """Note a use. Cheap: recency may be written later, with the next `put` or `flush`."""
+        ...
+
+    def pin(self, keys: Sequence[RecordKey]) -> None:
+        """Keep from eviction while this process lives; counted, so every `pin` needs its `unpin`."""
+        ...
+
+    def unpin(self, keys: Sequence[RecordKey]) -> None: ...
+
+    def delete(self, keys: Sequence[RecordKey]) -> int:
+        """Remove records with everything that hangs on them; returns how many records went."""
+        ...
+
+    def delete_namespace(self, namespace: Namespace) -> int:
+        """Remove everything of a namespace, in bounded transactions; returns how many records went."""
+        ...
+
+    def usage(self) -> StoreUsage: ...
+
+    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
+        """Recount everything against the accounting and check all links; with `payloads`, every checksum too."""
+        ...
+
+    def flush(self) -> None:
+        """Write out what is held back (recency) and make everything STORED so far as durable as the setting allows."""
+        ...
+
+    def close(self) -> None:
+        """Flush and release. Repeating it does nothing."""
+        ...
+
+
+__all__ = (
+    "BlockStore",
+    "IntegrityReport",
+    "NamespaceUsage",
+    "Presence",
+    "PutOutcome",
+    "StoreUsage",
+)

@@ -1,0 +1,35 @@
+"""Where models are found: embedded ones, local folders, a hub's cache. Any thread; blocking."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadProgress:
+    """Bytes of a first download; `total_bytes` is 0 while unknown."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class ModelRepository(Protocol):
+    """Names to local folders."""
+
+    def list(self) -> Sequence[ModelSource]:
+        """Every model that could be served without a download, ordered by id."""
+        ...
+
+    def find(self, id: ModelId) -> ModelSource | None:
+        """A model that is here already; None otherwise. Never downloads."""
+        ...
+
+    def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
+        """As `find`, downloading a hub model first where that is allowed. Raises ModelNotFound, ModelLoadFailed."""
+        ...
+
+
+__all__ = ("DownloadProgress", "ModelRepository")

@@ -1,0 +1,1 @@
+"""Long-lived parts: the engine loop, the prefix cache, the model pool."""

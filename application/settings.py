@@ -1,0 +1,122 @@
+"""Everything that can be set, as frozen values with checked ranges. Reading them in is an adapter's work."""
+
+from dataclasses import dataclass, field
+
+from domain.byte_size import ByteSize
+from domain.errors import InvalidRequest
+
+
+def _require(condition: bool, param: str, message: str) -> None:
+    if not condition:
+        raise InvalidRequest(f"{param} {message}", param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The HTTP side. A non-loopback `host` needs an `api_key`."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    log_level: str = "info"
+    keepalive_s: float = 15.0
+    max_body: ByteSize = ByteSize(num_bytes=64 * 2**20)
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port < 65_536, "server.port", "must be in 0..65535")
+        _require(self.log_level in {"debug", "info", "warning", "error"}, "server.log_level", "is not a level")
+        _require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which models are served and how they are loaded. `default`: served when a request names none."""
+
+    default: str = "cairn-demo"
+    dirs: tuple[str, ...] = ()
+    dtype: str = "auto"
+    max_loaded: int = 2
+    download: bool = True
+    context_length: int | None = None
+
+    def __post_init__(self) -> None:
+        allowed = {"auto", "float32", "bfloat16", "float16"}
+        _require(self.dtype in allowed, "model.dtype", f"must be one of {', '.join(sorted(allowed))}")
+        _require(1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU)."""
+
+    backend: str = "mlx"
+    max_batch: int = 32
+    queue: int = 256
+    prefill_grid: int = 0
+    block_size: int = 256
+    stall_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        _require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
+        _require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
+        _require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
+        _require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")
+        _require(
+            self.prefill_grid == 0 or (self.prefill_grid % self.block_size == 0 and self.prefill_grid <= 65_536),
+            "engine.prefill_grid",
+            "must be a multiple of the block size (or 0 for automatic)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default."""
+
+    kind: str = "lmdb"
+    dir: str = ""
+    quota: ByteSize | None = None
+    hot_tier: ByteSize = ByteSize(share=0.1)
+    codec: str = "auto"
+    durability: str = "safe"
+
+    def __post_init__(self) -> None:
+        _require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
+        _require(self.codec in {"raw", "zstd", "auto"}, "store.codec", "must be raw, zstd or auto")
+        _require(self.durability in {"safe", "fast"}, "store.durability", "must be safe or fast")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing)."""
+
+    exact: bool = False
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """OpenTelemetry; exporters themselves follow the standard OTEL_* variables. `metrics`: serve /metrics."""
+
+    enabled: bool = True
+    metrics: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    server: ServerSettings = field(default_factory=ServerSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+
+
+__all__ = (
+    "CacheSettings",
+    "EngineSettings",
+    "ModelSettings",
+    "ServerSettings",
+    "Settings",
+    "StoreSettings",
+    "TelemetrySettings",
+)

@@ -1,0 +1,1 @@
+"""One thing a caller can ask for, a file each."""

@@ -1,0 +1,55 @@
+"""Sizes as people write them: `16GiB`, `500MB`, `70%`, `0`. A share is resolved against a total only when asked."""
+
+import re
+from dataclasses import dataclass
+
+from domain.errors import InvalidRequest
+
+_UNITS = {
+    "": 1, "b": 1,
+    "k": 2**10, "kb": 10**3, "kib": 2**10,
+    "m": 2**20, "mb": 10**6, "mib": 2**20,
+    "g": 2**30, "gb": 10**9, "gib": 2**30,
+    "t": 2**40, "tb": 10**12, "tib": 2**40,
+}  # fmt: skip
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*|%)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class ByteSize:
+    """Either `num_bytes`, or a `share` (0 to 1) of a total known later. Exactly one of them is set."""
+
+    num_bytes: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "ByteSize":
+        """Parse `16GiB`, `500MB`, `70%` or a plain number of bytes. Raises InvalidRequest with the accepted forms."""
+        match = _PATTERN.fullmatch(text)
+        if match:
+            number, unit = float(match[1]), match[2].lower()
+            if unit == "%" and number <= 100:
+                return cls(share=number / 100)
+            if unit in _UNITS:
+                return cls(num_bytes=int(number * _UNITS[unit]))
+        raise InvalidRequest(f"{text!r} is not a size: write 16GiB, 500MB, 70% or a number of bytes")
+
+    def resolve(self, total_bytes: int) -> int:
+        """Bytes, given what a share is a share of."""
+        return self.num_bytes if self.num_bytes is not None else int((self.share or 0) * total_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%}" if self.share is not None else format_bytes(self.num_bytes or 0)
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Binary units, three significant digits: 1536 -> `1.50 KiB`."""
+    value, units = float(num_bytes), ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    index = 0
+    while abs(value) >= 1024 and index < len(units) - 1:
+        value /= 1024
+        index += 1
+    return f"{num_bytes} B" if index == 0 else f"{value:.3g} {units[index]}"
+
+
+__all__ = ("ByteSize", "format_bytes")

@@ -1,0 +1,92 @@
+"""What can go wrong, as seen from the domain: one root, each class with a stable code and whether a retry can help.
+
+Expected outcomes (a miss, a full queue that drains) are values elsewhere; these are the answers a client gets.
+"""
+
+from typing import ClassVar
+
+
+class DomainError(Exception):
+    """Root of every error Cairn raises on purpose. `param` names the offending request field, where there is one."""
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidRequest(DomainError):
+    """The request can never succeed as it stands."""
+
+    code = "invalid_request"
+
+
+class ContextOverflow(InvalidRequest):
+    """Prompt plus requested completion do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class TemplateFailed(InvalidRequest):
+    """The model's chat template refuses these messages."""
+
+    code = "template_failed"
+
+
+class ModelNotFound(DomainError):
+    """No model of that name is served here."""
+
+    code = "model_not_found"
+
+
+class ModelLoadFailed(DomainError):
+    """The model exists but could not be loaded; the message says why."""
+
+    code = "model_load_failed"
+
+
+class QueueFull(DomainError):
+    """The bounded request queue is full. `retry_after_s` is an estimate in seconds."""
+
+    code = "queue_full"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ServerUnavailable(DomainError):
+    """The engine is stopping, stopped or not ready."""
+
+    code = "server_unavailable"
+    retryable = True
+
+
+class ComputeFailed(DomainError):
+    """Computing this one request failed; others are unaffected."""
+
+    code = "compute_failed"
+
+
+class IllegalTransition(DomainError):
+    """A state machine was asked for a step its table does not have: a defect in Cairn."""
+
+    code = "illegal_transition"
+
+
+__all__ = (
+    "ComputeFailed",
+    "ContextOverflow",
+    "DomainError",
+    "IllegalTransition",
+    "InvalidRequest",
+    "ModelLoadFailed",
+    "ModelNotFound",
+    "QueueFull",
+    "ServerUnavailable",
+    "TemplateFailed",
+)

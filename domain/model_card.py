@@ -1,0 +1,49 @@
+"""What is known of a model before and after it is loaded."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from domain.ids import ModelId
+from domain.state_layout import StateLayout
+
+
+class DecodeMode(Enum):
+    """BATCHED: many sequences in one forward pass. SINGLE: the load-time probe found batching wrong or unsupported."""
+
+    BATCHED = "batched"
+    SINGLE = "single"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model's files are. `path` is a local folder; `created_s` a Unix time (the newest file's)."""
+
+    id: ModelId
+    path: str
+    created_s: int = 0
+    owned_by: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """A loaded model, as the rest of the server needs to know it.
+
+    `vocab_size`: rows of the embedding; token ids must be below it. `context_length`: tokens, prompt and completion
+    together. `weight_bytes`: resident bytes. `dtype`: what activations are computed in. `decode_note`: why decode is
+    SINGLE. `weights_digest` identifies weights, config and quantisation by content.
+    """
+
+    id: ModelId
+    model_type: str
+    vocab_size: int
+    context_length: int
+    eos_token_ids: frozenset[int]
+    dtype: str
+    weight_bytes: int
+    layout: StateLayout
+    decode_mode: DecodeMode
+    decode_note: str = ""
+    weights_digest: bytes = b""
+
+
+__all__ = ("DecodeMode", "ModelDescription", "ModelSource")

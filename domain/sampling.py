@@ -1,0 +1,103 @@
+"""How the next token is chosen and when a completion ends. Ranges are checked on construction; the vocabulary later."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from domain.errors import InvalidRequest
+
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1_000
+MAX_LOGIT_BIAS = 1_024
+MAX_SEED = 2**63 - 1
+
+
+def _require(condition: bool, param: str, message: str) -> None:
+    if not condition:
+        raise InvalidRequest(f"{param} {message}", param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """One request's sampling. Greedy when `temperature` is 0.
+
+    Penalties look at every token generated so far (repetition penalty: the prompt too), as OpenAI and vLLM define
+    them. `seed` makes the answer a function of the request alone, whatever else shares the batch.
+    `num_logprobs`: None for none, else how many alternatives to report beside the chosen token (0 to 20).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    num_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(isfinite(self.temperature) and 0 <= self.temperature <= 10, "temperature", "must be between 0 and 10")
+        _require(isfinite(self.top_p) and 0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
+        _require(0 <= self.top_k < 2**31, "top_k", "must be 0 (off) or a positive integer")
+        _require(isfinite(self.min_p) and 0 <= self.min_p <= 1, "min_p", "must be between 0 and 1")
+        _require(
+            isfinite(self.repetition_penalty) and 0 < self.repetition_penalty <= 10,
+            "repetition_penalty",
+            "must be above 0 and at most 10",
+        )
+        for name in ("presence_penalty", "frequency_penalty"):
+            value: float = getattr(self, name)
+            _require(isfinite(value) and -2 <= value <= 2, name, "must be between -2 and 2")
+        _require(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", f"has more than {MAX_LOGIT_BIAS} entries")
+        for token_id, bias in self.logit_bias:
+            _require(isfinite(bias) and -100 <= bias <= 100, "logit_bias", f"value for {token_id} is not in -100..100")
+        if self.seed is not None:
+            _require(-MAX_SEED - 1 <= self.seed <= MAX_SEED, "seed", "must be a 64-bit integer")
+        if self.num_logprobs is not None:
+            _require(0 <= self.num_logprobs <= MAX_TOP_LOGPROBS, "top_logprobs", f"must be in 0..{MAX_TOP_LOGPROBS}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse logit_bias keys outside the vocabulary: MLX checks no index bounds and would corrupt memory."""
+        for token_id, _ in self.logit_bias:
+            _require(
+                0 <= token_id < vocab_size,
+                "logit_bias",
+                f"key {token_id} is outside the vocabulary (0 to {vocab_size - 1})",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """When a completion ends. `max_tokens` None means as far as the context reaches.
+
+    `stop` strings are matched on text, also across token boundaries, and never appear in the output. `min_tokens`
+    suppresses end-of-sequence and stop strings until that many tokens are out. `ignore_eos` never ends on EOS.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            _require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
+        _require(self.min_tokens >= 0, "min_tokens", "must not be negative")
+        if self.max_tokens is not None:
+            _require(self.min_tokens <= self.max_tokens, "min_tokens", "must not exceed max_tokens")
+        _require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"has more than {MAX_STOP_STRINGS} strings")
+        for text in self.stop:
+            _require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
+
+
+__all__ = ("MAX_TOP_LOGPROBS", "SamplingParams", "StopRules")

@@ -1,0 +1,111 @@
+"""What the engine does in one step, decided purely from what it holds: who is admitted, prefilled and decoded.
+
+Rules. Every decoding sequence decodes in every step. Prefill is served in order of arrival and takes at most
+`prefill_budget` tokens a step over all sequences, so that decode never waits longer than one budget. Prefill chunks
+end at absolute multiples of `grid` (the canonical grid that makes restored and recomputed states bit-identical), at
+requested stops (positions where a snapshot is due), and at the end of the prompt:
+
+    position   0         grid       2*grid  stop    3*grid  end
+    chunks     |----------|----------|-------|-------|------|
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from domain.ids import SequenceId
+from domain.sequence import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """`max_batch`: sequences computed at once. `prefill_budget` and `grid` in tokens."""
+
+    max_batch: int
+    prefill_budget: int
+    grid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceView:
+    """The planner's view of one sequence; the engine lists them in order of arrival.
+
+    `stops`: ascending positions at which prefill must pause. `is_held`: not to be admitted or prefilled now
+    (waiting for another sequence's prefix, or for memory).
+    """
+
+    id: SequenceId
+    phase: Phase
+    num_computed: int
+    prefill_end: int
+    stops: tuple[int, ...] = ()
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Compute prompt positions [start, end). Empty only for a prompt whose prefix is complete already."""
+
+    id: SequenceId
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    admit: tuple[SequenceId, ...] = ()
+    prefill: tuple[PrefillChunk, ...] = ()
+    decode: tuple[SequenceId, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.admit or self.prefill or self.decode)
+
+
+_ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
+
+
+def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = ()) -> int:
+    """End of the chunk that starts at `start`: the next grid line, stop or `end`, whichever comes first."""
+    bound = min((start // grid + 1) * grid, end)
+    return min((stop for stop in stops if start < stop < bound), default=bound)
+
+
+def plan_step(sequences: Sequence[SequenceView], limits: StepLimits) -> StepPlan:
+    """Plan one step. Pure; `sequences` in order of arrival.
+
+    Newly admitted sequences start to prefill in a later step, after their prefix was looked up.
+    """
+    num_active = sum(sequence.phase in _ACTIVE for sequence in sequences)
+    admit: list[SequenceId] = []
+    for sequence in sequences:
+        if sequence.phase is Phase.QUEUED and num_active + len(admit) < limits.max_batch:
+            if sequence.is_held:
+                break  # arrival order: nobody overtakes the head of the queue
+            admit.append(sequence.id)
+    prefill = _plan_prefill(sequences, limits)
+    decode = tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING)
+    return StepPlan(tuple(admit), prefill, decode)
+
+
+def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits) -> tuple[PrefillChunk, ...]:
+    budget = limits.prefill_budget
+    chunks: list[PrefillChunk] = []
+    for sequence in sequences:
+        if sequence.phase is not Phase.PREFILLING or sequence.is_held:
+            continue
+        start = sequence.num_computed
+        while True:
+            end = next_chunk_end(start, sequence.prefill_end, limits.grid, sequence.stops)
+            if end - start > budget and chunks:
+                return tuple(chunks)
+            chunks.append(PrefillChunk(sequence.id, start, end))
+            budget -= end - start
+            start = end
+            if start >= sequence.prefill_end:
+                break
+            if budget <= 0:
+                return tuple(chunks)
+    return tuple(chunks)
+
+
+__all__ = ("PrefillChunk", "SequenceView", "StepLimits", "StepPlan", "next_chunk_end", "plan_step")
