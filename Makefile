@@ -1,0 +1,85 @@
+# Cairn. Needs Python 3.11+ and make; everything else goes into .venv. Kept to GNU make 3.81, which macOS ships.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+# A python the caller named is used or refused; the default may be too old, so newer ones are looked for as well.
+PYTHONS := $(if $(filter file default,$(origin PYTHON)),$(PYTHON) python3.14 python3.13 python3.12 python3.11,$(PYTHON))
+
+# The compute backend: cpu, cuda12 or cuda13 on Linux, metal on macOS. What is installed stays until another is named.
+EXTRA ?= $(or $(firstword $(patsubst $(VENV)/.installed-%,%,$(wildcard $(VENV)/.installed-*))),$(if $(filter Darwin,$(shell uname -s)),metal,cpu))
+PROJECT := .$(if $(filter-out metal,$(EXTRA)),[$(EXTRA)])
+INSTALLED := $(VENV)/.installed-$(EXTRA)
+PINNED := -c constraints.txt --disable-pip-version-check --quiet
+
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test test-fast lint format check bench census clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo '  Variables: EXTRA=cpu|cuda12|cuda13 (Linux), PYTHON=/path/to/python3, ARGS="..." for the command'
+
+install: $(INSTALLED) ## Create .venv and install Cairn (EXTRA=cuda13 or cuda12 for NVIDIA)
+
+serve: install ## Install and start the server on 127.0.0.1:8000 (ARGS="--port 9000 ...")
+	@exec $(BIN)/cairn serve $(ARGS)
+
+test: install $(VENV)/.group-test ## Run every test
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: install $(VENV)/.group-test ## Run the tests that take no more than a few seconds each
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: install $(VENV)/.group-lint $(VENV)/.group-test ## Style, layer contracts, types (mypy and pyright), file sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/architecture/test_file_sizes.py
+
+format: install $(VENV)/.group-lint ## Put the code into its standard form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint test ## Everything that must pass before a commit
+
+bench: install $(VENV)/.group-test ## Measure throughput and latency (ARGS="--help")
+	$(BIN)/python -m bench $(ARGS)
+
+census: install $(VENV)/.group-test ## Restored against recomputed state over every model family
+	$(BIN)/python -m bench.census $(ARGS)
+
+clean: ## Remove .venv and caches; stored data and configuration stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/.created:
+	@for candidate in $(PYTHONS); do \
+	  if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo 'Cairn needs Python 3.11 or newer: install one, or name it with make PYTHON=/path/to/python3' >&2; exit 1; \
+	fi; \
+	if ! $$found -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$found cannot create environments (no ensurepip). On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
+	fi; \
+	echo "Creating $(VENV) with $$($$found --version)"; \
+	$$found -m venv $(VENV)
+	@$(BIN)/python -m pip install $(PINNED) --upgrade pip
+	@touch $@
+
+# The backends bring the same files, so one must be gone before another comes.
+$(INSTALLED): pyproject.toml constraints.txt | $(VENV)/.created
+	@echo 'Installing Cairn ($(EXTRA)); the first time this takes a few minutes'
+	@if [ -n "$(filter-out $(INSTALLED),$(wildcard $(VENV)/.installed-*))" ]; then \
+	  rm -f $(VENV)/.installed-*; $(BIN)/python -m pip uninstall --yes --quiet mlx mlx-cpu mlx-cuda-12 mlx-cuda-13; \
+	fi
+	@$(BIN)/python -m pip install $(PINNED) --build-constraint constraints.txt --editable '$(PROJECT)'
+	@touch $@
+
+$(VENV)/.group-%: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo 'Installing the $* tools'
+	@$(BIN)/python -m pip install $(PINNED) --group $*
+	@touch $@
