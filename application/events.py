@@ -3,21 +3,21 @@
 Emitted to the EventSink; telemetry derives spans, metrics and logs from them, and nothing else knows of telemetry.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from domain.ids import ModelId, RequestId
-from domain.request import Usage
+from domain.request import GenerationRequest, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class RequestQueued:
+    """Accepted. `request` carries its parameters and its trace context."""
+
     id: RequestId
-    model: ModelId
+    request: GenerationRequest
     num_prompt_tokens: int
     at_ns: int
-    trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,222 @@
+"""The one loop that owns the compute thread: take commands, plan a step, run it, deliver its output once.
+
+    any thread  --reserve/submit/cancel/load/unload-->  inbox  -->  compute thread: _main -> StepRunner.step
+
+Submissions are bounded by `reserve`; every other command is small and rare. Everything that touches MLX happens in
+`_main` and below, on one non-daemon thread that ends by closing the engine.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from application.events import FaultObserved
+from application.ports.clock import Clock
+from application.ports.compute import ComputeEngine
+from application.ports.event_sink import EventSink
+from application.ports.output_sink import OutputSink
+from application.services.step_runner import StepRunner, Submission
+from domain.errors import QueueFull, ServerUnavailable
+from domain.ids import ModelId, RequestId
+from domain.model_card import ModelDescription, ModelSource
+from domain.scheduling import StepLimits
+
+T = TypeVar("T")
+
+IDLE_WAKE_S = 1.0
+"""How often an idle engine wakes up, so that a dead thread is told from an idle one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A reading for health checks. `last_progress_ns`: when the last step, load or idle wake-up ended."""
+
+    is_alive: bool
+    is_busy: bool
+    last_progress_ns: int
+    num_waiting: int
+    num_running: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    source: ModelSource
+    result: "Future[ModelDescription]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unload:
+    id: ModelId
+    result: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+_Command = Submission | _Cancel | _Load | _Unload | _Stop
+
+
+class EngineLoop:
+    """Public methods: any thread."""
+
+    def __init__(
+        self,
+        engine_factory: Callable[[], ComputeEngine],
+        sink: OutputSink,
+        events: EventSink,
+        clock: Clock,
+        limits: StepLimits,
+        max_queue: int,
+    ) -> None:
+        """`engine_factory` runs on the compute thread. `max_queue`: requests waiting or being prepared."""
+        self._engine_factory = engine_factory
+        self._events = events
+        self._clock = clock
+        self._max_queue = max_queue
+        self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._num_reserved = 0
+        self._runner = StepRunner(sink, events, clock, limits, self.release_reservation)
+        self._thread = threading.Thread(target=self._main, name="cairn-compute")
+        self._is_stopping = False
+        self._fault = ""
+        self._last_progress_ns = clock.now_ns()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """End the loop: running requests fail with ServerUnavailable. False if the thread outlived the timeout."""
+        if not self._thread.ident:
+            return True
+        self._is_stopping = True
+        self._inbox.put(_Stop())
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def status(self) -> EngineStatus:
+        alive = self._thread.is_alive()
+        waiting, running = self._num_reserved, self._runner.num_running
+        return EngineStatus(
+            alive and not self._is_stopping, self._runner.is_busy, self._last_progress_ns, waiting, running, self._fault
+        )
+
+    def reserve(self) -> None:
+        """Take a place in the queue before preparing a prompt. Raises QueueFull or ServerUnavailable."""
+        with self._lock:
+            if self._is_stopping or not self._thread.is_alive():
+                raise ServerUnavailable(self._fault or "the engine is not running")
+            if self._num_reserved >= self._max_queue:
+                raise QueueFull(f"{self._num_reserved} requests are waiting already")
+            self._num_reserved += 1
+
+    def release_reservation(self) -> None:
+        """Give the place back: the request was admitted, or came to nothing."""
+        with self._lock:
+            self._num_reserved -= 1
+
+    def submit(self, submission: Submission) -> None:
+        """Hand over a prepared request that holds a reservation; the engine gives the place back."""
+        self._inbox.put(submission)
+
+    def cancel(self, id: RequestId) -> None:
+        """End a request within one step, whatever it is doing. Unknown or ended ids are ignored."""
+        self._inbox.put(_Cancel(id))
+
+    def load(self, source: ModelSource) -> "Future[ModelDescription]":
+        """Load a model on the compute thread; other requests wait meanwhile. The future carries ModelLoadFailed."""
+        result: Future[ModelDescription] = Future()
+        self._enqueue(_Load(source, result), result)
+        return result
+
+    def unload(self, id: ModelId) -> "Future[None]":
+        """Unload a model; requests it still serves fail with ServerUnavailable."""
+        result: Future[None] = Future()
+        self._enqueue(_Unload(id, result), result)
+        return result
+
+    def _enqueue(self, command: _Load | _Unload, result: "Future[ModelDescription] | Future[None]") -> None:
+        if self._is_stopping or not self._thread.is_alive():
+            result.set_exception(ServerUnavailable(self._fault or "the engine is not running"))
+        else:
+            self._inbox.put(command)
+
+    def _main(self) -> None:
+        engine: ComputeEngine | None = None
+        try:
+            engine = self._engine_factory()
+            self._serve(engine)
+        except Exception as error:  # the thread is lost: say so everywhere instead of hanging
+            self._fault = f"the engine stopped: {type(error).__name__}: {error}"
+            self._events.emit(FaultObserved("engine.thread", self._fault, self._clock.now_ns()))
+        finally:
+            self._is_stopping = True
+            self._refuse_all()
+            self._runner.end_all(ServerUnavailable(self._fault or "the server is stopping"))
+            if engine is not None:
+                engine.close()
+
+    def _serve(self, engine: ComputeEngine) -> None:
+        while not self._is_stopping:
+            self._take_commands(engine)
+            if self._runner.is_busy and not self._is_stopping:
+                self._runner.step()
+            self._last_progress_ns = self._clock.now_ns()
+
+    def _take_commands(self, engine: ComputeEngine) -> None:
+        try:
+            command = self._inbox.get(block=not self._runner.is_busy, timeout=IDLE_WAKE_S)
+            while True:
+                self._obey(command, engine)
+                command = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _obey(self, command: _Command, engine: ComputeEngine) -> None:
+        match command:
+            case Submission():
+                self._runner.add(command)
+            case _Cancel(id):
+                self._runner.cancel(id)
+            case _Load(source, result):
+                _settle(result, lambda: self._runner.load(engine, source))
+            case _Unload(id, result):
+                _settle(result, lambda: self._runner.unload(engine, id))
+            case _Stop():
+                self._is_stopping = True
+
+    def _refuse_all(self) -> None:
+        """Answer what is still in the inbox, so that nobody waits for a thread that is gone."""
+        error = ServerUnavailable(self._fault or "the server is stopping")
+        while True:
+            try:
+                command = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(command, Submission):
+                self._runner.add(command)
+            elif isinstance(command, _Load | _Unload):
+                command.result.set_exception(error)
+
+
+def _settle(result: "Future[T]", work: Callable[[], T]) -> None:
+    if not result.set_running_or_notify_cancel():
+        return
+    try:
+        result.set_result(work())
+    except Exception as error:
+        result.set_exception(error)
+
+
+__all__ = ("EngineLoop", "EngineStatus", "Submission")

@@ -1,0 +1,42 @@
+"""Whether the server can do its work now: ready means the engine makes progress, not that the process exists."""
+
+from dataclasses import dataclass
+
+from application.ports.clock import Clock
+from application.services.engine_loop import EngineLoop
+from application.services.model_pool import ModelPool
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`problem` is empty when ready. Counts are of requests."""
+
+    is_ready: bool
+    problem: str
+    num_waiting: int
+    num_running: int
+    models: tuple[str, ...]
+
+
+class CheckHealth:
+    def __init__(self, engine: EngineLoop, pool: ModelPool, clock: Clock, stall_s: float) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._clock = clock
+        self._stall_s = stall_s
+
+    def __call__(self) -> Health:
+        status = self._engine.status()
+        models = tuple(served.source.id for served in self._pool.loaded())
+        problem = ""
+        idle_s = (self._clock.now_ns() - status.last_progress_ns) / 1e9
+        if not status.is_alive:
+            problem = status.fault or "the engine is not running"
+        elif status.is_busy and idle_s > self._stall_s:
+            problem = f"the engine has made no progress for {idle_s:.0f} s"
+        elif not models:
+            problem = "no model is loaded yet"
+        return Health(not problem, problem, status.num_waiting, status.num_running, models)
+
+
+__all__ = ("CheckHealth", "Health")

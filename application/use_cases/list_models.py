@@ -1,0 +1,36 @@
+"""What can be served here: loaded models, and those that would load on first use."""
+
+import asyncio
+from dataclasses import dataclass
+
+from application.ports.model_repository import ModelRepository
+from application.services.model_pool import ModelPool
+from domain.ids import ModelId
+from domain.model_card import ModelDescription, ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """`description` is None until the model is loaded."""
+
+    source: ModelSource
+    description: ModelDescription | None
+
+
+class ListModels:
+    def __init__(self, repository: ModelRepository, pool: ModelPool) -> None:
+        self._repository = repository
+        self._pool = pool
+
+    async def all(self) -> list[ModelEntry]:
+        """Ordered by id."""
+        loaded = {served.source.id: served for served in self._pool.loaded()}
+        sources = {source.id: source for source in await asyncio.to_thread(self._repository.list)}
+        sources.update({id: served.source for id, served in loaded.items()})
+        return [ModelEntry(sources[id], loaded[id].description if id in loaded else None) for id in sorted(sources)]
+
+    async def one(self, id: ModelId) -> ModelEntry | None:
+        return next((entry for entry in await self.all() if entry.source.id == id), None)
+
+
+__all__ = ("ListModels", "ModelEntry")
