@@ -1,0 +1,69 @@
+"""The toy compute engine: loads toy models, counts their bytes, needs nothing but Python."""
+
+from collections.abc import Callable, Mapping
+from threading import Lock, get_ident
+
+from adapters.fake.model import FakeModel
+from adapters.fake.options import FakeOptions
+from application.ports.compute import LoadedModel
+from domain.errors import ModelLoadFailed
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+
+class FakeEngine:
+    """A ComputeEngine of FakeModels. `options` by model id; any other id gets `default`.
+
+    Belongs to the thread of its first call. `loaded` and `is_closed` are for assertions.
+    """
+
+    def __init__(
+        self, options: Mapping[ModelId, FakeOptions] | None = None, default: FakeOptions | None = None
+    ) -> None:
+        self._options = dict(options or {})
+        self._default = default or FakeOptions()
+        self._lock = Lock()
+        self._thread: int | None = None
+        self.loaded: list[FakeModel] = []
+        self.is_closed = False
+
+    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+        self._check_thread()
+        options = self._options.get(source.id, self._default)
+        if options.hook is not None:
+            options.hook("load", None, len(self.loaded))
+        if options.load_error is not None:
+            raise ModelLoadFailed(options.load_error)
+        on_progress("making up weights")
+        model = FakeModel(source, options)
+        with self._lock:
+            self.loaded.append(model)
+        return model
+
+    def unload(self, model: LoadedModel) -> None:
+        self._check_thread()
+        model.close(tuple(model.open_ids()))
+        with self._lock:
+            self.loaded = [other for other in self.loaded if other is not model]
+
+    def memory(self) -> Mapping[str, int]:
+        with self._lock:
+            models = tuple(self.loaded)
+        weights = sum(model.description.weight_bytes for model in models)
+        states = sum(model.state_bytes() for model in models)
+        return {"active": weights + states, "weights": weights, "states": states}
+
+    def close(self) -> None:
+        self._check_thread()
+        self.is_closed = True
+
+    def _check_thread(self) -> None:
+        if self.is_closed:
+            raise RuntimeError("the engine is closed")
+        if self._thread is None:
+            self._thread = get_ident()
+        if self._thread != get_ident():
+            raise RuntimeError("the engine belongs to the thread of its first call")
+
+
+__all__ = ("FakeEngine", "FakeModel")

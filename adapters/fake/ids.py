@@ -1,0 +1,22 @@
+"""Ids and seeds that count up, so that a test can name them beforehand."""
+
+from itertools import count
+
+from domain.ids import RequestId
+
+
+class FakeIds:
+    """An IdSource: `chatcmpl-1`, `chatcmpl-2`, ... and seeds 1, 2, ... (next() on a count is atomic)."""
+
+    def __init__(self) -> None:
+        self._ids = count(1)
+        self._seeds = count(1)
+
+    def request_id(self, prefix: str) -> RequestId:
+        return RequestId(f"{prefix}-{next(self._ids)}")
+
+    def seed(self) -> int:
+        return next(self._seeds)
+
+
+__all__ = ("FakeIds",)

@@ -1,0 +1,101 @@
+"""How a toy model is made: its layers, its weights (a number), how it answers and how it fails."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from domain.ids import SequenceId
+from domain.model_card import DecodeMode
+from domain.state_layout import LayerState, StateKind, StateLayout
+
+EOS_ID = 258
+VOCAB_SIZE = 260
+
+SLICED = LayerState(StateKind.SLICED, "FakeSliced")
+RECURRENT = LayerState(StateKind.RECURRENT, "FakeRecurrent")
+
+
+def windowed(window: int) -> LayerState:
+    """A layer that looks back `window` tokens."""
+    return LayerState(StateKind.WINDOWED, "FakeWindowed", window=window)
+
+
+COMPOSITE = LayerState(StateKind.COMPOSITE, "FakePair", children=(RECURRENT, SLICED))
+
+ATTENTION = StateLayout((SLICED, SLICED))
+WINDOWED = StateLayout((windowed(40), SLICED, windowed(40)))
+RECURRENT_ONLY = StateLayout((RECURRENT, RECURRENT))
+HYBRID = StateLayout((RECURRENT, SLICED, RECURRENT))
+COMPOSITE_PAIRS = StateLayout((COMPOSITE, COMPOSITE))
+EVERYTHING = StateLayout((SLICED, windowed(24), RECURRENT, COMPOSITE, windowed(70)))
+UNSUPPORTED = StateLayout((SLICED, LayerState(StateKind.UNSUPPORTED, "FakeOddCache")))
+
+LAYOUTS: dict[str, StateLayout] = {
+    "attention": ATTENTION,
+    "windowed": WINDOWED,
+    "recurrent": RECURRENT_ONLY,
+    "hybrid": HYBRID,
+    "composite": COMPOSITE_PAIRS,
+    "everything": EVERYTHING,
+    "unsupported": UNSUPPORTED,
+}
+
+Hook: TypeAlias = Callable[[str, SequenceId | None, int], None]
+"""Called before each operation with its name (`prefill`, `decode`, `restore`, `capture_blocks`, ...), the sequence
+(None for `load`) and how many times this operation has run for it before. It may wait, or raise: a DomainError is that
+sequence's failure, anything else a defect of the engine."""
+
+Reply: TypeAlias = Callable[[tuple[int, ...]], Sequence[int]]
+"""Prompt ids to the exact tokens of the answer (EOS follows by itself)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeOptions:
+    """One toy model.
+
+    `weights`: two models with the same number compute the same. `alphabet`: the tokens it likes to say (bytes of
+    printable ASCII by default, so that answers are text). `eos_every`: EOS comes about once in so many tokens, 0 for
+    never. `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as
+    rounding does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds
+    the token it just sampled at once, so `position` is one further. `load_error`: `load` fails with this message.
+    """
+
+    layout: StateLayout = ATTENTION
+    weights: int = 1
+    vocab_size: int = VOCAB_SIZE
+    alphabet: Sequence[int] = range(32, 127)
+    eos_id: int = EOS_ID
+    eos_every: int = 64
+    context_length: int = 32_768
+    weight_bytes: int = 1_000_000
+    decode_mode: DecodeMode = DecodeMode.BATCHED
+    reply: Reply | None = None
+    hook: Hook | None = None
+    chunk_sensitive: bool = False
+    runs_ahead: bool = False
+    load_error: str | None = None
+
+
+def reply_with(text: str) -> Reply:
+    """Answer every prompt with `text`, in the fake tokenizer's bytes."""
+    token_ids = tuple(text.encode())
+    return lambda _prompt_ids: token_ids
+
+
+__all__ = (
+    "ATTENTION",
+    "COMPOSITE_PAIRS",
+    "EOS_ID",
+    "EVERYTHING",
+    "HYBRID",
+    "LAYOUTS",
+    "RECURRENT_ONLY",
+    "UNSUPPORTED",
+    "VOCAB_SIZE",
+    "WINDOWED",
+    "FakeOptions",
+    "Hook",
+    "Reply",
+    "reply_with",
+    "windowed",
+)

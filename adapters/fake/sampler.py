@@ -1,0 +1,91 @@
+"""From the toy model's state to a token: a few candidates with logits, then sampling as a real engine does it."""
+
+from collections import Counter
+from math import exp, log
+
+from adapters.fake.mixing import GOLDEN, mix, unit
+from adapters.fake.options import FakeOptions
+from application.ports.compute import DecodeStart
+from domain.sampling import SamplingParams
+from domain.stream import TokenLogprob
+
+NUM_CANDIDATES = 8
+_UNLIKELY = -20.0
+
+
+def next_token(
+    state: int, options: FakeOptions, start: DecodeStart, output_ids: list[int]
+) -> tuple[int, TokenLogprob | None]:
+    """Choose the token after `state` (64 bits). Greedy is the arg max; else a function of (state, seed, index)."""
+    logits = _logits(state, options, start, output_ids)
+    sampling = start.sampling
+    logprobs = _log_softmax(logits)
+    if sampling.is_greedy:
+        chosen = max(logits, key=lambda token: (logits[token], -token))
+    else:
+        chosen = _sample(logits, sampling, start.seed, len(output_ids))
+    if sampling.num_logprobs is None:
+        return chosen, None
+    ranked = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))
+    return chosen, TokenLogprob(chosen, logprobs[chosen], tuple(ranked[: sampling.num_logprobs]))
+
+
+def _logits(state: int, options: FakeOptions, start: DecodeStart, output_ids: list[int]) -> dict[int, float]:
+    logits: dict[int, float] = {}
+    if options.reply is not None:
+        answer = options.reply(start.prompt_ids)
+        index = len(output_ids)
+        logits[answer[index] if index < len(answer) else options.eos_id] = 100.0
+    alphabet = options.alphabet
+    for rank in range(NUM_CANDIDATES):
+        draw = mix(state + rank * GOLDEN)
+        logits.setdefault(alphabet[draw % len(alphabet)], 4.0 - 0.5 * rank)
+    if options.reply is None and options.eos_every and mix(state ^ GOLDEN) % options.eos_every == 0:
+        logits[options.eos_id] = 8.0
+    for token, bias in start.sampling.logit_bias:
+        logits[token] = logits.get(token, _UNLIKELY) + bias
+    _penalise(logits, start, output_ids)
+    if len(output_ids) < start.min_tokens:
+        logits.pop(options.eos_id, None)
+    return logits
+
+
+def _penalise(logits: dict[int, float], start: DecodeStart, output_ids: list[int]) -> None:
+    sampling = start.sampling
+    if not sampling.has_penalties:
+        return
+    generated = Counter(output_ids)
+    seen = generated.keys() | set(start.prompt_ids)
+    for token, logit in logits.items():
+        value = logit
+        if token in seen:
+            value = value / sampling.repetition_penalty if value > 0 else value * sampling.repetition_penalty
+        if token in generated:
+            value -= sampling.presence_penalty + sampling.frequency_penalty * generated[token]
+        logits[token] = value
+
+
+def _sample(logits: dict[int, float], sampling: SamplingParams, seed: int, index: int) -> int:
+    scaled = _log_softmax({token: logit / sampling.temperature for token, logit in logits.items()})
+    ranked = sorted(scaled, key=lambda token: (-scaled[token], token))
+    if sampling.top_k:
+        ranked = ranked[: sampling.top_k]
+    floor = scaled[ranked[0]] + log(sampling.min_p) if sampling.min_p > 0 else -float("inf")
+    kept: list[int] = []
+    mass = 0.0
+    for token in ranked:
+        if kept and (mass >= sampling.top_p or scaled[token] < floor):
+            break
+        kept.append(token)
+        mass += exp(scaled[token])
+    noise = mix(seed * GOLDEN + index)
+    return max(kept, key=lambda token: scaled[token] - log(-log(unit(noise ^ (token * GOLDEN)))))
+
+
+def _log_softmax(logits: dict[int, float]) -> dict[int, float]:
+    top = max(logits.values())
+    total = log(sum(exp(logit - top) for logit in logits.values())) + top
+    return {token: logit - total for token, logit in logits.items()}
+
+
+__all__ = ("next_token",)

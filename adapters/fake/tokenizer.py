@@ -1,0 +1,149 @@
+"""A byte-level tokenizer: one token a UTF-8 byte, and a few specials for a ChatML-like template.
+
+    <|start|>system\n...<|end|>\n<|start|>user\n...<|end|>\n<|start|>assistant\n<think>\n...
+
+Special tokens only ever come from the template: user text that spells them stays bytes. As many real templates do, it
+drops the reasoning of assistant turns that a later user message has closed.
+"""
+
+import codecs
+import json
+from collections.abc import Sequence
+
+from adapters.fake.options import EOS_ID, VOCAB_SIZE
+from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, Tokenizer
+from domain.chat import ChatMessage, Role, ToolSpec
+from domain.errors import TemplateFailed
+from domain.model_card import ModelSource
+from domain.request import ChatPrompt
+
+START_ID = 257
+SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", 259: "<|pad|>"}
+_PROBE = ChatMessage(Role.ASSISTANT, content="\x01"), ChatMessage(Role.USER, content="\x02")
+
+
+class FakeDetokenizer:
+    """Bytes to text as characters complete; specials are left out."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token_id: int) -> str:
+        return self._decoder.decode(bytes((token_id,))) if token_id < 256 else ""
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class FakeTokenizer:
+    """A Tokenizer. With `thinks`, the generation prompt opens a reasoning block."""
+
+    def __init__(self, *, thinks: bool = False, has_chat_template: bool = True) -> None:
+        self._thinks = thinks
+        self._has_chat_template = has_chat_template
+
+    @property
+    def vocab_size(self) -> int:
+        return VOCAB_SIZE
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return frozenset({EOS_ID})
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._has_chat_template
+
+    def encode(self, text: str) -> EncodedPrompt:
+        return EncodedPrompt(tuple(text.encode("utf-8", errors="replace")))
+
+    def render(self, prompt: ChatPrompt) -> EncodedPrompt:
+        if not self._has_chat_template:
+            raise TemplateFailed("this model has no chat template", param="messages")
+        messages = prompt.messages
+        turns = self._turns(messages, prompt.tools)
+        rendered = [token for turn in turns for token in turn]
+        opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
+        token_ids = (*rendered, START_ID, *opening.encode())
+        return EncodedPrompt(token_ids, self._fork_points(prompt, turns, token_ids))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        text: list[str] = []
+        run = bytearray()
+        for token in token_ids:
+            if token < 256:
+                run.append(token)
+            else:
+                text += (run.decode("utf-8", errors="replace"), SPECIALS.get(token, f"<|{token}|>"))
+                run.clear()
+        return "".join(text) + run.decode("utf-8", errors="replace")
+
+    def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
+        return FakeDetokenizer()
+
+    def _opens_reasoning(self, prompt: ChatPrompt) -> bool:
+        return bool(prompt.template_kwargs.get("enable_thinking", self._thinks))
+
+    def _turns(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> list[tuple[int, ...]]:
+        """One run of tokens a message; tools are rendered into a system turn of their own."""
+        turns: list[tuple[int, ...]] = []
+        if tools:
+            listing = "\n".join(
+                json.dumps({"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)})
+                for tool in tools
+            )
+            turns.append(_turn("tools", listing))
+        last_user = max((at for at, message in enumerate(messages) if message.role is Role.USER), default=-1)
+        for at, message in enumerate(messages):
+            if message.role in (Role.SYSTEM, Role.DEVELOPER) and at > 0:
+                raise TemplateFailed("a system message must come first", param=f"messages.{at}")
+            turns.append(_turn(message.role.value, _body(message, keeps_reasoning=at > last_user)))
+        return turns
+
+    def _fork_points(
+        self, prompt: ChatPrompt, turns: list[tuple[int, ...]], token_ids: tuple[int, ...]
+    ) -> tuple[ForkPoint, ...]:
+        messages = prompt.messages
+        found: dict[int, ForkKind] = {}
+        first_message = len(turns) - len(messages)
+        at = 0
+        for number, turn in enumerate(turns):
+            at += len(turn)
+            index = number - first_message
+            leads = index < 0 or messages[index].role in (Role.SYSTEM, Role.DEVELOPER)
+            follows = index + 1 < len(messages) and messages[index + 1].role in (Role.SYSTEM, Role.DEVELOPER)
+            if leads and not follows:
+                found[at] = ForkKind.SYSTEM_END
+            elif not leads:
+                found[at] = ForkKind.TURN
+        probe = [token for turn in self._turns((*messages, *_PROBE), prompt.tools) for token in turn]
+        shared = next((i for i, (a, b) in enumerate(zip(token_ids, probe, strict=False)) if a != b), len(token_ids))
+        if shared:
+            found[shared] = ForkKind.NEXT_TURN
+        return tuple(ForkPoint(position, found[position]) for position in sorted(found))
+
+
+def _turn(role: str, body: str) -> tuple[int, ...]:
+    return (START_ID, *f"{role}\n{body}".encode("utf-8", errors="replace"), EOS_ID, 10)
+
+
+def _body(message: ChatMessage, *, keeps_reasoning: bool) -> str:
+    parts: list[str] = []
+    if message.reasoning and keeps_reasoning:
+        parts.append(f"<think>\n{message.reasoning}\n</think>\n")
+    parts.append(message.content)
+    parts += [f"\n<call>{call.name} {call.arguments}</call>" for call in message.tool_calls]
+    return "".join(parts)
+
+
+class FakeTokenizers:
+    """A TokenizerLoader that gives every model the same tokenizer."""
+
+    def __init__(self, tokenizer: FakeTokenizer | None = None) -> None:
+        self._tokenizer = tokenizer or FakeTokenizer()
+
+    def load(self, source: ModelSource) -> Tokenizer:
+        return self._tokenizer
+
+
+__all__ = ("FakeDetokenizer", "FakeTokenizer", "FakeTokenizers")
