@@ -1,0 +1,48 @@
+"""The lifecycle table, checked step by step."""
+
+from itertools import pairwise
+
+import pytest
+
+from domain.errors import IllegalTransition
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.request import GenerationRequest, TextPrompt
+from domain.sequence import TRANSITIONS, Phase, Sequence
+
+
+def sequence(phase: Phase = Phase.QUEUED) -> Sequence:
+    request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"))
+    return Sequence(SequenceId(1), request, (1, 2, 3), 4, phase)
+
+
+@pytest.mark.parametrize("start", Phase)
+@pytest.mark.parametrize("end", Phase)
+def test_only_the_steps_of_the_table_are_possible(start: Phase, end: Phase) -> None:
+    subject = sequence(start)
+    if end in TRANSITIONS[start]:
+        subject.enter(end)
+        assert subject.phase is end
+    else:
+        with pytest.raises(IllegalTransition, match=f"{start.value} to {end.value}"):
+            subject.enter(end)
+        assert subject.phase is start
+
+
+def test_every_phase_reaches_an_end_and_ends_are_final() -> None:
+    assert {phase for phase in Phase if phase.is_terminal} == {Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}
+    for phase in Phase:
+        if not phase.is_terminal:
+            assert {Phase.CANCELLED, Phase.FAILED} <= TRANSITIONS[phase]
+
+
+def test_the_whole_way_with_and_without_restoring() -> None:
+    straight = (Phase.QUEUED, Phase.PREFILLING, Phase.DECODING, Phase.FINISHED)
+    restored = (Phase.QUEUED, Phase.RESTORING, Phase.PREFILLING, Phase.DECODING, Phase.FINISHED)
+    for way in (straight, restored):
+        assert all(after in TRANSITIONS[before] for before, after in pairwise(way))
+
+
+def test_the_last_prompt_token_is_left_to_decode() -> None:
+    subject = sequence()
+    subject.output_ids.append(9)
+    assert (subject.prefill_end, subject.num_tokens) == (2, 4)
