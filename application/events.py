@@ -12,12 +12,16 @@ from domain.request import GenerationRequest, Usage
 
 @dataclass(frozen=True, slots=True)
 class RequestQueued:
-    """Accepted. `request` carries its parameters and its trace context."""
+    """`model`: the id of the model that serves it; `request.model` is the name the client sent."""
 
-    id: RequestId
     request: GenerationRequest
+    model: ModelId
     num_prompt_tokens: int
     at_ns: int
+
+    @property
+    def id(self) -> RequestId:
+        return self.request.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,14 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """`reason`: a FinishReason value or `error`; `error_code` is set with the latter."""
+    """`reason`: a FinishReason value or `error`; the error's code and message are set with the latter."""
 
     id: RequestId
     reason: str
     usage: Usage
     at_ns: int
     error_code: str | None = None
+    error_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
