@@ -127,7 +127,7 @@ class StepRunner:
         sequence = Sequence(id, request, prompt_ids, submission.max_new_tokens)
         self._running[id] = _Running(sequence, submission, pipeline)
         self._by_request[request.id] = id
-        self._events.emit(RequestQueued(request.id, request, len(prompt_ids), self._clock.now_ns()))
+        self._events.emit(RequestQueued(request, submission.model, len(prompt_ids), self._clock.now_ns()))
 
     def cancel(self, id: RequestId) -> None:
         if (sequence_id := self._by_request.get(id)) is not None:
@@ -261,8 +261,12 @@ class StepRunner:
         del self._by_request[sequence.request.id]
         if (model := self._models.get(running.submission.model)) is not None:
             model.close([sequence.id])
-        reason, code = ("error", item.error.code) if isinstance(item, Failed) else (item.reason.value, None)
-        self._events.emit(RequestEnded(sequence.request.id, reason, running.usage(), self._clock.now_ns(), code))
+        id, usage, now = sequence.request.id, running.usage(), self._clock.now_ns()
+        if isinstance(item, Failed):
+            ended = RequestEnded(id, "error", usage, now, item.error.code, item.error.message)
+        else:
+            ended = RequestEnded(id, item.reason.value, usage, now)
+        self._events.emit(ended)
         self._send(running, item)
 
     def _send(self, running: _Running, item: StreamItem) -> None:
