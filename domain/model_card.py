@@ -30,7 +30,8 @@ class ModelDescription:
 
     `vocab_size`: rows of the embedding; token ids must be below it. `context_length`: tokens, prompt and completion
     together. `weight_bytes`: resident bytes. `dtype`: what activations are computed in. `decode_note`: why decode is
-    SINGLE. `weights_digest` identifies weights, config and quantisation by content.
+    SINGLE. `weights_digest` identifies weights, config and quantisation by content. `runtime`: what computes it, to the
+    minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
     """
 
     id: ModelId
@@ -44,6 +45,7 @@ class ModelDescription:
     decode_mode: DecodeMode
     decode_note: str = ""
     weights_digest: bytes = b""
+    runtime: str = ""
 
 
 __all__ = ("DecodeMode", "ModelDescription", "ModelSource")

@@ -61,7 +61,9 @@ class LoadedModel(Protocol):
         """Put an open sequence at `position` from captured state, replacing whatever it held.
 
         `blocks`: block 0 onward without a gap; ALL groups in each, TRAILING groups at least in those their window
-        still reaches. `snapshot`: what `capture_snapshot` gave at `position`; empty where blocks alone suffice.
+        still reaches. `snapshot`: what `capture_snapshot` gave at `position` (or, without SNAPSHOT groups, what
+        `capture_blocks` gave for the partial block); empty where blocks alone suffice. Where a TRAILING slice is
+        shorter than its span, nothing before it is needed.
         Raises ComputeFailed when the pieces do not fit; the sequence is then at position 0, empty.
         """
         ...
@@ -88,16 +90,18 @@ class LoadedModel(Protocol):
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         """Copy out token spans [start, end) of every ALL and TRAILING group; every span ends at or before `position`.
 
-        Returned payloads are evaluated copies: no live view on the cache remains. A TRAILING group that no longer
-        holds a span is left out of that span's mapping. Works while prefilling and while decoding.
+        Returned payloads are evaluated copies: no live view on the cache remains. A TRAILING group gives the longest
+        suffix of the span that it still holds, if that is all of it or at least window - 1 tokens (enough to resume
+        anywhere at or after the span's end); with less it is left out of that span's mapping. Works while prefilling
+        and while decoding.
         """
         ...
 
     def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
         """Copy out what resuming at the current position needs beyond full blocks.
 
-        SNAPSHOT groups: their state now. ALL and TRAILING groups: the slice [block_start, position); left out where
-        that is empty.
+        SNAPSHOT groups: their state now. ALL and TRAILING groups: the slice [block_start, position), as
+        `capture_blocks` gives it; left out where that is empty.
         """
         ...
 

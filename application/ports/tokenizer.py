@@ -6,27 +6,11 @@ rendering may take milliseconds to seconds on long prompts: call them off the ev
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
+from domain.fork_point import ForkKind, ForkPoint
 from domain.model_card import ModelSource
 from domain.request import ChatPrompt
-
-
-class ForkKind(Enum):
-    """Why a later request is likely to branch off here; earlier members matter more."""
-
-    NEXT_TURN = "next_turn"
-    SYSTEM_END = "system_end"
-    TURN = "turn"
-
-
-@dataclass(frozen=True, slots=True)
-class ForkPoint:
-    """A token position in a rendered prompt (0 < position <= its length)."""
-
-    position: int
-    kind: ForkKind
 
 
 @dataclass(frozen=True, slots=True)
