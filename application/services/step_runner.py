@@ -185,16 +185,15 @@ class StepRunner:
         try:
             if chunk.end > chunk.start:
                 model.prefill(sequence.id, sequence.prompt_ids[chunk.start : chunk.end])
+                now = self._clock.now_ns()
+                self._events.emit(PrefillChunkComputed(sequence.request.id, chunk.start, chunk.end, started, now))
+                self._send(running, PrefillProgress(chunk.end, len(sequence.prompt_ids)))
             sequence.num_computed = chunk.end
             if chunk.end == sequence.prefill_end:
                 self._start_decode(running, model)
         except Exception as error:
             self._contain(running, error)
             return 0
-        now = self._clock.now_ns()
-        if chunk.end > chunk.start:
-            self._events.emit(PrefillChunkComputed(sequence.request.id, chunk.start, chunk.end, started, now))
-            self._send(running, PrefillProgress(chunk.end, len(sequence.prompt_ids)))
         return chunk.end - chunk.start
 
     def _start_decode(self, running: _Running, model: LoadedModel) -> None:
