@@ -1,0 +1,89 @@
+"""Every import contract holds, and every one catches what it forbids: a violation is planted in a copy of the tree."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAYERS = ("domain", "application", "adapters", "interfaces")
+LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+PLANTED: list[tuple[str, dict[str, str]]] = [
+    ("hexagon", {"domain/planted.py": "import application.settings"}),
+    ("hexagon", {"application/planted.py": "import adapters.system.clock"}),
+    ("hexagon", {"adapters/system/planted.py": "import interfaces.http"}),
+    ("hexagon", {"interfaces/http/planted.py": "import adapters.system.clock"}),
+    ("hexagon", {"interfaces/http/planted.py": "import interfaces.composition"}),
+    ("hexagon", {"interfaces/composition/planted.py": "import interfaces.cli"}),
+    ("application-inner", {"application/ports/planted.py": "import application.services"}),
+    ("application-inner", {"application/services/planted.py": "import application.use_cases"}),
+    ("application-inner", {"application/extra/__init__.py": ""}),
+    ("adapters-independent", {"adapters/system/planted.py": "import adapters.memory"}),
+    ("core-is-pure", {"domain/planted.py": "import mlx.core"}),
+    ("core-is-pure", {"application/services/planted.py": "from opentelemetry import trace"}),
+    (
+        "no-cycles",
+        {"domain/planted.py": "import domain.planted_too", "domain/planted_too.py": "import domain.planted"},
+    ),
+]
+
+
+def contracts() -> dict[str, str]:
+    """Contract names by id."""
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return {table["id"]: table["name"] for table in tables}
+
+
+def lint(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [LINT_IMPORTS, "--no-cache", *arguments], cwd=root, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_contracts_are_kept():
+    result = lint(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_contract_has_a_planted_violation():
+    assert {contract for contract, _ in PLANTED} == set(contracts())
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources alone, to plant in."""
+    root = tmp_path_factory.mktemp("tree")
+    for layer in LAYERS:
+        for source in (ROOT / layer).rglob("*.py"):
+            target = root / source.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    shutil.copyfile(ROOT / "pyproject.toml", root / "pyproject.toml")
+    return root
+
+
+def label(value: object) -> str:
+    return value if isinstance(value, str) else next(iter(value)).replace("/", ".")
+
+
+@pytest.mark.parametrize(("contract", "sources"), PLANTED, ids=label)
+def test_planted_violation_is_caught(tree: Path, contract: str, sources: dict[str, str]):
+    new_folders = {tree / path for path in map(os.path.dirname, sources) if not (tree / path).exists()}
+    try:
+        for folder in new_folders:
+            folder.mkdir()
+        for path, source in sources.items():
+            (tree / path).write_text(source + "\n")
+        result = lint(tree, "--contract", contract)
+    finally:
+        for path in sources:
+            (tree / path).unlink()
+        for folder in new_folders:
+            folder.rmdir()
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert f"{contracts()[contract]} BROKEN" in result.stdout
