@@ -1,0 +1,162 @@
+"""A model's chat template: messages to the text of a prompt, or TemplateFailed with what it refused.
+
+Messages are rendered as they are. Only when the template refuses them are adjustments tried that keep what was said:
+arguments of tool calls as text, consecutive messages of one role merged, tool call ids shortened. A template that
+takes plain content without complaint and drops it is given the same content as a list of text parts.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from adapters.tokenizers.template_messages import (
+    Adjustments,
+    TemplateTraits,
+    has_runs,
+    messages_for_template,
+    tools_for_template,
+)
+from domain.chat import ChatMessage, Json
+from domain.errors import TemplateFailed
+from domain.request import ChatPrompt
+
+RESERVED_KWARGS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""Template arguments that Cairn sets itself: a client's would change what is rendered behind its back."""
+
+_REASONING_FIELDS = {
+    "reasoning_content": re.compile(r"\breasoning_content\b"),
+    "reasoning": re.compile(r"""(\.|['"])reasoning\b(?!_)"""),
+    "thinking": re.compile(r"""\.thinking\b|['"]thinking['"]\s*(\]|in )"""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """`adjustments`: how the messages had to be changed; renderings of the same chat with other turns use the same."""
+
+    text: str
+    adjustments: Adjustments
+
+
+class ChatTemplate:
+    """`apply(conversation, tools=..., add_generation_prompt=..., **kwargs)` renders; `source` is read for traits."""
+
+    def __init__(self, apply: Callable[..., str], source: str) -> None:
+        self._apply = apply
+        fields = tuple(name for name, pattern in _REASONING_FIELDS.items() if pattern.search(source))
+        self._traits = TemplateTraits("developer" in source, fields or ("reasoning_content",))
+
+    def render(self, prompt: ChatPrompt) -> RenderedChat:
+        """With the generation prompt. Raises TemplateFailed, naming the message or argument that was refused."""
+        _check_kwargs(prompt.template_kwargs)
+        refusal: Exception | None = None
+        for adjustments in self._worth_trying(prompt.messages):
+            try:
+                text = self.text_of(prompt, prompt.messages, adjustments)
+            except Exception as error:
+                refusal = refusal or error
+                continue
+            return self._with_content_kept(prompt, RenderedChat(text, adjustments))
+        assert refusal is not None
+        raise self._failure(prompt, refusal) from refusal
+
+    def text_of(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
+        """Render other messages in the prompt's setting. Raises whatever the template does."""
+        return self._apply(
+            messages_for_template(messages, self._traits, adjustments),
+            tools=tools_for_template(prompt.tools),
+            add_generation_prompt=True,
+            **prompt.template_kwargs,
+        )
+
+    def _worth_trying(self, messages: Sequence[ChatMessage]) -> list[Adjustments]:
+        """Every combination that would change these messages, fewest changes first."""
+        has_calls = any(message.tool_calls for message in messages)
+        has_runs_ = has_runs(messages, self._traits)
+        choices = itertools.product(
+            *([False, True] if possible else [False] for possible in (has_calls, has_runs_, has_calls))
+        )
+        return [Adjustments(*choice) for choice in sorted(choices, key=sum)]
+
+    def _with_content_kept(self, prompt: ChatPrompt, rendered: RenderedChat) -> RenderedChat:
+        last = next((text for message in reversed(prompt.messages) if (text := message.content.strip())), "")
+        if last in rendered.text:
+            return rendered
+        adjustments = replace(rendered.adjustments, text_parts=True)
+        try:
+            text = self.text_of(prompt, prompt.messages, adjustments)
+        except Exception:  # the first rendering stands: the template may only have escaped or shortened the text
+            return rendered
+        return RenderedChat(text, adjustments) if last in text else rendered
+
+    def _failure(self, prompt: ChatPrompt, refusal: Exception) -> TemplateFailed:
+        reason = _reason(refusal)
+        at = self._first_refused(prompt, reason)
+        roles = [message.role.value for message in prompt.messages]
+        shown = roles if len(roles) <= 12 else [*roles[:6], "...", *roles[-5:]]
+        return TemplateFailed(
+            f"the model's chat template refused messages[{at}] (role {roles[at]}; roles in order: {', '.join(shown)}):"
+            f" {reason}",
+            param="messages",
+        )
+
+    def _first_refused(self, prompt: ChatPrompt, reason: str) -> int:
+        """Index of the message whose arrival brings the refusal about, by bisection."""
+        low, high = 1, len(prompt.messages)
+        while low < high:
+            middle = (low + high) // 2
+            if self._refusal(prompt, prompt.messages[:middle]) == reason:
+                high = middle
+            else:
+                low = middle + 1
+        return low - 1
+
+    def _refusal(self, prompt: ChatPrompt, messages: Sequence[ChatMessage]) -> str | None:
+        try:
+            self.text_of(prompt, messages, Adjustments())
+        except Exception as error:
+            return _reason(error)
+        return None
+
+
+def _check_kwargs(kwargs: Mapping[str, Json]) -> None:
+    for name in kwargs:
+        if name in RESERVED_KWARGS or not name.isidentifier():
+            raise TemplateFailed(f"{name!r} cannot be set as a template argument", param="chat_template_kwargs")
+
+
+def _reason(error: Exception) -> str:
+    """A refusal raised by the template is a sentence; any other error needs its kind to be understood."""
+    text = str(error).strip() or "no reason given"
+    is_raised_by_template = type(error).__name__ == "TemplateError"
+    return text if is_raised_by_template else f"{type(error).__name__}: {text}"
+
+
+def template_source(template: Any) -> str:
+    """All the text of a template, or of a mapping of named ones."""
+    if isinstance(template, Mapping):
+        return "\n".join(str(text) for text in template.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return template if isinstance(template, str) else ""
+
+
+__all__ = ("RESERVED_KWARGS", "ChatTemplate", "RenderedChat", "template_source")

@@ -1,0 +1,79 @@
+"""Where later requests are likely to branch off a rendered chat, found by rendering what they would send.
+
+A likely later request shares the beginning of this prompt; the fork point is where their tokens part:
+
+    NEXT_TURN    the same messages, a probe answer and a probe question (with tools also: a probe call and its result).
+                 Templates that drop earlier reasoning or end with an opened thought part before the prompt's end.
+    SYSTEM_END   the same system messages and tools with another first message
+    TURN         the same messages up to one of the last user turns, and another one there
+
+A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share.
+Without spans each probe costs an encoding of the whole prompt, so turns are left out.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
+from adapters.tokenizers.text_codec import EncodedText, TextCodec
+from adapters.tokenizers.token_prefix import common_token_count
+from domain.chat import ChatMessage, Role, ToolCall
+from domain.fork_point import ForkKind, ForkPoint
+from domain.request import ChatPrompt
+
+_NUM_TURNS = 3
+_PROBES = ("probe", "Zebra", "7")
+"""Contents that begin differently, so that one of them differs from whatever stands in the prompt."""
+
+_SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
+_RANK = {ForkKind.NEXT_TURN: 0, ForkKind.SYSTEM_END: 1, ForkKind.TURN: 2}
+
+
+def find_fork_points(
+    prompt: ChatPrompt, template: ChatTemplate, codec: TextCodec, rendered: RenderedChat, encoded: EncodedText
+) -> tuple[ForkPoint, ...]:
+    """Ascending, one a position: where two kinds meet, the one that matters more."""
+    best: dict[int, ForkKind] = {}
+    for kind, messages in _likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
+        try:
+            other = template.text_of(prompt, messages, rendered.adjustments)
+        except Exception:  # noqa: S112  the template refuses the probe, so a client could not send it either
+            continue
+        position = common_token_count(rendered.text, encoded, other, codec.encode)
+        if position > 0 and (position not in best or _RANK[kind] < _RANK[best[position]]):
+            best[position] = kind
+    return tuple(ForkPoint(position, best[position]) for position in sorted(best))
+
+
+def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKind, Sequence[ChatMessage]]]:
+    messages = prompt.messages
+    answer = () if messages[-1].role is Role.ASSISTANT else (ChatMessage(Role.ASSISTANT, _PROBES[0]),)
+    yield ForkKind.NEXT_TURN, (*messages, *answer, ChatMessage(Role.USER, _PROBES[0]))
+    if prompt.tools:
+        yield ForkKind.NEXT_TURN, (*messages, *_probe_call(prompt.tools[0].name))
+    num_system = _num_system(messages)
+    if num_system < len(messages):
+        yield ForkKind.SYSTEM_END, (*messages[:num_system], _other_than(messages[num_system]))
+    turns = [at for at, message in enumerate(messages) if message.role is Role.USER and at > num_system]
+    for at in turns[len(turns) - min(num_turns, len(turns)) :]:
+        yield ForkKind.TURN, (*messages[:at], _other_than(messages[at]))
+
+
+def _num_system(messages: Sequence[ChatMessage]) -> int:
+    for at, message in enumerate(messages):
+        if message.role not in _SYSTEM_ROLES:
+            return at
+    return len(messages)
+
+
+def _other_than(message: ChatMessage) -> ChatMessage:
+    """A user message that differs from this one from its first visible character on."""
+    opening = message.content.strip()[:1].casefold()
+    return ChatMessage(Role.USER, next(probe for probe in _PROBES if probe[0].casefold() != opening))
+
+
+def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:
+    call = ToolCall("probe0000", tool, "{}")
+    return ChatMessage(Role.ASSISTANT, tool_calls=(call,)), ChatMessage(Role.TOOL, _PROBES[0], tool_call_id=call.id)
+
+
+__all__ = ("find_fork_points",)

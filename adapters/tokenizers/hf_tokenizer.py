@@ -1,0 +1,74 @@
+"""The Tokenizer port over a tokenizer of transformers. All methods but those of a Detokenizer: any thread."""
+
+from collections.abc import Sequence
+
+from adapters.tokenizers.chat_template import ChatTemplate
+from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
+from adapters.tokenizers.fork_points import find_fork_points
+from adapters.tokenizers.text_codec import TextCodec
+from adapters.tokenizers.token_bytes import TokenBytes
+from application.ports.tokenizer import Detokenizer, EncodedPrompt
+from domain.errors import TemplateFailed
+from domain.request import ChatPrompt
+
+
+class HfTokenizer:
+    """One model's tokenizer. `template` is None for a model without one; `token_bytes` where tokens stand alone."""
+
+    def __init__(
+        self,
+        codec: TextCodec,
+        *,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        template: ChatTemplate | None,
+        token_bytes: TokenBytes | None,
+    ) -> None:
+        self._codec = codec
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._template = template
+        self._token_bytes = token_bytes
+        self._special_ids = codec.special_ids
+        self._start_ids = codec.start_ids()
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return self._eos_token_ids
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str) -> EncodedPrompt:
+        return EncodedPrompt((*self._start_ids, *self._codec.encode(text).ids))
+
+    def render(self, prompt: ChatPrompt) -> EncodedPrompt:
+        if self._template is None:
+            raise TemplateFailed(
+                "this model has no chat template: use completions, or give its folder a chat_template.jinja",
+                param="messages",
+            )
+        rendered = self._template.render(prompt)
+        encoded = self._codec.encode(rendered.text)
+        fork_points = find_fork_points(prompt, self._template, self._codec, rendered, encoded)
+        return EncodedPrompt(tuple(encoded.ids), fork_points)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._codec.decode(token_ids, skip_special=False)
+
+    def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
+        """Without `prompt_ids` the text is decoded as one of its own: the reply of a chat."""
+        if self._token_bytes is not None:
+            return ByteDetokenizer(self._token_bytes, self._special_ids, prompt_ids)
+        return WindowDetokenizer(self._decode_visible, self._special_ids, prompt_ids)
+
+    def _decode_visible(self, token_ids: Sequence[int]) -> str:
+        return self._codec.decode(token_ids, skip_special=True)
+
+
+__all__ = ("HfTokenizer",)

@@ -1,0 +1,131 @@
+"""The untyped libraries behind this adapter, as the few methods it uses of them, and how they are imported.
+
+Importing transformers takes about a second, so it happens on the first load and not with this module. Importing any
+part of mlx_lm lowers the process's limit of open files; the limit is put back.
+"""
+
+import importlib
+import os
+import resource
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+
+class Encoding(Protocol):
+    """What the Rust tokenizer makes of a text: ids, and for each the (start, end) of its characters."""
+
+    @property
+    def ids(self) -> list[int]: ...
+    @property
+    def offsets(self) -> list[tuple[int, int]]: ...
+
+
+class AddedToken(Protocol):
+    @property
+    def special(self) -> bool: ...
+
+
+class RustTokenizer(Protocol):
+    """`tokenizers.Tokenizer`. Encoding and decoding are safe from any thread."""
+
+    @property
+    def decoder(self) -> Any: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> Encoding: ...
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
+    def id_to_token(self, id: int) -> str | None: ...
+    def get_added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...
+    def no_truncation(self) -> None: ...
+    def no_padding(self) -> None: ...
+
+
+class PythonTokenizer(Protocol):
+    """A tokenizer object of transformers."""
+
+    init_kwargs: dict[str, Any]
+    chat_template: Any
+
+    @property
+    def is_fast(self) -> bool: ...
+    @property
+    def all_special_ids(self) -> list[int]: ...
+    @property
+    def eos_token_id(self) -> int | list[int] | None: ...
+    def get_vocab(self) -> dict[str, int]: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, ids: Sequence[int], **options: bool) -> str: ...
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any: ...
+
+
+@contextmanager
+def _advice_silenced() -> Generator[None]:
+    """Without this, transformers warns on import that PyTorch is absent, which is how it should be here."""
+    name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextmanager
+def open_files_limit_kept() -> Generator[None]:
+    """Put RLIMIT_NOFILE back after importing mlx_lm, as far as the hard limit it leaves behind allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        yield
+    finally:
+        if resource.getrlimit(resource.RLIMIT_NOFILE) != (soft, hard):
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            except ValueError:
+                _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, allowed), allowed))
+
+
+def load_tokenizer(folder: str) -> PythonTokenizer:
+    """Load from a local folder, without the network and without running the folder's own code."""
+    with _advice_silenced():
+        transformers: Any = importlib.import_module("transformers")
+        loaded = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return cast(PythonTokenizer, loaded)
+
+
+def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
+    """The Rust tokenizer inside, unless there is none or a Python class around it changes texts on the way."""
+    if not tokenizer.is_fast:
+        return None
+    for owner in type(tokenizer).__mro__:
+        if owner.__module__.startswith("transformers.tokenization_utils"):
+            break
+        if {"encode", "decode", "_encode_plus", "_decode"} & owner.__dict__.keys():
+            return None
+    rust = cast(RustTokenizer, cast(Any, tokenizer).backend_tokenizer)
+    rust.no_truncation()
+    rust.no_padding()
+    return rust
+
+
+def python_chat_template(name: str) -> Any:
+    """One of the chat templates that mlx_lm holds as Python code, by the name a model's configuration gives."""
+    if not name.isidentifier():
+        raise ValueError(f"chat_template_type {name!r} is not a name")
+    with open_files_limit_kept(), _advice_silenced():
+        module: ModuleType = importlib.import_module(f"mlx_lm.chat_templates.{name}")
+    return getattr(module, "apply_chat_template", None)
+
+
+__all__ = (
+    "Encoding",
+    "PythonTokenizer",
+    "RustTokenizer",
+    "load_tokenizer",
+    "open_files_limit_kept",
+    "python_chat_template",
+    "rust_tokenizer",
+)

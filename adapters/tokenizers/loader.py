@@ -1,0 +1,106 @@
+"""Loads a model folder's tokenizer, chat template and end tokens. Any thread; blocking, and slow the first time."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from adapters.tokenizers.chat_template import ChatTemplate, template_source
+from adapters.tokenizers.detokenizers import ByteDetokenizer
+from adapters.tokenizers.hf_tokenizer import HfTokenizer
+from adapters.tokenizers.library import PythonTokenizer, load_tokenizer, python_chat_template, rust_tokenizer
+from adapters.tokenizers.text_codec import TextCodec
+from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
+from application.ports.tokenizer import Tokenizer
+from domain.errors import ModelLoadFailed
+from domain.model_card import ModelSource
+
+
+class HfTokenizerLoader:
+    """Loads what transformers can load from a local folder, without the network and without the folder's own code."""
+
+    def load(self, source: ModelSource) -> Tokenizer:
+        folder = Path(source.path)
+        if not folder.is_dir():
+            raise ModelLoadFailed(f"{source.id}: {folder} is not a folder")
+        try:
+            return _load(folder)
+        except Exception as error:
+            reason = str(error).strip().split("\n", maxsplit=1)[0]
+            raise ModelLoadFailed(
+                f"{source.id}: its tokenizer could not be loaded ({type(error).__name__}: {reason})"
+            ) from error
+
+
+def _load(folder: Path) -> HfTokenizer:
+    tokenizer = load_tokenizer(str(folder))
+    rust = rust_tokenizer(tokenizer)
+    codec = TextCodec(tokenizer, rust)
+    token_bytes = token_bytes_of(rust) if rust is not None else None
+    if token_bytes is not None and not _agrees(token_bytes, codec):
+        token_bytes = None
+    return HfTokenizer(
+        codec,
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
+        eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
+        template=_chat_template(folder, tokenizer),
+        token_bytes=token_bytes,
+    )
+
+
+_PROBE_TEXT = ' Probe: "naïve" 漢字 😀\n\n  two  spaces, 3.14\t<tag>'
+
+
+def _agrees(token_bytes: TokenBytes, codec: TextCodec) -> bool:
+    """Whether decoding token by token gives this tokenizer's own text; if not, its decoder was misread."""
+    ids = codec.encode(_PROBE_TEXT).ids
+    special_ids = codec.special_ids
+    detokenizer = ByteDetokenizer(token_bytes, special_ids)
+    text = "".join(detokenizer.feed(id) for id in ids) + detokenizer.flush()
+    return text == codec.decode(ids, skip_special=True)
+
+
+def _end_ids(folder: Path, tokenizer: PythonTokenizer) -> Iterator[int]:
+    """The generation config names the tokens that end a completion; the model's config does where it says nothing."""
+    for named in (tokenizer.eos_token_id, _configured_end(folder)):
+        if isinstance(named, int):
+            yield named
+        elif isinstance(named, list):
+            yield from cast("list[int]", named)
+
+
+def _configured_end(folder: Path) -> object:
+    config = _read_json(folder / "config.json")
+    inner: object = config.get("text_config")
+    candidates = [_read_json(folder / "generation_config.json"), config]
+    if isinstance(inner, dict):
+        candidates.append(cast("dict[str, Any]", inner))
+    return next((named for one in candidates if (named := one.get("eos_token_id")) is not None), None)
+
+
+def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> ChatTemplate | None:
+    """From the tokenizer's files; from chat_template.json of older vision models; from mlx_lm, by name."""
+    name = tokenizer.init_kwargs.get("chat_template_type")
+    if isinstance(name, str) and (apply := python_chat_template(name)) is not None:
+        return ChatTemplate(cast("Callable[..., str]", apply), "")
+    if not tokenizer.chat_template:
+        tokenizer.chat_template = _read_json(folder / "chat_template.json").get("chat_template")
+    renders_itself = not type(tokenizer).apply_chat_template.__module__.startswith("transformers.tokenization_utils")
+    if not tokenizer.chat_template and not renders_itself:
+        return None
+
+    def apply_text(conversation: list[dict[str, Any]], **options: Any) -> str:
+        return str(tokenizer.apply_chat_template(conversation, tokenize=False, **options))
+
+    return ChatTemplate(apply_text, template_source(tokenizer.chat_template))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty when there is no such file."""
+    if not path.is_file():
+        return {}
+    value = json.loads(path.read_text(encoding="utf-8"))
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+__all__ = ("HfTokenizerLoader",)
