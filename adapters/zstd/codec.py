@@ -1,0 +1,217 @@
+"""Lossless state frames: planes by dtype, compressed where it pays (docs/store-format.md, codec frames).
+
+Exponents go through zstd in a setting that only does Huffman coding: chance matches cost more than they save, in size
+and in time. Every other plane is tried on a sample first. Contexts and scratch belong to the calling thread.
+"""
+
+from collections.abc import Callable, Sequence
+from threading import local
+
+import numpy as np
+from zstandard import (
+    STRATEGY_FAST,
+    ZstdCompressionParameters,
+    ZstdCompressor,
+    ZstdDecompressor,
+    ZstdError,
+    frame_content_size,
+)
+
+from adapters.zstd import frame as layout
+from adapters.zstd import planes
+from adapters.zstd.buffer_pool import BufferPool
+from adapters.zstd.frame import Plane, Segment
+from adapters.zstd.planes import Bytes
+from application.ports.state_codec import CodecError
+from domain.payload import HostPayload, StatePayload, TensorSpec
+
+_HUFFMAN = ZstdCompressionParameters(
+    strategy=STRATEGY_FAST, window_log=17, hash_log=6, min_match=7, target_length=0, write_content_size=True
+)
+_WORTH_IT = 0.95
+_SAMPLE_SHARE = 16
+_SAMPLE_SLICES = 8
+_SMALL_PLANE_BYTES = 1 << 13
+_READ_BYTES = 1 << 22
+_ALIGNMENT = 64
+
+
+class _Context(local):
+    def __init__(self) -> None:
+        self.huffman = ZstdCompressor(compression_params=_HUFFMAN)
+        self.matching = ZstdCompressor(level=1)
+        self.decompressor = ZstdDecompressor()
+        self.scratch = np.empty(0, np.uint8)
+
+    def scratch_of(self, size_bytes: int) -> Bytes:
+        if self.scratch.size < size_bytes:
+            self.scratch = np.empty(size_bytes, np.uint8)
+        return self.scratch[:size_bytes]
+
+
+_context = _Context()
+
+
+class ZstdStateCodec:
+    """See the port. `compress` False writes raw planes only; either way every frame can be read."""
+
+    def __init__(self, *, compress: bool = True, pool: BufferPool | None = None) -> None:
+        self._compress = compress
+        self._pool = pool or BufferPool()
+
+    def encode(self, payload: StatePayload) -> Sequence[memoryview]:
+        segments: list[Segment] = []
+        stored: list[memoryview] = []
+        buffers = list(payload.buffers())
+        for specs in layout.runs(payload.specs):
+            chosen, buffers = buffers[: len(specs)], buffers[len(specs) :]
+            for spec, buffer in zip(specs, chosen, strict=True):
+                if buffer.nbytes != spec.size_bytes:
+                    raise CodecError(f"{spec} needs {spec.size_bytes} bytes and has {buffer.nbytes}")
+            segment, data = self._encode_run(specs, chosen)
+            segments.append(segment)
+            stored.extend(data)
+        return [memoryview(layout.pack(segments)), *(view for view in stored if view.nbytes)]
+
+    def decode(self, frame: memoryview) -> HostPayload:
+        segments, offset = layout.parse(frame)
+        starts: list[int] = []
+        end = 0
+        for segment in segments:
+            starts.append(end)
+            end += -(-segment.size_bytes // _ALIGNMENT) * _ALIGNMENT
+            if end > 1 << 48:
+                raise CodecError("a state frame names more bytes than there is memory")
+        arena = self._arena(segments, end)
+        data: list[memoryview] = []
+        for segment, start in zip(segments, starts, strict=True):
+            offset = _decode_segment(segment, frame, offset, arena[start : start + segment.size_bytes])
+            for spec in segment.specs:
+                data.append(arena[start : start + spec.size_bytes].data.toreadonly())
+                start += spec.size_bytes
+        return HostPayload(tuple(spec for segment in segments for spec in segment.specs), tuple(data))
+
+    def _arena(self, segments: list[Segment], size_bytes: int) -> Bytes:
+        # A frame that claims to unfold a thousandfold beyond what zstd can do is not one of ours.
+        stored_bytes = sum(plane.stored_bytes for segment in segments for plane in segment.planes)
+        if size_bytes > (stored_bytes + len(segments) * _ALIGNMENT) * 100_000:
+            raise CodecError("a state frame claims more bytes than it can hold")
+        return self._pool.take(size_bytes)
+
+    def _encode_run(self, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> tuple[Segment, list[memoryview]]:
+        transform = layout.TRANSFORMS.get(specs[0].dtype, layout.IDENTITY) if self._compress else layout.IDENTITY
+        if not self._compress:
+            parts = [buffer for buffer in buffers if buffer.nbytes]
+            size = sum(part.nbytes for part in parts)
+            return Segment(transform, specs, (Plane(layout.RAW, size, size),)), parts
+        raw = _split(transform, specs, buffers)
+        encoded = [
+            _compress(plane, is_exponent=index == 0 and transform != layout.IDENTITY) for index, plane in enumerate(raw)
+        ]
+        described = tuple(
+            Plane(encoding, plane.nbytes, data.nbytes) for plane, (encoding, data) in zip(raw, encoded, strict=True)
+        )
+        return Segment(transform, specs, described), [data for _, data in encoded]
+
+
+def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> list[Bytes]:
+    sizes = layout.plane_sizes(transform, specs)
+    if transform == layout.IDENTITY and len(buffers) == 1:
+        return [np.frombuffer(buffers[0], np.uint8)] if sizes[0] else [np.empty(0, np.uint8)]
+    result = [np.empty(size, np.uint8) for size in sizes]
+    position = 0
+    for buffer in buffers:
+        if not buffer.nbytes:
+            continue
+        if transform == layout.IDENTITY:
+            result[0][position : position + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
+            position += buffer.nbytes
+        elif transform == layout.FLOAT32:
+            longs = np.frombuffer(buffer, np.uint32)
+            stop = position + longs.size
+            low = result[2].view(np.uint16)
+            planes.split_float32(longs, result[0][position:stop], result[1][position:stop], low[position:stop])
+            position = stop
+        else:
+            words = np.frombuffer(buffer, np.uint16)
+            split = planes.split_bfloat16 if transform == layout.BFLOAT16 else planes.split_float16
+            split(words, result[0][position : position + words.size], result[1][position : position + words.size])
+            position += words.size
+    return result
+
+
+def _compress(plane: Bytes, *, is_exponent: bool) -> tuple[int, memoryview]:
+    compress: Callable[[memoryview], bytes] | None = (
+        _context.huffman.compress if is_exponent else _chosen_by_sample(plane)
+    )
+    if compress is not None and plane.size:
+        data = compress(plane.data)
+        if len(data) < plane.size * _WORTH_IT:
+            return layout.ZSTD, memoryview(data)
+    return layout.RAW, plane.data
+
+
+def _chosen_by_sample(plane: Bytes) -> Callable[[memoryview], bytes] | None:
+    """The denser of the two settings, or None when neither pays."""
+    sample = plane
+    if plane.size > _SMALL_PLANE_BYTES:
+        length = plane.size // (_SAMPLE_SHARE * _SAMPLE_SLICES)
+        stride = plane.size // _SAMPLE_SLICES
+        sample = np.concatenate([plane[at : at + length] for at in range(0, _SAMPLE_SLICES * stride, stride)])
+    matched, coded = len(_context.matching.compress(sample.data)), len(_context.huffman.compress(sample.data))
+    if min(matched, coded) >= sample.size * _WORTH_IT:
+        return None
+    return _context.matching.compress if matched < coded else _context.huffman.compress
+
+
+def _decode_segment(segment: Segment, frame: memoryview, offset: int, out: Bytes) -> int:
+    """Write the segment's tensors to `out`; returns the offset behind its planes."""
+    in_scratch = sum(plane.raw_bytes for plane in segment.planes if plane.encoding == layout.ZSTD)
+    scratch = _context.scratch_of(0 if segment.transform == layout.IDENTITY else in_scratch)
+    parts: list[Bytes] = []
+    for plane in segment.planes:
+        stored = frame[offset : offset + plane.stored_bytes]
+        offset += plane.stored_bytes
+        if plane.encoding == layout.ZSTD:
+            target, scratch = (
+                (out, scratch)
+                if segment.transform == layout.IDENTITY
+                else (scratch[: plane.raw_bytes], scratch[plane.raw_bytes :])
+            )
+            _decompress(stored, target)
+            parts.append(target)
+        else:
+            parts.append(np.frombuffer(stored, np.uint8) if plane.raw_bytes else np.empty(0, np.uint8))
+    _merge(segment, parts, out)
+    return offset
+
+
+def _merge(segment: Segment, parts: list[Bytes], out: Bytes) -> None:
+    if segment.transform == layout.IDENTITY:
+        if segment.planes[0].encoding == layout.RAW:
+            out[...] = parts[0]
+    elif segment.transform == layout.BFLOAT16:
+        planes.merge_bfloat16(parts[0], parts[1], out.view(np.uint16))
+    elif segment.transform == layout.FLOAT16:
+        planes.merge_float16(parts[0], parts[1], out.view(np.uint16))
+    else:
+        planes.merge_float32(parts[0], parts[1], parts[2].view(np.uint16), out.view(np.uint32))
+
+
+def _decompress(stored: memoryview, out: Bytes) -> None:
+    """One whole zstd frame into exactly `out`. Raises CodecError."""
+    try:
+        if frame_content_size(stored) != out.size:
+            raise CodecError("a compressed plane has another size than its frame says")
+        reader = _context.decompressor.stream_reader(stored, read_size=_READ_BYTES)
+        filled = 0
+        while filled < out.size:
+            count = reader.readinto(out[filled:].data)  # pyright: ignore[reportUnknownMemberType]
+            if not count:
+                raise CodecError("a compressed plane is truncated")
+            filled += count
+    except ZstdError as failure:
+        raise CodecError(f"a compressed plane is not zstd: {failure}") from None
+
+
+__all__ = ("ZstdStateCodec",)

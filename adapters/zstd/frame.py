@@ -1,0 +1,154 @@
+"""The header of a codec frame: which tensors follow, in which segments and planes (docs/store-format.md).
+
+Parsing trusts nothing: every count is checked against what is there before it is used.
+"""
+
+from dataclasses import dataclass
+from itertools import groupby
+from struct import Struct, error
+
+from application.ports.state_codec import CodecError
+from domain.payload import ITEM_BYTES, TensorSpec
+
+MAGIC = int.from_bytes(b"CF", "little")
+VERSION = 1
+
+DTYPES = (
+    "bool", "uint8", "int8", "uint16", "int16", "float16", "bfloat16",
+    "uint32", "int32", "float32", "uint64", "int64", "float64", "complex64",
+)  # fmt: skip
+"""The position is what is stored: append only."""
+
+IDENTITY, BFLOAT16, FLOAT16, FLOAT32 = range(4)
+TRANSFORMS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32}
+PLANE_ITEM_BYTES = {IDENTITY: (1,), BFLOAT16: (1, 1), FLOAT16: (1, 1), FLOAT32: (1, 1, 2)}
+"""By transform: bytes a number in each plane; for identity the plane is simply all bytes."""
+
+RAW, ZSTD = range(2)
+
+_HEAD = Struct("<HBBHH")
+_TENSOR = Struct("<BB")
+_DIM = Struct("<Q")
+_SEGMENT = Struct("<BBH")
+_PLANE = Struct("<BQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """`raw_bytes` before and `stored_bytes` after the encoding (RAW or ZSTD)."""
+
+    encoding: int
+    raw_bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive tensors under one transform."""
+
+    transform: int
+    specs: tuple[TensorSpec, ...]
+    planes: tuple[Plane, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(spec.size_bytes for spec in self.specs)
+
+
+def runs(specs: tuple[TensorSpec, ...]) -> list[tuple[TensorSpec, ...]]:
+    """Consecutive tensors of one dtype, together."""
+    return [tuple(run) for _, run in groupby(specs, key=lambda spec: spec.dtype)]
+
+
+def plane_sizes(transform: int, specs: tuple[TensorSpec, ...]) -> tuple[int, ...]:
+    """Raw bytes of each plane of a segment."""
+    total = sum(spec.size_bytes for spec in specs)
+    if transform == IDENTITY or not specs:
+        return (total,)
+    count = total // ITEM_BYTES[specs[0].dtype]
+    return tuple(count * item_bytes for item_bytes in PLANE_ITEM_BYTES[transform])
+
+
+def pack(segments: list[Segment]) -> bytes:
+    specs = [spec for segment in segments for spec in segment.specs]
+    parts = [_HEAD.pack(MAGIC, VERSION, 0, len(specs), len(segments))]
+    for spec in specs:
+        parts.append(_TENSOR.pack(DTYPES.index(spec.dtype), len(spec.shape)))
+        parts.extend(_DIM.pack(size) for size in spec.shape)
+    for segment in segments:
+        parts.append(_SEGMENT.pack(segment.transform, len(segment.planes), len(segment.specs)))
+        parts.extend(_PLANE.pack(plane.encoding, plane.stored_bytes) for plane in segment.planes)
+    return b"".join(parts)
+
+
+class _Reader:
+    def __init__(self, frame: memoryview) -> None:
+        self.frame, self.offset = frame, 0
+
+    def take(self, layout: Struct) -> tuple[int, ...]:
+        values = layout.unpack_from(self.frame, self.offset)
+        self.offset += layout.size
+        return values
+
+
+def parse(frame: memoryview) -> tuple[list[Segment], int]:
+    """The segments and the offset of the first plane. Raises CodecError."""
+    reader = _Reader(frame)
+    try:
+        magic, version, _, num_tensors, num_segments = reader.take(_HEAD)
+        if magic != MAGIC or version != VERSION:
+            raise CodecError("not a state frame, or one of a newer version")
+        specs = [_tensor(reader) for _ in range(num_tensors)]
+        segments = [_segment(reader, specs) for _ in range(num_segments)]
+    except error:
+        raise CodecError("a state frame is truncated") from None
+    stored_bytes = sum(plane.stored_bytes for segment in segments for plane in segment.planes)
+    if specs or reader.offset + stored_bytes != len(frame):
+        raise CodecError("a state frame does not add up")
+    return segments, reader.offset
+
+
+def _tensor(reader: _Reader) -> TensorSpec:
+    dtype, rank = reader.take(_TENSOR)
+    if dtype >= len(DTYPES) or rank > 32:
+        raise CodecError(f"a state frame names dtype {dtype} with {rank} dimensions")
+    return TensorSpec(DTYPES[dtype], tuple(reader.take(_DIM)[0] for _ in range(rank)))
+
+
+def _segment(reader: _Reader, specs: list[TensorSpec]) -> Segment:
+    transform, num_planes, num_tensors = reader.take(_SEGMENT)
+    chosen, specs[:num_tensors] = tuple(specs[:num_tensors]), []
+    if len(chosen) != num_tensors or transform not in PLANE_ITEM_BYTES:
+        raise CodecError(f"a state frame has a segment of {num_tensors} tensors with transform {transform}")
+    if transform != IDENTITY and any(TRANSFORMS.get(spec.dtype) != transform for spec in chosen):
+        raise CodecError("a state frame has a segment of mixed dtypes")
+    sizes = plane_sizes(transform, chosen)
+    if len(sizes) != num_planes:
+        raise CodecError(f"a state frame has {num_planes} planes where {len(sizes)} belong")
+    return Segment(transform, chosen, tuple(_plane(reader, size) for size in sizes))
+
+
+def _plane(reader: _Reader, raw_bytes: int) -> Plane:
+    encoding, stored_bytes = reader.take(_PLANE)
+    if encoding > ZSTD or (encoding == RAW and stored_bytes != raw_bytes):
+        raise CodecError(f"a state frame has a plane of {stored_bytes} bytes for {raw_bytes}")
+    return Plane(encoding, raw_bytes, stored_bytes)
+
+
+__all__ = (
+    "BFLOAT16",
+    "DTYPES",
+    "FLOAT16",
+    "FLOAT32",
+    "IDENTITY",
+    "PLANE_ITEM_BYTES",
+    "RAW",
+    "TRANSFORMS",
+    "ZSTD",
+    "Plane",
+    "Segment",
+    "pack",
+    "parse",
+    "plane_sizes",
+    "runs",
+)
