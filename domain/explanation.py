@@ -1,0 +1,151 @@
+"""Why a prompt's prefix was reused as far as it was, and no further."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from domain.fork_point import ForkPoint
+
+CONTEXT_TOKENS = 12
+"""Tokens shown on either side of a divergence."""
+
+
+class StopReason(Enum):
+    """What ended the reused prefix."""
+
+    LAST_TOKEN = "last-token"
+    """Everything but the last prompt token, which is always computed."""
+    NEVER_SEEN = "never-seen"
+    EVICTED = "evicted"
+    NO_SNAPSHOT = "no-snapshot"
+    """Blocks go on, but the recurrent layers have no snapshot further along."""
+    PARTIAL_BLOCK = "partial-block"
+    """The prompt ends inside a stored block, and a block is restored whole or not at all."""
+    OFF_GRID = "off-grid"
+    """Exact mode resumes only at grid positions."""
+    OTHER_FINGERPRINT = "other-fingerprint"
+    """Stored by another model, quantisation, layout, setting or version."""
+    UNREADABLE = "unreadable"
+    """What was found could not be read or restored any more."""
+    UNSUPPORTED_LAYOUT = "unsupported-layout"
+    """The model has a cache class that cannot be captured: it is served without reuse."""
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token that differs from the nearest stored chain, with what stands around it on both sides.
+
+    `before_ids` are common to both, the other two runs begin with the differing tokens. Texts are empty until
+    `Explanation.with_text`.
+    """
+
+    position: int
+    before_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    stored_ids: tuple[int, ...]
+    before: str = ""
+    prompt: str = ""
+    stored: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One lookup, told to people. Tokens: `num_prompt` = reused (hot + store) + computed.
+
+    `stopped_at`: the position up to which state was reused. `num_known`: how far blocks of this prompt are stored
+    (at least `stopped_at` rounded down to a block). `nearest_fork`: the last fork point at or before the stop.
+    """
+
+    num_prompt: int
+    num_hot: int
+    num_store: int
+    reason: StopReason
+    num_known: int = 0
+    divergence: Divergence | None = None
+    nearest_fork: ForkPoint | None = None
+    note: str = ""
+
+    @property
+    def stopped_at(self) -> int:
+        return self.num_hot + self.num_store
+
+    @property
+    def num_computed(self) -> int:
+        return self.num_prompt - self.stopped_at
+
+    def header(self) -> str:
+        """One line for `x-cairn-cache`: `reused=768; hot=512; store=256; computed=12; reason=last-token`."""
+        fields = [
+            f"reused={self.stopped_at}",
+            f"hot={self.num_hot}",
+            f"store={self.num_store}",
+            f"computed={self.num_computed}",
+            f"reason={self.reason.value}",
+        ]
+        if self.divergence is not None:
+            fields.append(f"diverged={self.divergence.position}")
+        return "; ".join(fields)
+
+    def with_text(self, decode: Callable[[Sequence[int]], str]) -> "Explanation":
+        """The same with the divergence's tokens as text."""
+        if self.divergence is None:
+            return self
+        found = self.divergence
+        told = replace(
+            found,
+            before=decode(found.before_ids),
+            prompt=decode(found.prompt_ids),
+            stored=decode(found.stored_ids),
+        )
+        return replace(self, divergence=told)
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading tokens two runs share."""
+    limit = min(len(left), len(right))
+    if left[:limit] == right[:limit]:
+        return limit
+    low, high = 0, limit  # equal up to `low`, different within `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def find_divergence(prompt_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
+    """Compare the prompt from `start` with every run stored there; report where it leaves the nearest one.
+
+    None when nothing is stored there, or when the nearest run and the prompt only differ in length.
+    """
+    rest = tuple(prompt_ids[start:])
+    length, run = max(((common_length(rest, run), tuple(run)) for run in stored), default=(0, ()))
+    if length in (len(rest), len(run)):
+        return None
+    at = start + length
+    return Divergence(
+        position=at,
+        before_ids=tuple(prompt_ids[max(0, at - CONTEXT_TOKENS) : at]),
+        prompt_ids=tuple(prompt_ids[at : at + CONTEXT_TOKENS]),
+        stored_ids=run[length : length + CONTEXT_TOKENS],
+    )
+
+
+def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint | None:
+    """The last fork point at or before `position`."""
+    earlier = [fork for fork in fork_points if fork.position <= position]
+    return max(earlier, key=lambda fork: fork.position, default=None)
+
+
+__all__ = (
+    "CONTEXT_TOKENS",
+    "Divergence",
+    "Explanation",
+    "StopReason",
+    "common_length",
+    "find_divergence",
+    "nearest_fork",
+)

@@ -1,0 +1,88 @@
+"""What a stored state depends on, reduced to the root of its chains.
+
+Two models under one name never share a root; one model under two names does: names do not enter, content does.
+"""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import cast
+
+from domain.model_card import ModelDescription
+from domain.record import Namespace
+
+CHAIN_VERSION = 1
+"""Raised when the meaning of a chain, a block or a snapshot changes; older records are then misses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Everything a captured state depends on besides the tokens.
+
+    `weights`: digest of weights, config and quantisation. `adapter`: digest of an adapter on top of them, if any.
+    `layout`: StateLayout.describe(). `dtype`: of the cached state. `runtime`: what computes it, to the minor version.
+    `exact`: only states bit-identical to recomputing. `salt`: the tenant's; it enters and is shown as a digest only.
+    """
+
+    weights: bytes
+    layout: str
+    dtype: str
+    block_size: int
+    grid: int
+    runtime: str = ""
+    adapter: bytes = b""
+    exact: bool = False
+    salt: str = ""
+
+    @classmethod
+    def of(
+        cls, model: ModelDescription, *, block_size: int, grid: int, exact: bool = False, salt: str = ""
+    ) -> "Fingerprint":
+        """The fingerprint of a loaded model under these settings."""
+        return cls(
+            weights=model.weights_digest,
+            layout=model.layout.describe(),
+            dtype=model.dtype,
+            block_size=block_size,
+            grid=grid,
+            runtime=model.runtime,
+            exact=exact,
+            salt=salt,
+        )
+
+    @property
+    def salt_digest(self) -> str:
+        """Hex, empty without a salt."""
+        return sha256(b"cairn salt\0" + self.salt.encode()).hexdigest() if self.salt else ""
+
+    def canonical_json(self) -> str:
+        """Equal fingerprints give equal text: sorted keys, no spaces, ASCII."""
+        content = {
+            "adapter": self.adapter.hex(),
+            "block_size": self.block_size,
+            "dtype": self.dtype,
+            "exact": self.exact,
+            "format": CHAIN_VERSION,
+            "grid": self.grid,
+            "layout": self.layout,
+            "runtime": self.runtime,
+            "salt": self.salt_digest,
+            "weights": self.weights.hex(),
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    def namespace(self) -> Namespace:
+        """The root of every chain computed under this fingerprint."""
+        return Namespace(sha256(b"cairn chain\0" + self.canonical_json().encode()).digest())
+
+
+def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
+    """Whether a stored namespace belongs to the tenant asking; nobody may learn what other tenants have stored."""
+    try:
+        content = cast("dict[str, object]", json.loads(fingerprint_json))
+        return content.get("salt") == salt_digest
+    except (ValueError, AttributeError):
+        return False
+
+
+__all__ = ("CHAIN_VERSION", "Fingerprint", "shares_tenant")

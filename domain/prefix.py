@@ -1,0 +1,159 @@
+"""The lookup: how far a prompt's state can be restored from what is stored. Pure; presence answers come from outside.
+
+A position p can be resumed at when every state group can be restored exactly there:
+
+    group       needs
+    ALL         every block up to p
+    TRAILING    the blocks that the window before p still touches
+    SNAPSHOT    a snapshot exactly at p
+
+A p inside a block needs a snapshot there in any case (for an attention-only model it is the partial block's tail). The
+last prompt token is never restored: it is computed, because its logits are wanted.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from domain.explanation import StopReason
+from domain.hashing import BlockChain, snapshot_key
+from domain.ids import GroupIndex
+from domain.record import BlockKey, SnapshotKey
+from domain.state_layout import HitPolicy, StateGroup, StateLayout
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseRules:
+    """What the lookup needs of a model and its settings. `grid` and `block_size` in tokens."""
+
+    groups: tuple[StateGroup, ...]
+    block_size: int
+    grid: int
+    is_exact: bool = False
+
+    @classmethod
+    def of(cls, layout: StateLayout, *, block_size: int, grid: int, is_exact: bool = False) -> "ReuseRules":
+        return cls(layout.groups, block_size, grid, is_exact)
+
+    @property
+    def needs_snapshots(self) -> bool:
+        return any(group.policy is HitPolicy.SNAPSHOT for group in self.groups)
+
+    def needed_groups(self, position: int, index: int) -> frozenset[GroupIndex]:
+        """The groups whose state in block `index` is needed to resume at `position` (block ends at or before it)."""
+        block_end = (index + 1) * self.block_size
+        needed = {group.index for group in self.groups if group.policy is HitPolicy.ALL}
+        for group in self.groups:
+            if group.policy is HitPolicy.TRAILING and block_end > position - (group.window or 0):
+                needed.add(group.index)
+        return frozenset(needed)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNeed:
+    """One block to fetch, and which of its groups. Empty `groups`: its state is not needed, only its place."""
+
+    key: BlockKey
+    groups: frozenset[GroupIndex]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """Where to resume and what to fetch for it.
+
+    `blocks`: block 0 onward, all full blocks before `position`. `snapshot`: to be restored with them, or None.
+    `num_known`: tokens covered by the unbroken run of present blocks from the start.
+    """
+
+    position: int
+    blocks: tuple[BlockNeed, ...]
+    snapshot: SnapshotKey | None
+    num_known: int
+    reason: StopReason
+
+
+def match_snapshots(
+    prompt_ids: Sequence[int], chain: BlockChain, candidates: Sequence[Sequence[SnapshotKey]]
+) -> dict[int, SnapshotKey]:
+    """Snapshots usable for this prompt, by position. `candidates[k]`: those that hang after k full blocks.
+
+    A snapshot is usable when its partial tokens equal the prompt's and the last prompt token lies beyond it.
+    """
+    usable: dict[int, SnapshotKey] = {}
+    for num_blocks, keys in enumerate(candidates):
+        start = num_blocks * chain.block_size
+        for key in keys:
+            end = start + key.num_partial
+            if 0 < end < len(prompt_ids):
+                own = snapshot_key(chain.namespace, chain.parent(num_blocks), prompt_ids[start:end])
+                if own == key:
+                    usable[end] = key
+    return usable
+
+
+def find_prefix(
+    num_prompt: int,
+    chain: BlockChain,
+    present: Sequence[bool],
+    snapshots: dict[int, SnapshotKey],
+    rules: ReuseRules,
+    evicted: Collection[int] = (),
+) -> PrefixMatch:
+    """The furthest position below `num_prompt` at which every group can be restored.
+
+    `present[i]`: block i can be fetched (in exact mode: and was computed on the grid); as long as `chain.hashes`
+    covers the prompt. `snapshots`: from `match_snapshots`. `evicted`: indices of absent blocks that were here before.
+    """
+    num_run = sum(1 for _ in takewhile(bool, present))
+    limit = num_prompt - 1
+    candidates = set(snapshots)
+    if not rules.needs_snapshots:
+        candidates |= {(index + 1) * rules.block_size for index in range(len(present))}
+    for position in sorted(candidates, reverse=True):
+        if 0 < position <= limit and _restorable(position, present, num_run, snapshots, rules):
+            break
+    else:
+        position = 0
+    needs = tuple(
+        BlockNeed(BlockKey(chain.namespace, chain.hashes[index]), rules.needed_groups(position, index))
+        for index in range(position // rules.block_size)
+    )
+    needs_snapshot = rules.needs_snapshots or position % rules.block_size
+    return PrefixMatch(
+        position,
+        needs,
+        snapshots[position] if position and needs_snapshot else None,
+        num_run * rules.block_size,
+        _stop_reason(position, limit, num_run, rules, evicted),
+    )
+
+
+def _restorable(
+    position: int, present: Sequence[bool], num_run: int, snapshots: dict[int, SnapshotKey], rules: ReuseRules
+) -> bool:
+    if rules.is_exact and position % rules.grid:
+        return False
+    num_blocks = position // rules.block_size
+    if position not in snapshots and (rules.needs_snapshots or position % rules.block_size):
+        return False
+    if num_blocks <= num_run:
+        return True
+    if num_blocks > len(present):
+        return False
+    return all(present[index] or not rules.needed_groups(position, index) for index in range(num_run, num_blocks))
+
+
+def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evicted: Collection[int]) -> StopReason:
+    if position == limit:
+        return StopReason.LAST_TOKEN
+    reach = min(num_run * rules.block_size, limit)
+    if rules.is_exact and reach // rules.grid * rules.grid <= position < reach:
+        return StopReason.OFF_GRID
+    if reach > position:
+        return StopReason.NO_SNAPSHOT if rules.needs_snapshots else StopReason.PARTIAL_BLOCK
+    if num_run in evicted:
+        return StopReason.EVICTED
+    return StopReason.NEVER_SEEN
+
+
+__all__ = ("BlockNeed", "PrefixMatch", "ReuseRules", "find_prefix", "match_snapshots")

@@ -1,0 +1,89 @@
+"""Where snapshots are taken while a prompt is computed, and which are let go when a chain has gathered many.
+
+For a model with recurrent layers a snapshot is the only way to resume, and each one is a full state: few, well placed.
+For an attention-only model it is the tail of a partial block: cheap, needed only where no block boundary is near.
+
+    prompt   |-- system, tools --|-- turn --|-- turn --|- opening -|
+                                 ^          ^          ^           ^
+                         SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
+
+The lattice covers edits in the middle: positions at distances grid, 2 grid, 4 grid, ... before the end, on the grid.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from domain.fork_point import ForkKind, ForkPoint
+
+MAX_TURNS = 2
+"""The last turn boundaries that get a snapshot; earlier ones had theirs when they were last."""
+
+PER_DISTANCE = 2
+"""Snapshots kept for each doubling of the distance to the end of a chain, besides the protected ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRules:
+    """`needs_snapshots`: the model has recurrent layers. `grid`, `block_size` in tokens. `is_exact`: grid only."""
+
+    needs_snapshots: bool
+    block_size: int
+    grid: int
+    is_exact: bool = False
+
+
+def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: SnapshotRules) -> tuple[int, ...]:
+    """Positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
+
+    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 3 + log2(num_prompt) of
+    them with recurrent layers, without the last term otherwise.
+    """
+    end = num_prompt - 1
+    wanted = _fork_positions(forks, end) | {end}
+    if rules.needs_snapshots:
+        wanted |= set(lattice(end, rules.grid))
+    elif not rules.is_exact:
+        wanted = {position for position in wanted if position % rules.block_size}
+    if rules.is_exact:
+        wanted = {position // rules.grid * rules.grid for position in wanted} if rules.needs_snapshots else set()
+    return tuple(sorted(position for position in wanted if start < position <= end))
+
+
+def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
+    """NEXT_TURN and SYSTEM_END, and the last turns; a fork behind the last computed token moves to it."""
+    wanted = {min(fork.position, end) for fork in forks if fork.kind is not ForkKind.TURN}
+    turns = sorted(fork.position for fork in forks if fork.kind is ForkKind.TURN)
+    return wanted | {min(position, end) for position in turns[-MAX_TURNS:]}
+
+
+def lattice(end: int, grid: int) -> tuple[int, ...]:
+    """Grid positions before `end` at distances of about grid, 2 grid, 4 grid, ...; at most log2(end / grid) + 1."""
+    positions: set[int] = set()
+    distance = grid
+    while distance < end:
+        position = (end - distance) // grid * grid
+        if position > 0:
+            positions.add(position)
+        distance *= 2
+    return tuple(sorted(positions))
+
+
+def thin_snapshots(
+    positions: Sequence[int], end: int, protected: Collection[int], preferred: Collection[int] = ()
+) -> tuple[int, ...]:
+    """Which of a chain's snapshots (all at or before `end`) to let go, ascending.
+
+    Kept: the protected ones (system end, next turn, prompt end), and for each doubling of the distance to `end` the
+    PER_DISTANCE best, where a preferred one (a turn boundary) beats any other and then the later one wins.
+    """
+    by_distance: dict[int, list[int]] = {}
+    for position in set(positions) - set(protected):
+        by_distance.setdefault((end - position).bit_length(), []).append(position)
+    dropped: list[int] = []
+    for members in by_distance.values():
+        members.sort(key=lambda position: (position in preferred, position), reverse=True)
+        dropped += members[PER_DISTANCE:]
+    return tuple(sorted(dropped))
+
+
+__all__ = ("MAX_TURNS", "PER_DISTANCE", "SnapshotRules", "lattice", "plan_snapshots", "thin_snapshots")
