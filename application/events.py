@@ -110,6 +110,44 @@ class FaultObserved:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class RecordsPersisted:
+    """A batch is in the store. `raw_bytes` before encoding; `queued_bytes` is what still waits."""
+
+    num_records: int
+    raw_bytes: int
+    queued_bytes: int
+    started_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsDropped:
+    """Records that will not be stored. `reason`: queue_full, orphan, full, unavailable or shutdown."""
+
+    num_records: int
+    raw_bytes: int
+    reason: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsEvicted:
+    """Leaves that made room."""
+
+    num_records: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFault:
+    """The first fault of its kind since the store was opened; later ones are only counted. Kinds: store-format.md."""
+
+    kind: str
+    message: str
+    at_ns: int
+
+
 Event: TypeAlias = (
     RequestQueued
     | RequestAdmitted
@@ -122,6 +160,10 @@ Event: TypeAlias = (
     | ModelLoaded
     | ModelUnloaded
     | FaultObserved
+    | RecordsPersisted
+    | RecordsDropped
+    | RecordsEvicted
+    | StoreFault
 )
 
 __all__ = (
@@ -132,9 +174,13 @@ __all__ = (
     "ModelLoaded",
     "ModelUnloaded",
     "PrefillChunkComputed",
+    "RecordsDropped",
+    "RecordsEvicted",
+    "RecordsPersisted",
     "RequestAdmitted",
     "RequestEnded",
     "RequestQueued",
     "RequestRefused",
     "StepCompleted",
+    "StoreFault",
 )

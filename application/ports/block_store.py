@@ -3,8 +3,9 @@
 Contract
 * Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Encoding and decoding
   of payloads happen inside `put` and `get`, with the GIL released where the library allows.
-* Atomicity: one `put` or `delete` is one transaction: its records, index, recency and byte accounting become
-  visible together or not at all, also after kill -9. A concurrent `get` sees all of it or none.
+* Atomicity: one `put` is one transaction: its records, index, recency and byte accounting become visible together or
+  not at all, also after kill -9. A concurrent `get` sees all of it or none. Deleting goes leaf by leaf in bounded
+  transactions, so that every state in between holds whole chains.
 * Durability: what `put` reported STORED survives a crash of the process. What survives a power cut depends on the
   adapter's durability setting and is at least a consistent earlier state.
 * Quota: usage never exceeds the quota, at any instant. Room is made by evicting the least recently used leaves that
@@ -57,7 +58,10 @@ class NamespaceUsage:
 
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
-    """A consistent reading. `faults`: counts by kind since the store was opened; `evicted`: records since then."""
+    """A consistent reading. `stored_bytes`: all that counts against the quota, at least the sum of the namespaces;
+    what they share (half-filled index pages) is the difference. `faults`: counts by kind since the store was opened;
+    `evicted`: records since then.
+    """
 
     quota_bytes: int
     stored_bytes: int
@@ -72,6 +76,33 @@ class IntegrityReport:
 
     num_records: int
     problems: tuple[str, ...]
+
+
+class OpenFailure(Enum):
+    """BUSY: another process writes to it. FOREIGN: not a store of ours. NEWER: of a later format. DAMAGED: cannot be
+    read (and was opened read-only, so it was not replaced). VOLUME: missing, not permitted, full, or on a network."""
+
+    BUSY = "busy"
+    FOREIGN = "foreign"
+    NEWER = "newer"
+    DAMAGED = "damaged"
+    VOLUME = "volume"
+
+
+class StoreOpenError(Exception):
+    """The store cannot be opened; the message is for people and names the directory."""
+
+    def __init__(self, failure: OpenFailure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """Bytes of the file before and after."""
+
+    before_bytes: int
+    after_bytes: int
 
 
 class BlockStore(Protocol):
@@ -138,11 +169,24 @@ class BlockStore(Protocol):
         ...
 
 
+class CompactableStore(BlockStore, Protocol):
+    """A store whose file keeps freed space until asked to give it back."""
+
+    def compact(self) -> CompactReport:
+        """Rewrite the file without free space. Needs room for a second copy of what is live while it runs; reads wait.
+        Raises StoreOpenError(VOLUME) when that room is not there; the store is then as before."""
+        ...
+
+
 __all__ = (
     "BlockStore",
+    "CompactReport",
+    "CompactableStore",
     "IntegrityReport",
     "NamespaceUsage",
+    "OpenFailure",
     "Presence",
     "PutOutcome",
+    "StoreOpenError",
     "StoreUsage",
 )
