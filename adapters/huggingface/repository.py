@@ -1,0 +1,149 @@
+"""Names to model folders: embedded models, named paths, model directories, and the hub's cache, in this order.
+
+An id is the name of an embedded model; a path exactly as given at the start; `NAME` or `ORG/NAME` below a model
+directory; or a hub id `ORG/NAME`. A client's id is never used as a path: it must be a listed path or consist of plain
+names. Neither `list` nor `find` contacts the network.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.hub_cache import cached_folder, cached_models
+from adapters.huggingface.hub_download import download
+from adapters.huggingface.model_folder import missing_from, newest_file_s, read_config
+from application.ports.model_repository import DownloadProgress
+from domain.errors import ModelLoadFailed, ModelNotFound
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+
+
+def _any_type(model_type: str) -> bool:
+    return bool(model_type)
+
+
+class HuggingFaceRepository:
+    """See the module docstring; implements the ModelRepository port.
+
+    `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders served under the path as written.
+    `cache`: the hub's cache, by default where huggingface_hub keeps it. `can_load`: whether the engine knows a
+    config's model_type; what it does not know is not listed. `endpoint`: another hub.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[str] = (),
+        *,
+        paths: Sequence[str] = (),
+        allow_download: bool = True,
+        cache: Path | None = None,
+        can_load: Callable[[str], bool] = _any_type,
+        endpoint: str | None = None,
+    ) -> None:
+        self._directories = tuple(Path(directory).expanduser() for directory in directories)
+        self._paths = {ModelId(path): Path(path).expanduser() for path in paths}
+        self._allow_download = allow_download
+        self._cache = cache if cache is not None else _default_cache()
+        self._can_load = can_load
+        self._endpoint = endpoint
+
+    def list(self) -> Sequence[ModelSource]:
+        found: dict[ModelId, ModelSource] = {}
+        for source in self._all():
+            if source.id not in found and self._can_load(str(read_config(Path(source.path)).get("model_type", ""))):
+                found[source.id] = source
+        return [found[id] for id in sorted(found)]
+
+    def find(self, id: ModelId) -> ModelSource | None:
+        if (embedded := embedded_folder(id)) is not None:
+            return _source(id, embedded, "cairn")
+        if id in self._paths:
+            return _source(id, self._paths[id], "local") if not missing_from(self._paths[id]) else None
+        names = _plain_names(id)
+        for directory in self._directories if names else ():
+            folder = directory.joinpath(*names)
+            if not missing_from(folder):
+                return _source(id, folder, "local")
+        snapshot = cached_folder(self._cache, id) if len(names) == 2 else None
+        return _source(id, snapshot, names[0]) if snapshot is not None else None
+
+    def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
+        source = self.find(id)
+        if source is not None:
+            return source
+        names = _plain_names(id)
+        self._refuse_incomplete(id, names)
+        if len(names) != 2:
+            raise ModelNotFound(
+                f"no model {id!r} here; see `cairn models`, or name a hub model as ORG/NAME", param="model"
+            )
+        if not self._allow_download:
+            raise ModelNotFound(f"no model {id!r} here, and downloads are switched off", param="model")
+        folder = download(id, self._cache, on_progress, self._endpoint)
+        if missing := missing_from(folder):
+            raise ModelLoadFailed(f"{id} was downloaded but cannot be served: {missing}")
+        return _source(id, folder, names[0])
+
+    def _all(self) -> Iterator[ModelSource]:
+        for id in EMBEDDED_IDS:
+            folder = embedded_folder(id)
+            if folder is not None:
+                yield _source(id, folder, "cairn")
+        for id, folder in self._paths.items():
+            if not missing_from(folder):
+                yield _source(id, folder, "local")
+        for directory in self._directories:
+            yield from (_source(id, folder, "local") for id, folder in _models_in(directory))
+        for id, folder in cached_models(self._cache):
+            yield _source(id, folder, id.split("/")[0])
+
+    def _refuse_incomplete(self, id: ModelId, names: Sequence[str]) -> None:
+        """A folder that someone named or put there deserves to hear what it lacks."""
+        named = [self._paths[id]] if id in self._paths else []
+        for folder in [*named, *(directory.joinpath(*names) for directory in self._directories if names)]:
+            if folder in named and not folder.is_dir():
+                raise ModelNotFound(f"there is no folder {folder}", param="model")
+            if folder.is_dir() and (folder in named or (folder / "config.json").is_file()):
+                raise ModelLoadFailed(f"{id}: {folder} cannot be served: {missing_from(folder)}")
+
+
+def _plain_names(id: ModelId) -> tuple[str, ...]:
+    """The one or two names an id consists of; empty for anything that could lead elsewhere."""
+    names = tuple(id.split("/"))
+    is_plain = len(names) <= 2 and all(_PLAIN_NAME.fullmatch(name) and ".." not in name for name in names)
+    return names if is_plain else ()
+
+
+def _models_in(directory: Path) -> Iterator[tuple[ModelId, Path]]:
+    for folder in _folders(directory):
+        if (folder / "config.json").is_file():
+            if not missing_from(folder):
+                yield ModelId(folder.name), folder
+            continue
+        for inner in _folders(folder):
+            if not missing_from(inner):
+                yield ModelId(f"{folder.name}/{inner.name}"), inner
+
+
+def _folders(directory: Path) -> Sequence[Path]:
+    """Subfolders whose names can be ids; none when the directory is absent or unreadable."""
+    try:
+        return sorted(path for path in directory.iterdir() if path.is_dir() and _plain_names(ModelId(path.name)))
+    except OSError:
+        return ()
+
+
+def _source(id: ModelId, folder: Path, owned_by: str) -> ModelSource:
+    return ModelSource(id, str(folder), newest_file_s(folder), owned_by)
+
+
+def _default_cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+__all__ = ("HuggingFaceRepository",)
