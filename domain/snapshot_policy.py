@@ -18,6 +18,9 @@ from domain.fork_point import ForkKind, ForkPoint
 MAX_TURNS = 2
 """The last turn boundaries that get a snapshot; earlier ones had theirs when they were last."""
 
+MIN_GAP = 32
+"""A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped: each stop costs a small chunk."""
+
 PER_DISTANCE = 2
 """Snapshots kept for each doubling of the distance to the end of a chain, besides the protected ones."""
 
@@ -41,19 +44,24 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     end = num_prompt - 1
     wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
-        wanted |= set(lattice(end, rules.grid))
-    elif not rules.is_exact:
-        wanted = {position for position in wanted if position % rules.block_size}
+        wanted.update(lattice(end, rules.grid))
     if rules.is_exact:
-        wanted = {position // rules.grid * rules.grid for position in wanted} if rules.needs_snapshots else set()
+        wanted = {position // rules.grid * rules.grid for position in wanted}
+    if not rules.needs_snapshots:
+        wanted = {position for position in wanted if position % rules.block_size}
     return tuple(sorted(position for position in wanted if start < position <= end))
 
 
 def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
     """NEXT_TURN and SYSTEM_END, and the last turns; a fork behind the last computed token moves to it."""
     wanted = {min(fork.position, end) for fork in forks if fork.kind is not ForkKind.TURN}
-    turns = sorted(fork.position for fork in forks if fork.kind is ForkKind.TURN)
-    return wanted | {min(position, end) for position in turns[-MAX_TURNS:]}
+    near = {min(fork.position, end) for fork in forks if fork.kind is ForkKind.NEXT_TURN} | {end}
+    turns = sorted(
+        fork.position
+        for fork in forks
+        if fork.kind is ForkKind.TURN and all(not fork.position <= other <= fork.position + MIN_GAP for other in near)
+    )
+    return wanted | {position for position in turns[-MAX_TURNS:] if position < end}
 
 
 def lattice(end: int, grid: int) -> tuple[int, ...]:
@@ -86,4 +94,4 @@ def thin_snapshots(
     return tuple(sorted(dropped))
 
 
-__all__ = ("MAX_TURNS", "PER_DISTANCE", "SnapshotRules", "lattice", "plan_snapshots", "thin_snapshots")
+__all__ = ("MAX_TURNS", "MIN_GAP", "PER_DISTANCE", "SnapshotRules", "lattice", "plan_snapshots", "thin_snapshots")

@@ -1,0 +1,139 @@
+"""The lookup against an oracle that tries every position and looks at tokens, not at groups of blocks."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.fake import ATTENTION, COMPOSITE_PAIRS, EVERYTHING, HYBRID, RECURRENT_ONLY, WINDOWED, windowed
+from domain.explanation import StopReason
+from domain.hashing import BlockChain, snapshot_key
+from domain.prefix import PrefixMatch, ReuseRules, find_prefix, match_snapshots
+from domain.record import Namespace
+from domain.state_layout import HitPolicy, StateLayout
+
+ROOT = Namespace(b"r" * 32)
+BLOCK = 4
+WINDOW_ONLY = StateLayout((windowed(6),))
+layouts = st.sampled_from([ATTENTION, WINDOWED, WINDOW_ONLY, RECURRENT_ONLY, HYBRID, COMPOSITE_PAIRS, EVERYTHING])
+
+
+@dataclass
+class Case:
+    prompt: list[int]
+    present: list[bool]
+    snapshots: set[int]
+    rules: ReuseRules
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    prompt = draw(st.lists(st.integers(0, 5), min_size=1, max_size=41))
+    num_blocks = len(prompt) // BLOCK
+    present = draw(st.lists(st.booleans() | st.just(True), min_size=num_blocks, max_size=num_blocks))
+    snapshots = draw(st.sets(st.integers(1, len(prompt))))
+    rules = ReuseRules.of(draw(layouts), block_size=BLOCK, grid=8, is_exact=draw(st.booleans()))
+    return Case(prompt, present, snapshots, rules)
+
+
+def oracle(case: Case) -> int:
+    """The furthest position at which each group finds every token it needs, or a snapshot that has them."""
+    for position in range(len(case.prompt) - 1, 0, -1):
+        if case.rules.is_exact and position % case.rules.grid:
+            continue
+        has_snapshot = position in case.snapshots
+        whole = position // BLOCK * BLOCK
+        held = {at for at in range(whole) if case.present[at // BLOCK]}
+        held |= set(range(whole, position)) if has_snapshot else set()
+        needed: set[int] = set()
+        for group in case.rules.groups:
+            if group.policy is HitPolicy.SNAPSHOT and not has_snapshot:
+                needed.add(-1)
+            elif group.policy is HitPolicy.ALL:
+                needed |= set(range(position))
+            elif group.policy is HitPolicy.TRAILING:
+                assert group.window
+                needed |= set(range(max(0, position - group.window), position))
+        partial_is_held = position == whole or has_snapshot
+        if needed <= held and partial_is_held:
+            return position
+    return 0
+
+
+def look_up(case: Case) -> tuple[PrefixMatch, BlockChain]:
+    chain = BlockChain(ROOT, BLOCK)
+    chain.feed(case.prompt)
+    found = {}
+    for position in case.snapshots:
+        if position < len(case.prompt):
+            whole = position // BLOCK
+            found[position] = snapshot_key(ROOT, chain.parent(whole), case.prompt[whole * BLOCK : position])
+    return find_prefix(len(case.prompt), chain, case.present, found, case.rules), chain
+
+
+@given(cases())
+def test_it_finds_the_furthest_restorable_position(case: Case) -> None:
+    assert look_up(case)[0].position == oracle(case)
+
+
+@given(cases())
+def test_what_it_asks_for_is_present_and_enough(case: Case) -> None:
+    match, chain = look_up(case)
+    assert match.position < len(case.prompt)
+    assert [need.key.hash for need in match.blocks] == chain.hashes[: match.position // BLOCK]
+    for index, need in enumerate(match.blocks):
+        assert case.present[index] or not need.groups
+        for group in case.rules.groups:
+            in_reach = (index + 1) * BLOCK > match.position - (group.window or 0)
+            wanted = group.policy is HitPolicy.ALL or (group.policy is HitPolicy.TRAILING and in_reach)
+            assert (group.index in need.groups) == wanted
+    inside_block = match.position % BLOCK != 0
+    assert (match.snapshot is not None) == bool(match.position and (case.rules.needs_snapshots or inside_block))
+
+
+@given(cases())
+def test_the_reason_fits_what_is_there(case: Case) -> None:
+    match, _ = look_up(case)
+    if match.position == len(case.prompt) - 1:
+        assert match.reason is StopReason.LAST_TOKEN
+    elif match.reason is StopReason.NO_SNAPSHOT:
+        assert case.rules.needs_snapshots
+        assert match.num_known > match.position
+    elif match.reason is StopReason.OFF_GRID:
+        assert case.rules.is_exact
+    elif match.reason is StopReason.PARTIAL_BLOCK:
+        assert match.num_known >= len(case.prompt) - 1 or case.rules.is_exact
+    else:
+        assert match.reason is StopReason.NEVER_SEEN
+        assert match.num_known <= match.position or match.position == 0
+
+
+def test_an_absent_block_that_was_here_before_is_told_as_evicted() -> None:
+    chain = BlockChain(ROOT, BLOCK)
+    chain.feed(range(20))
+    rules = ReuseRules.of(ATTENTION, block_size=BLOCK, grid=8)
+    present = [True, True, False, True, True]
+    assert find_prefix(20, chain, present, {}, rules).reason is StopReason.NEVER_SEEN
+    match = find_prefix(20, chain, present, {}, rules, evicted={2})
+    assert (match.position, match.reason) == (8, StopReason.EVICTED)
+
+
+@given(cases(), st.lists(st.integers(0, 5), min_size=1, max_size=41))
+def test_snapshots_of_other_prompts_do_not_match(case: Case, other: list[int]) -> None:
+    chain, foreign = BlockChain(ROOT, BLOCK), BlockChain(ROOT, BLOCK)
+    chain.feed(case.prompt)
+    foreign.feed(other)
+    candidates = []
+    for num_blocks in range(len(chain.hashes) + 1):
+        keys = []
+        if num_blocks <= len(foreign.hashes):
+            start = num_blocks * BLOCK
+            ends = range(start, min(start + BLOCK, len(other) + 1))
+            keys = [snapshot_key(ROOT, foreign.parent(num_blocks), other[start:end]) for end in ends]
+        candidates.append(keys)
+    found = match_snapshots(case.prompt, chain, candidates)
+    shared = next(
+        (i for i, (a, b) in enumerate(zip(case.prompt, other, strict=False)) if a != b),
+        min(len(case.prompt), len(other)),
+    )
+    assert set(found) == set(range(1, min(shared, len(case.prompt) - 1) + 1))

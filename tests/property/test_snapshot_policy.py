@@ -1,0 +1,110 @@
+"""Snapshots are few, in range and where they are wanted; thinning keeps what is protected and bounds the rest."""
+
+from math import log2
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.fork_point import ForkKind, ForkPoint
+from domain.snapshot_policy import (
+    MAX_TURNS,
+    MIN_GAP,
+    PER_DISTANCE,
+    SnapshotRules,
+    lattice,
+    plan_snapshots,
+    thin_snapshots,
+)
+
+rules = st.builds(
+    SnapshotRules,
+    needs_snapshots=st.booleans(),
+    block_size=st.just(256),
+    grid=st.sampled_from([256, 512, 2048]),
+    is_exact=st.booleans(),
+)
+lengths = st.integers(1, 200_000)
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> tuple[int, tuple[ForkPoint, ...]]:
+    """A prompt length and fork points as a template gives them: one system end, one next turn, many turns."""
+    length = draw(lengths)
+    turns = draw(st.sets(st.integers(1, length), max_size=12))
+    forks = [ForkPoint(position, ForkKind.TURN) for position in turns]
+    for kind in (ForkKind.SYSTEM_END, ForkKind.NEXT_TURN):
+        if draw(st.booleans()):
+            forks.append(ForkPoint(draw(st.integers(1, length)), kind))
+    return length, tuple(sorted(forks, key=lambda fork: fork.position))
+
+
+@given(prompts(), rules, st.integers(0, 200_000))
+def test_positions_are_ascending_in_range_and_few(
+    prompt: tuple[int, tuple[ForkPoint, ...]], rules: SnapshotRules, start: int
+) -> None:
+    length, forks = prompt
+    planned = plan_snapshots(length, start, forks, rules)
+    assert list(planned) == sorted(set(planned))
+    assert all(start < position < length for position in planned)
+    assert len(planned) <= MAX_TURNS + 3 + (log2(length) if rules.needs_snapshots else 0)
+    if rules.is_exact:
+        assert all(position % rules.grid == 0 for position in planned)
+
+
+@given(prompts(), rules)
+def test_the_end_and_the_best_forks_always_have_one(
+    prompt: tuple[int, tuple[ForkPoint, ...]], rules: SnapshotRules
+) -> None:
+    length, forks = prompt
+    planned = plan_snapshots(length, 0, forks, rules)
+    best = {min(fork.position, length - 1) for fork in forks if fork.kind is not ForkKind.TURN} | {length - 1}
+    if rules.is_exact:
+        best = {position // rules.grid * rules.grid for position in best}
+    if not rules.needs_snapshots:
+        best = {position for position in best if position % rules.block_size}
+    assert best - {0} <= set(planned)
+
+
+@given(lengths, st.sampled_from([256, 512, 2048]))
+def test_any_edit_in_the_middle_is_near_a_lattice_point(end: int, grid: int) -> None:
+    """Between the start and the end, a branch at distance d from the end finds a point within 2 d + 2 grid before."""
+    points = (0, *lattice(end, grid), end)
+    assert all(position % grid == 0 for position in points[:-1])
+    for distance in {1, grid // 2, grid, 3 * grid, end // 2, end - 1}:
+        branch = end - distance
+        if 0 <= branch < end:
+            nearest = max(point for point in points if point <= branch)
+            assert branch - nearest <= distance + 2 * grid
+
+
+def test_turns_just_before_the_next_turn_are_skipped_and_only_the_last_kept() -> None:
+    forks = [ForkPoint(at, ForkKind.TURN) for at in (100, 200, 300, 400, 500 - MIN_GAP)]
+    forks.append(ForkPoint(500, ForkKind.NEXT_TURN))
+    rules = SnapshotRules(needs_snapshots=True, block_size=256, grid=4096)
+    assert plan_snapshots(510, 0, forks, rules) == (300, 400, 500, 509)
+    assert plan_snapshots(510, 400, forks, rules) == (500, 509)
+
+
+def test_an_attention_only_model_takes_none_at_block_boundaries() -> None:
+    rules = SnapshotRules(needs_snapshots=False, block_size=256, grid=512)
+    forks = [ForkPoint(512, ForkKind.SYSTEM_END), ForkPoint(1000, ForkKind.NEXT_TURN)]
+    assert plan_snapshots(1025, 0, forks, rules) == (1000,)
+
+
+snapshot_sets = st.sets(st.integers(1, 100_000), max_size=200)
+
+
+@given(snapshot_sets, snapshot_sets, snapshot_sets, st.integers(0, 50_000))
+def test_thinning_keeps_the_protected_and_bounds_the_rest(
+    positions: set[int], protected: set[int], preferred: set[int], beyond: int
+) -> None:
+    end = max(positions, default=0) + beyond
+    dropped = thin_snapshots(sorted(positions), end, protected, preferred)
+    kept = positions - set(dropped)
+    assert set(dropped) <= positions - protected
+    assert len(kept - protected) <= PER_DISTANCE * (log2(end + 1) + 2)
+    assert not thin_snapshots(sorted(kept), end, protected, preferred)
+    for position in dropped:
+        peers = [other for other in kept - protected if (end - other).bit_length() == (end - position).bit_length()]
+        assert len(peers) == PER_DISTANCE
+        assert all((other in preferred, other) > (position in preferred, position) for other in peers)

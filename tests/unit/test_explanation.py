@@ -1,0 +1,50 @@
+"""What people are told about a lookup."""
+
+from domain.explanation import CONTEXT_TOKENS, Explanation, StopReason, common_length, find_divergence, nearest_fork
+from domain.fork_point import ForkKind, ForkPoint
+
+
+def text(token_ids: tuple[int, ...]) -> str:
+    return bytes(token_ids).decode()
+
+
+def test_the_divergence_is_the_first_differing_token_of_the_nearest_run() -> None:
+    prompt = tuple(b"You are a helpful bot. Today is Monday. What now?")
+    stored = [tuple(b"Today is Sunday. Wh"), tuple(b"Today was"), tuple(b"Xoday is Monday")]
+    found = find_divergence(prompt, 23, stored)
+    assert found is not None
+    assert found.position == prompt.index(ord("M"))
+    explained = Explanation(len(prompt), 23, 0, StopReason.NEVER_SEEN, divergence=found).with_text(text)
+    assert explained.divergence is not None
+    assert explained.divergence.before == "t. Today is "
+    assert explained.divergence.prompt == "Monday. What"
+    assert explained.divergence.stored == "Sunday. Wh"
+    assert len(found.before_ids) == len(found.prompt_ids) == CONTEXT_TOKENS
+
+
+def test_runs_that_only_differ_in_length_do_not_diverge() -> None:
+    assert find_divergence((1, 2, 3, 4), 2, [(3, 4, 5)]) is None
+    assert find_divergence((1, 2, 3, 4), 2, [(3,)]) is None
+    assert find_divergence((1, 2, 3, 4), 2, []) is None
+    assert find_divergence((1, 2, 3, 4), 4, [(9,)]) is None
+
+
+def test_common_length_agrees_with_counting() -> None:
+    for length in range(9):
+        left, right = [1] * 8, [1] * 8
+        if length < 8:
+            right[length] = 2
+        assert common_length(left, right) == length
+
+
+def test_the_header_is_one_line_and_adds_up() -> None:
+    explained = Explanation(1036, 512, 256, StopReason.LAST_TOKEN)
+    assert explained.header() == "reused=768; hot=512; store=256; computed=268; reason=last-token"
+    assert explained.num_computed + explained.stopped_at == explained.num_prompt
+
+
+def test_the_nearest_fork_is_the_last_one_not_beyond_the_stop() -> None:
+    forks = [ForkPoint(10, ForkKind.SYSTEM_END), ForkPoint(30, ForkKind.TURN), ForkPoint(50, ForkKind.NEXT_TURN)]
+    assert nearest_fork(forks, 49) == forks[1]
+    assert nearest_fork(forks, 50) == forks[2]
+    assert nearest_fork(forks, 9) is None

@@ -1,0 +1,142 @@
+"""The toy engine as other tests use it: sampling rules, scripted answers, failures, delays, thread checks."""
+
+import threading
+from dataclasses import replace
+from math import exp
+
+import pytest
+
+from adapters.fake import EOS_ID, FakeEngine, FakeOptions, FakeTokenizer, reply_with
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from domain.errors import ComputeFailed, ModelLoadFailed
+from domain.ids import ModelId, SequenceId
+from domain.model_card import ModelSource
+from domain.sampling import SamplingParams
+
+SOURCE = ModelSource(ModelId("toy"), "nowhere")
+PROMPT = tuple(b"What is the capital of France?")
+GREEDY = SamplingParams(temperature=0)
+
+
+def load(options: FakeOptions) -> LoadedModel:
+    return FakeEngine(default=options).load(SOURCE, lambda _: None)
+
+
+def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 0, min_tokens: int = 0) -> SequenceId:
+    sequence = SequenceId(id)
+    model.open(sequence)
+    model.prefill(sequence, PROMPT[:-1])
+    model.start_decode(sequence, DecodeStart(PROMPT[-1], PROMPT, sampling, seed, min_tokens))
+    return sequence
+
+
+def answer(model: LoadedModel, id: int, sampling: SamplingParams, num_tokens: int = 30, **rest: int) -> list[int]:
+    sequence = begin(model, id, sampling, **rest)
+    return [model.decode([sequence])[0].token_id for _ in range(num_tokens)]
+
+
+def test_scripted_answers_end_in_eos() -> None:
+    tokens = answer(load(FakeOptions(reply=reply_with("Paris ♥"))), 1, GREEDY, 11)
+    assert FakeTokenizer().decode(tokens[:9]) == "Paris ♥"
+    assert tokens[9] == EOS_ID
+
+
+def test_greedy_ignores_the_seed_and_sampling_depends_on_it_alone() -> None:
+    model = load(FakeOptions(eos_every=0))
+    warm = SamplingParams(temperature=1.0)
+    assert answer(model, 1, GREEDY, seed=1) == answer(model, 2, GREEDY, seed=2)
+    assert answer(model, 3, warm, seed=1) == answer(model, 4, warm, seed=1)
+    assert answer(model, 5, warm, seed=1) != answer(model, 6, warm, seed=2)
+
+
+def test_narrow_sampling_is_greedy() -> None:
+    model = load(FakeOptions(eos_every=0))
+    greedy = answer(model, 1, GREEDY)
+    for id, narrow in enumerate([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], start=2):
+        assert answer(model, id, SamplingParams(temperature=2.0, **narrow), seed=id) == greedy
+
+
+def test_logit_bias_forces_and_forbids() -> None:
+    model = load(FakeOptions(eos_every=0))
+    plain = answer(model, 1, GREEDY)
+    assert answer(model, 2, replace(GREEDY, logit_bias=((7, 100.0),)), 5) == [7] * 5
+    assert plain[0] not in answer(model, 3, replace(GREEDY, logit_bias=((plain[0], -100.0),)))
+
+
+def test_penalties_turn_away_from_what_was_said() -> None:
+    model = load(FakeOptions(eos_every=0, alphabet=range(65, 70)))
+    plain = answer(model, 1, GREEDY)
+    penalised = answer(model, 2, replace(GREEDY, frequency_penalty=2.0))
+    assert max(map(penalised.count, set(penalised))) < max(map(plain.count, set(plain)))
+
+
+def test_eos_comes_by_itself_and_not_before_min_tokens() -> None:
+    model = load(FakeOptions(eos_every=2))
+    assert EOS_ID in answer(model, 1, GREEDY, 10)
+    held_back = answer(model, 2, GREEDY, 30, min_tokens=10)
+    assert EOS_ID not in held_back[:10]
+    assert EOS_ID in held_back[10:]
+
+
+def test_logprobs_are_ranked_and_hold_the_choice() -> None:
+    model = load(FakeOptions(eos_every=0))
+    sequence = begin(model, 1, replace(GREEDY, num_logprobs=3))
+    result = model.decode([sequence])[0]
+    assert result.logprob is not None
+    assert result.logprob.top[0] == (result.token_id, result.logprob.logprob)
+    values = [value for _, value in result.logprob.top]
+    assert values == sorted(values, reverse=True)
+    assert len(values) == 3
+    assert sum(exp(value) for value in values) < 1
+
+
+def test_a_hook_fails_one_sequence_and_spares_the_others() -> None:
+    def hook(operation: str, id: SequenceId | None, number: int) -> None:
+        if (operation, id, number) == ("decode", SequenceId(1), 2):
+            raise ComputeFailed("injected")
+
+    model = load(FakeOptions(hook=hook, eos_every=0))
+    both = [begin(model, 1, GREEDY), begin(model, 2, GREEDY)]
+    for _ in range(2):
+        assert not [result for result in model.decode(both) if result.error]
+    failed, fine = model.decode(both)
+    assert isinstance(failed.error, ComputeFailed)
+    assert fine == DecodeResult(SequenceId(2), fine.token_id)
+    assert model.open_ids() == {SequenceId(2)}
+
+
+def test_loading_fails_and_memory_is_counted() -> None:
+    engine = FakeEngine({ModelId("bad"): FakeOptions(load_error="no such weights")}, FakeOptions(weight_bytes=500))
+    with pytest.raises(ModelLoadFailed, match="no such weights"):
+        engine.load(ModelSource(ModelId("bad"), "p"), lambda _: None)
+    model = engine.load(SOURCE, lambda _: None)
+    model.open(SequenceId(1))
+    model.prefill(SequenceId(1), PROMPT)
+    assert engine.memory()["active"] == 500 + 2 * 8 * len(PROMPT)
+    engine.unload(model)
+    assert engine.memory()["active"] == 0
+    engine.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.load(SOURCE, lambda _: None)
+
+
+def test_another_thread_is_refused() -> None:
+    model = load(FakeOptions())
+    errors: list[str] = []
+
+    def intrude() -> None:
+        try:
+            model.open(SequenceId(1))
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    thread.join()
+    assert errors == ["the model belongs to the thread that loaded it"]
+
+
+def test_different_weights_say_different_things() -> None:
+    one, other = load(FakeOptions(weights=1)), load(FakeOptions(weights=2))
+    assert answer(one, 1, GREEDY) != answer(other, 1, GREEDY)
+    assert one.description.weights_digest != other.description.weights_digest

@@ -1,0 +1,54 @@
+"""Roots follow content and settings, never names; the salt stays secret."""
+
+from dataclasses import replace
+
+from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
+from domain.fingerprint import Fingerprint, shares_tenant
+from domain.ids import ModelId
+from domain.model_card import ModelDescription, ModelSource
+
+BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", 256, 512, "mlx-lm 0.32")
+
+
+def description(name: str, options: FakeOptions) -> ModelDescription:
+    return FakeEngine(default=options).load(ModelSource(ModelId(name), "p"), lambda _: None).description
+
+
+def root(model: ModelDescription) -> bytes:
+    return Fingerprint.of(model, block_size=256, grid=512).namespace()
+
+
+def test_every_part_changes_the_root() -> None:
+    variants = [
+        replace(BASE, weights=b"other"),
+        replace(BASE, layout="recurrent=KV"),
+        replace(BASE, dtype="float32"),
+        replace(BASE, block_size=128),
+        replace(BASE, grid=1024),
+        replace(BASE, runtime="mlx-lm 0.33"),
+        replace(BASE, adapter=b"lora"),
+        replace(BASE, exact=True),
+        replace(BASE, salt="tenant"),
+        replace(BASE, salt="tenant 2"),
+    ]
+    roots = {fingerprint.namespace() for fingerprint in (BASE, *variants)}
+    assert len(roots) == len(variants) + 1
+    assert all(len(found) == 32 for found in roots)
+
+
+def test_names_do_not_enter_but_weights_and_layout_do() -> None:
+    one = description("one", FakeOptions(weights=1))
+    assert root(one) == root(description("another name", FakeOptions(weights=1)))
+    assert root(one) != root(description("one", FakeOptions(weights=2)))
+    assert root(one) != root(description("one", FakeOptions(weights=1, layout=HYBRID)))
+    assert one.layout is ATTENTION
+
+
+def test_the_salt_is_shown_as_a_digest_only() -> None:
+    salted = replace(BASE, salt="hunter2")
+    assert "hunter2" not in salted.canonical_json()
+    assert shares_tenant(salted.canonical_json(), salted.salt_digest)
+    assert not shares_tenant(salted.canonical_json(), BASE.salt_digest)
+    assert shares_tenant(BASE.canonical_json(), "")
+    assert not shares_tenant("not json", "")
+    assert not shares_tenant("[]", "")
