@@ -1,0 +1,1 @@
+"""Where adapters meet ports: the only package that knows dependency-injector."""

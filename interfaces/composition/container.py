@@ -1,0 +1,66 @@
+"""The object graph: every adapter is chosen here and nowhere else. Tests override single providers."""
+
+from dependency_injector import containers, providers
+
+from adapters.system.clock import SystemClock
+from adapters.system.ids import RandomIds
+from application.services.engine_loop import EngineLoop
+from application.services.model_pool import ModelPool
+from application.services.stream_hub import StreamHub
+from application.settings import Settings
+from application.use_cases.check_health import CheckHealth
+from application.use_cases.generate import Generate
+from application.use_cases.list_models import ListModels
+from domain.scheduling import StepLimits
+from interfaces.composition.backends import Backend, fake_backend, mlx_backend
+from interfaces.composition.telemetry import make_events, make_telemetry
+
+
+def step_limits(settings: Settings, backend: Backend) -> StepLimits:
+    """One grid line of prefill a step: the longest a running stream ever waits for somebody else's prompt."""
+    grid = settings.engine.prefill_grid or backend.default_grid
+    return StepLimits(max_batch=settings.engine.max_batch, prefill_budget=grid, grid=grid)
+
+
+class Container(containers.DeclarativeContainer):
+    """Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and benchmarks."""
+
+    settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
+    extra_sinks = providers.Object(())
+
+    clock = providers.Singleton(SystemClock)
+    ids = providers.Singleton(RandomIds)
+    telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
+    events = providers.Singleton(make_events, telemetry, extra_sinks)
+
+    backend = providers.Selector(
+        settings.provided.engine.backend,
+        mlx=providers.Singleton(mlx_backend, settings),
+        fake=providers.Singleton(fake_backend, settings),
+    )
+    limits = providers.Singleton(step_limits, settings, backend)
+    hub = providers.Singleton(StreamHub)
+    engine = providers.Singleton(
+        EngineLoop,
+        engine_factory=backend.provided.engine_factory,
+        sink=hub,
+        events=events,
+        clock=clock,
+        limits=limits,
+        max_queue=settings.provided.engine.queue,
+    )
+    pool = providers.Singleton(
+        ModelPool,
+        repository=backend.provided.repository,
+        tokenizers=backend.provided.tokenizers,
+        engine=engine,
+        settings=settings.provided.model,
+    )
+    generate = providers.Singleton(Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock)
+    list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
+    check_health = providers.Singleton(
+        CheckHealth, engine=engine, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+    )
+
+
+__all__ = ("Container", "step_limits")

@@ -1,0 +1,34 @@
+"""The HTTP side of a container; imported only when a server is wanted."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from litestar import Litestar
+
+from interfaces.composition.container import Container
+from interfaces.http.app import create_app
+from interfaces.http.services import Services
+
+
+def cairn_version() -> str:
+    """The installed version; `0` in a checkout that was never installed."""
+    try:
+        return version("cairn")
+    except PackageNotFoundError:
+        return "0"
+
+
+def build_app(container: Container) -> Litestar:
+    settings = container.settings()
+    services = Services(
+        generate=container.generate(),
+        list_models=container.list_models(),
+        check_health=container.check_health(),
+        ids=container.ids(),
+        clock=container.clock(),
+        events=container.events(),
+        trace_context=container.telemetry().trace_context,
+    )
+    return create_app(services, settings.server, default_model=settings.model.default, version=cairn_version())
+
+
+__all__ = ("build_app", "cairn_version")

@@ -1,0 +1,79 @@
+"""The running service: one container, started and stopped in order."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from application.services.engine_loop import EngineLoop
+from application.services.model_pool import ModelPool, ServedModel
+from application.settings import Settings
+from domain.errors import DomainError
+from domain.ids import ModelId
+from interfaces.composition.container import Container
+
+if TYPE_CHECKING:
+    from litestar import Litestar
+
+STOP_TIMEOUT_S = 60.0
+
+_logger = logging.getLogger("cairn")
+
+
+class Service:
+    """Everything Cairn is, without a socket. `app` is the HTTP side; `run` and tests use the use cases directly."""
+
+    def __init__(self, container: Container) -> None:
+        self.container = container
+        self.settings: Settings = container.settings()
+        self.engine: EngineLoop = container.engine()
+        self.pool: ModelPool = container.pool()
+        self._preload: asyncio.Task[None] | None = None
+        self._app: Litestar | None = None
+
+    @property
+    def app(self) -> "Litestar":
+        """The ASGI application; built on first use, so that a service without HTTP never imports it."""
+        if self._app is None:
+            from interfaces.composition.http import build_app
+
+            self._app = build_app(self.container)
+        return self._app
+
+    async def start(self) -> None:
+        """Start the compute thread and begin to load the default model; ready once that is loaded."""
+        self.engine.start()
+        self._preload = asyncio.create_task(self._load_default())
+
+    async def ready(self) -> ServedModel:
+        """Wait for the default model. Raises what loading it raised."""
+        served = await self.pool.acquire(ModelId(self.settings.model.default))
+        self.pool.release(served)
+        return served
+
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """End everything that was started; False if the compute thread did not end in time."""
+        if self._preload is not None:
+            self._preload.cancel()
+            await asyncio.gather(self._preload, return_exceptions=True)
+        stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
+        await asyncio.to_thread(self.container.telemetry().shutdown)
+        return stopped
+
+    async def _load_default(self) -> None:
+        try:
+            await self.ready()
+        except DomainError as error:
+            _logger.error("the default model %s is not served: %s", self.settings.model.default, error.message)
+
+
+def build_service(settings: Settings, **overrides: object) -> Service:
+    """Wire a service. `overrides`: container provider names to the objects to use instead (see Container)."""
+    from dependency_injector import providers
+
+    container = Container(settings=providers.Object(settings))
+    for name, value in overrides.items():
+        container.providers[name].override(providers.Object(value))
+    return Service(container)
+
+
+__all__ = ("Service", "build_service")
