@@ -1,0 +1,75 @@
+"""The web application: routes, errors, authentication and limits around the use cases."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from litestar import Litestar
+from litestar.connection import Request
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.response import Response
+from litestar.types import Middleware
+
+from application.events import FaultObserved
+from application.settings import ServerSettings
+from interfaces.http.auth import ApiKeyAuth
+from interfaces.http.errors import problem_of
+from interfaces.http.health import health_routes
+from interfaces.http.openai.chat import chat_route
+from interfaces.http.openai.completions import completions_route
+from interfaces.http.openai.errors import ErrorBody, error_body
+from interfaces.http.openai.models import model_routes
+from interfaces.http.request_id import add_request_id, request_id
+from interfaces.http.services import Services
+
+_log = logging.getLogger("cairn.http")
+
+_DEFAULT_MAX_BODY_BYTES = 64 * 2**20
+
+
+def create_app(
+    services: Services,
+    settings: ServerSettings,
+    *,
+    default_model: str,
+    version: str = "0",
+    middleware: Sequence[Middleware] = (),
+) -> Litestar:
+    """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does)."""
+    auth = [ApiKeyAuth(settings.api_key)] if settings.api_key else []
+    return Litestar(
+        route_handlers=[
+            chat_route(services, default_model, settings.keepalive_s),
+            completions_route(services, default_model, settings.keepalive_s),
+            *model_routes(services),
+            *health_routes(services.check_health, version),
+        ],
+        middleware=[*middleware, *auth],
+        exception_handlers={Exception: _error_handler(services)},
+        before_send=[add_request_id(services.ids)],
+        request_max_body_size=settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES,
+        openapi_config=OpenAPIConfig(
+            title="Cairn",
+            version=version,
+            path="/schema",
+            render_plugins=[JsonRenderPlugin()],  # every other plugin fetches scripts from the internet
+        ),
+        logging_config=None,
+    )
+
+
+def _error_handler(services: Services) -> Callable[[Request[Any, Any, Any], Exception], Response[ErrorBody]]:
+    def handle(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
+        problem = problem_of(error)
+        if problem.is_defect:
+            where = f"http {request.method} {request.url.path}"
+            _log.error("%s failed, request %s", where, request_id(request.scope, services.ids), exc_info=error)
+            services.events.emit(FaultObserved("http", f"{where}: {type(error).__name__}", services.clock.now_ns()))
+        headers = dict(problem.headers)
+        return Response(error_body(problem), status_code=problem.status, headers=headers, media_type="application/json")
+
+    return handle
+
+
+__all__ = ("create_app",)

@@ -1,0 +1,51 @@
+"""A plain answer: everything the choices of a request received, once all of them have finished."""
+
+from dataclasses import dataclass, field
+
+from domain.errors import ServerUnavailable
+from domain.request import FinishReason
+from domain.stream import Failed, Finished, TextDelta
+from interfaces.http.fan_in import FanIn
+
+
+@dataclass(slots=True)
+class Collected:
+    """One choice. `finished` is set when `collect` returns."""
+
+    deltas: list[TextDelta] = field(default_factory=list[TextDelta])
+    finished: Finished | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token_id for delta in self.deltas for token_id in delta.token_ids]
+
+
+async def collect(choices: FanIn) -> list[Collected]:
+    """In order of index. Raises the error of the first choice that failed. The caller closes `choices`."""
+    collected = [Collected() for _ in choices.generations]
+    while choices.is_open:
+        index, item = await choices.next()
+        match item:
+            case TextDelta():
+                collected[index].deltas.append(item)
+            case Finished():
+                collected[index].finished = whole(item)
+            case Failed(error=error):
+                raise error
+            case _:
+                pass
+    return collected
+
+
+def whole(item: Finished) -> Finished:
+    """The item, unless the server cut the completion off: an answer cut short must not look complete."""
+    if item.reason is FinishReason.CANCELLED:
+        raise ServerUnavailable("the request was cancelled by the server")
+    return item
+
+
+__all__ = ("Collected", "collect", "whole")

@@ -1,0 +1,97 @@
+"""Which status an error has: one table for every dialect. A dialect only shapes the body (see `Problem`).
+
+No 5xx but 503 is ever the answer to something a client sent; 500 is a failed computation or a defect of Cairn.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from litestar.exceptions import HTTPException
+
+from domain.errors import (
+    ComputeFailed,
+    ContextOverflow,
+    DomainError,
+    InvalidRequest,
+    ModelLoadFailed,
+    ModelNotFound,
+    QueueFull,
+    ServerUnavailable,
+    TemplateFailed,
+)
+
+CLIENT_LEFT_STATUS = 499
+"""Nobody reads it; it keeps a client that left out of the server's own errors."""
+
+STATUS: Mapping[type[DomainError], int] = {
+    InvalidRequest: 400,
+    ContextOverflow: 400,
+    TemplateFailed: 400,
+    ModelNotFound: 404,
+    ModelLoadFailed: 503,
+    QueueFull: 503,
+    ServerUnavailable: 503,
+    ComputeFailed: 500,
+    DomainError: 500,
+}
+
+_HTTP_CODES: Mapping[int, str] = {
+    400: "invalid_request",
+    401: "invalid_api_key",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+    CLIENT_LEFT_STATUS: "client_left",
+}
+
+_LEFT_WHILE_SENDING = "client disconnected prematurely"
+"""What Litestar says, as a server error, when a client leaves before its body is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as a client is told of it. `is_defect`: nobody foresaw it, so it is logged and counted."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_defect: bool = False
+
+
+class ClientLeft(HTTPException):
+    """The client closed its connection before its answer was ready."""
+
+    status_code = CLIENT_LEFT_STATUS
+
+
+def problem_of(error: Exception) -> Problem:
+    """Any exception as a Problem. Never carries a stack trace or the text of an unforeseen exception."""
+    if isinstance(error, DomainError):
+        return _domain_problem(error)
+    if isinstance(error, HTTPException):
+        return _http_problem(error)
+    return Problem(500, "internal_error", "internal error; the server's log has the details", is_defect=True)
+
+
+def _domain_problem(error: DomainError) -> Problem:
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    headers: dict[str, str] = {}
+    if isinstance(error, QueueFull):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif status >= 500 and not error.retryable:
+        headers["x-should-retry"] = "false"  # OpenAI clients repeat every 5xx unless told not to
+    return Problem(status, error.code, error.message, error.param, headers)
+
+
+def _http_problem(error: HTTPException) -> Problem:
+    if error.detail == _LEFT_WHILE_SENDING:
+        return Problem(CLIENT_LEFT_STATUS, "client_left", error.detail)
+    if error.status_code >= 500:
+        return Problem(500, "internal_error", "internal error; the server's log has the details", is_defect=True)
+    code = _HTTP_CODES.get(error.status_code, "invalid_request")
+    return Problem(error.status_code, code, error.detail, headers=dict(error.headers or {}))
+
+
+__all__ = ("CLIENT_LEFT_STATUS", "STATUS", "ClientLeft", "Problem", "problem_of")

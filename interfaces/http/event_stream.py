@@ -1,0 +1,48 @@
+"""A streamed response that releases what it holds however it ends: to its end, cut off, or never begun."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from litestar.connection import Request
+from litestar.response.base import ASGIResponse, Response
+from litestar.response.streaming import ASGIStreamingResponse
+from litestar.types import Receive, Scope, Send
+
+from interfaces.http import sse
+
+
+class _ReleasingResponse(ASGIStreamingResponse):
+    """Runs `release` after the body. A generator's own `finally` is not enough: it never runs if nobody began it."""
+
+    def __init__(self, release: Callable[[], None], iterator: AsyncIterator[bytes], **options: Any) -> None:
+        super().__init__(iterator=iterator, **options)  # pyright: ignore[reportUnknownMemberType]
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
+
+
+class EventStream(Response[Any]):
+    """Server-sent events. Litestar stops reading `events` as soon as the client leaves; `release` is idempotent."""
+
+    def __init__(self, events: AsyncIterator[bytes], release: Callable[[], None]) -> None:
+        super().__init__(b"", media_type="text/event-stream", headers=sse.HEADERS, status_code=200)
+        self._events = events
+        self._release = release
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **options: Any) -> ASGIResponse:
+        headers: dict[str, str] = {**(options.get("headers") or {}), **self.headers}
+        return _ReleasingResponse(
+            self._release,
+            self._events,
+            headers=headers,
+            cookies=options.get("cookies"),
+            media_type=self.media_type,
+            status_code=self.status_code,
+        )
+
+
+__all__ = ("EventStream",)

@@ -1,0 +1,69 @@
+"""Request bodies: JSON bytes straight into a msgspec Struct, strictly, with errors that name the field."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from litestar.dto import AbstractDTO
+from litestar.dto.data_structures import DTOFieldDefinition
+from litestar.typing import FieldDefinition
+
+from domain.errors import InvalidRequest
+
+T = TypeVar("T")
+
+_PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+
+
+def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Decode a whole body. Raises InvalidRequest; `param` is the path of the offending field, as `messages[0].role`."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = _PATH.search(text)
+        param = found[1].replace("[...]", "") if found and found[1] else None
+        message = _PATH.sub("", text).replace("`", "'")
+        raise InvalidRequest(
+            f"{param}: {message}" if param else f"the body is not valid: {message}", param=param
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+
+
+def json_body(model: type[T], check: Callable[[bytes], None] | None = None) -> "type[AbstractDTO[T]]":
+    """A Litestar DTO that decodes bodies into `model`. `check` sees the raw bytes of a body that decoded."""
+    decoder = msgspec.json.Decoder(model)
+
+    class JsonBody(AbstractDTO[Any]):
+        model_type = model
+
+        def decode_bytes(self, value: bytes) -> T:
+            decoded = decode_json(value, decoder)
+            if check is not None:
+                check(value)
+            return decoded
+
+        @classmethod
+        def create_for_field_definition(cls, *args: Any, **kwargs: Any) -> None:
+            """Nothing to prepare: there is no transfer model."""
+
+        @classmethod
+        def create_openapi_schema(cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any) -> Any:
+            return schema_creator.for_field_definition(FieldDefinition.from_annotation(model))
+
+        @classmethod
+        def generate_field_definitions(cls, model_type: type[Any]) -> Iterator[DTOFieldDefinition]:  # type: ignore[override]
+            return iter(())
+
+        @classmethod
+        def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
+            return False
+
+    return JsonBody
+
+
+__all__ = ("decode_json", "json_body")

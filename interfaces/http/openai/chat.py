@@ -1,0 +1,102 @@
+"""POST /v1/chat/completions."""
+
+from typing import Any
+
+from litestar import post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Response
+
+from domain.ids import ModelId
+from domain.request import GenerationRequest
+from interfaces.http.collected import collect
+from interfaces.http.disconnect import unless_client_leaves
+from interfaces.http.event_stream import EventStream
+from interfaces.http.fan_in import FanIn
+from interfaces.http.json_body import json_body
+from interfaces.http.openai.answer import AnswerContext, prompts_of
+from interfaces.http.openai.chat_answer import ChatCompletion, ChatFraming, chat_completion
+from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_prompt, max_tokens, num_logprobs
+from interfaces.http.openai.documented import StreamableOperation, errors
+from interfaces.http.openai.refused_fields import IN_CHAT, refuse_unsupported
+from interfaces.http.openai.renamed import renamed
+from interfaces.http.openai.sampling_fields import sampling_params, stop_rules
+from interfaces.http.services import Services
+from interfaces.http.start import choice_id, start_all
+from interfaces.http.stream_events import stream_events
+
+
+def chat_route(services: Services, default_model: str, keepalive_s: float) -> HTTPRouteHandler:
+    """The handler, bound to what it needs."""
+
+    @post(
+        "/v1/chat/completions",
+        dto=json_body(ChatCompletionRequest, refuse_unsupported(IN_CHAT)),
+        return_dto=None,
+        status_code=200,
+        operation_class=StreamableOperation,
+        operation_id="createChatCompletion",
+        responses=errors(400, 401, 404, 413, 500, 503),
+    )
+    async def create_chat_completion(
+        data: ChatCompletionRequest, request: Request[Any, Any, Any]
+    ) -> Response[ChatCompletion]:
+        names = {"max_tokens": "max_completion_tokens"} if data.max_completion_tokens is not None else {}
+        with renamed(names):
+            wanted = _generation_requests(services, data, default_model)
+            if data.stream:
+                choices = await start_all(services, wanted)
+                context = _context(services, data, choices)
+                events = stream_events(choices, ChatFraming(context), keepalive_s)
+                return EventStream(events, choices.close)
+            return Response(await unless_client_leaves(request, _answer(services, data, wanted)))
+
+    return create_chat_completion
+
+
+async def _answer(services: Services, body: ChatCompletionRequest, wanted: list[GenerationRequest]) -> ChatCompletion:
+    choices = await start_all(services, wanted)
+    try:
+        return chat_completion(_context(services, body, choices), await collect(choices))
+    finally:
+        choices.close()
+
+
+def _generation_requests(services: Services, body: ChatCompletionRequest, default: str) -> list[GenerationRequest]:
+    """One a choice. Raises InvalidRequest."""
+    id = services.ids.request_id("chatcmpl")
+    prompt = chat_prompt(body)
+    logprobs = num_logprobs(body)
+    stop = stop_rules(body, max_tokens(body))
+    carrier = services.trace_context()
+    return [
+        GenerationRequest(
+            choice_id(id, choice),
+            ModelId(default if body.model is None else body.model),
+            prompt,
+            sampling_params(body, choice, logprobs),
+            stop,
+            body.cache_salt or "",
+            carrier,
+        )
+        for choice in range(body.n or 1)
+    ]
+
+
+def _context(services: Services, body: ChatCompletionRequest, choices: FanIn) -> AnswerContext:
+    first = choices.generations[0]
+    num_choices = len(choices.generations)
+    return AnswerContext(
+        id=first.request.id,
+        model=first.model.source.id,
+        created=services.clock.unix_ns() // 1_000_000_000,
+        tokenizer=first.model.tokenizer,
+        choices_per_prompt=num_choices,
+        prompts=prompts_of(choices.generations, num_choices),
+        has_logprobs=bool(body.logprobs),
+        returns_token_ids=bool(body.return_token_ids),
+        includes_usage=body.includes_usage,
+    )
+
+
+__all__ = ("chat_route",)

@@ -1,0 +1,59 @@
+"""The body of POST /v1/completions: one or many prompts, each text or token ids."""
+
+from typing import TypeAlias
+
+from domain.errors import InvalidRequest
+from domain.request import TextPrompt, TokenPrompt
+from interfaces.http.openai.sampling_fields import MAX_CHOICES, SamplingFields
+
+DEFAULT_MAX_TOKENS = 16
+"""As OpenAI's text completions have it."""
+
+PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """Unknown fields are ignored unless they would change the answer; those are refused by name."""
+
+    prompt: str | list[str | int | list[int]]
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+
+
+def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
+    """Every prompt of the body, in order. Raises InvalidRequest."""
+    prompts = _prompts(body.prompt)
+    if not prompts:
+        raise InvalidRequest("prompt must not be empty", param="prompt")
+    if len(prompts) * (body.n or 1) > MAX_CHOICES:
+        raise InvalidRequest(f"prompts times n exceed {MAX_CHOICES}", param="n" if len(prompts) == 1 else "prompt")
+    return prompts
+
+
+def check_combination(body: CompletionRequest) -> None:
+    """Refuse what cannot be had together. Raises InvalidRequest."""
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
+    if body.echo and body.logprobs is not None:
+        raise InvalidRequest("logprobs of an echoed prompt are not supported", param="logprobs")
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> list[PlainPrompt]:
+    if isinstance(prompt, str):
+        return [TextPrompt(prompt)]
+    token_ids = [item for item in prompt if isinstance(item, int)]
+    if token_ids and len(token_ids) == len(prompt):
+        return [TokenPrompt(tuple(token_ids))]
+    return [_prompt(item, index) for index, item in enumerate(prompt)]
+
+
+def _prompt(item: str | int | list[int], index: int) -> PlainPrompt:
+    if isinstance(item, str):
+        return TextPrompt(item)
+    if isinstance(item, list):
+        return TokenPrompt(tuple(item))
+    raise InvalidRequest("prompt mixes token ids with other prompts", param=f"prompt[{index}]")
+
+
+__all__ = ("DEFAULT_MAX_TOKENS", "CompletionRequest", "PlainPrompt", "check_combination", "plain_prompts")

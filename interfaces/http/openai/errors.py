@@ -1,0 +1,39 @@
+"""OpenAI's shape of an error, as a body and as an event in a stream."""
+
+import msgspec
+from msgspec import Struct
+
+from domain.errors import DomainError
+from interfaces.http import sse
+from interfaces.http.errors import Problem, problem_of
+
+
+class ErrorDetail(Struct):
+    """`param` is the path of the offending request field, where there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(Struct):
+    error: ErrorDetail
+
+
+def error_body(problem: Problem) -> ErrorBody:
+    return ErrorBody(ErrorDetail(problem.message, _type(problem.status), problem.param, problem.code))
+
+
+def error_event(error: DomainError) -> bytes:
+    """The last event but one of a stream that failed; the stream still ends with `[DONE]`."""
+    return sse.event(msgspec.json.encode(error_body(problem_of(error)))) + sse.DONE
+
+
+def _type(status: int) -> str:
+    if status == 401:
+        return "authentication_error"
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+__all__ = ("ErrorBody", "ErrorDetail", "error_body", "error_event")

@@ -1,0 +1,82 @@
+"""GET /v1/models and GET /v1/models/{id}: everything that can be served, loaded or not."""
+
+from typing import Literal
+
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct, field
+
+from application.use_cases.list_models import ModelEntry
+from domain.errors import ModelNotFound
+from domain.ids import ModelId
+from domain.model_card import ModelDescription
+from interfaces.http.openai.documented import errors
+from interfaces.http.services import Services
+from interfaces.http.start import naming_what_is_served
+
+
+class LoadedBody(Struct):
+    """Known once a model is loaded. `prefix_reuse`: whether a prompt's beginning can be taken from the cache."""
+
+    model_type: str
+    dtype: str
+    context_length: int
+    vocab_size: int
+    weight_bytes: int
+    decode_mode: str
+    decode_note: str
+    prefix_reuse: bool
+
+
+class ModelBody(Struct):
+    """`cairn` is null until the model is loaded, which its first request does."""
+
+    id: str
+    created: int
+    owned_by: str
+    cairn: LoadedBody | None
+    object: Literal["model"] = "model"
+
+
+class ModelListBody(Struct):
+    data: list[ModelBody] = field(default_factory=list[ModelBody])
+    object: Literal["list"] = "list"
+
+
+def model_routes(services: Services) -> list[HTTPRouteHandler]:
+    """The handlers, bound to what they need."""
+
+    @get("/v1/models", operation_id="listModels", responses=errors(401))
+    async def list_models() -> ModelListBody:
+        return ModelListBody([_body(entry) for entry in await services.list_models.all()])
+
+    @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(401, 404))
+    async def retrieve_model(model_id: str) -> ModelBody:
+        id = ModelId(model_id.removeprefix("/"))
+        entry = await services.list_models.one(id)
+        if entry is None:
+            raise await naming_what_is_served(services, ModelNotFound("no such model"), id)
+        return _body(entry)
+
+    return [list_models, retrieve_model]
+
+
+def _body(entry: ModelEntry) -> ModelBody:
+    source, model = entry.source, entry.description
+    return ModelBody(source.id, source.created_s, source.owned_by, None if model is None else _loaded(model))
+
+
+def _loaded(model: ModelDescription) -> LoadedBody:
+    return LoadedBody(
+        model.model_type,
+        model.dtype,
+        model.context_length,
+        model.vocab_size,
+        model.weight_bytes,
+        model.decode_mode.value,
+        model.decode_note,
+        model.layout.is_reusable,
+    )
+
+
+__all__ = ("ModelBody", "ModelListBody", "model_routes")

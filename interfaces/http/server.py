@@ -1,0 +1,100 @@
+"""Serves an application on a socket of its own, in this process and on the running event loop, until told to stop."""
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from litestar import Litestar
+
+from application.settings import ServerSettings
+
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept; above the usual 60 s of clients and proxies, so that they close first."""
+
+GRACE_S = 10
+"""How long running requests may take to finish once the server is told to stop."""
+
+BACKLOG = 2048
+
+
+class AddressUnavailable(Exception):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_started()
+
+
+class HttpServer:
+    """Bound on construction (AddressUnavailable if that fails), so that the port is known before anything is loaded."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._socket = _listen(settings.host, settings.port)
+        self._server: uvicorn.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The real port, also where the settings say 0."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def base_url(self) -> str:
+        host = self._settings.host
+        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to connect to
+        return f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
+
+    async def serve(self, app: Litestar, on_started: Callable[[str], None] = lambda _url: None) -> None:
+        """Serve until a signal or `stop`; then let running requests finish for a while. Closes the socket."""
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level=self._settings.log_level,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        self._server = _Server(config, lambda: on_started(self.base_url))
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Ask `serve` to return. Any thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def close(self) -> None:
+        """Give the address back where `serve` was never reached."""
+        self._socket.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressUnavailable(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port or --host"
+        ) from error
+    return listener
+
+
+__all__ = ("AddressUnavailable", "HttpServer")

@@ -1,0 +1,32 @@
+"""What the HTTP side needs of the application, handed to it whole: use cases and three small ports."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.id_source import IdSource
+from application.use_cases.check_health import CheckHealth
+from application.use_cases.generate import Generate
+from application.use_cases.list_models import ListModels
+
+
+def no_trace_context() -> Mapping[str, str]:
+    """For a server without tracing."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called."""
+
+    generate: Generate
+    list_models: ListModels
+    check_health: CheckHealth
+    ids: IdSource
+    clock: Clock
+    events: EventSink
+    trace_context: Callable[[], Mapping[str, str]] = no_trace_context
+
+
+__all__ = ("Services", "no_trace_context")

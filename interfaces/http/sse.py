@@ -1,0 +1,17 @@
+"""Server-sent events as bytes. Comment lines keep a connection alive and are ignored by every client."""
+
+DONE = b"data: [DONE]\n\n"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Neither caches nor proxies may hold a stream back."""
+
+
+def event(payload: bytes) -> bytes:
+    """One event. `payload` is JSON on a single line."""
+    return b"data: " + payload + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    return f": {text}\n\n".encode()
+
+
+__all__ = ("DONE", "HEADERS", "comment", "event")

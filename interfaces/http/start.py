@@ -1,0 +1,44 @@
+"""Starts all generations of one HTTP request, or none."""
+
+from collections.abc import Sequence
+
+from application.use_cases.generate import Generation
+from domain.errors import ModelNotFound
+from domain.ids import ModelId, RequestId
+from domain.request import GenerationRequest
+from interfaces.http.fan_in import FanIn
+from interfaces.http.services import Services
+
+
+async def start_all(services: Services, requests: Sequence[GenerationRequest]) -> FanIn:
+    """Whatever is wrong with any of them is raised here, before any byte is sent; then nothing is left running."""
+    started: list[Generation] = []
+    try:
+        for request in requests:
+            started.append(await services.generate.start(request))
+        return FanIn(started)
+    except ModelNotFound as error:
+        _close(started)
+        raise await naming_what_is_served(services, error, requests[0].model) from None
+    except BaseException:
+        _close(started)
+        raise
+
+
+async def naming_what_is_served(services: Services, error: ModelNotFound, model: ModelId) -> ModelNotFound:
+    """The same error, with the models that would have been found."""
+    served = ", ".join(entry.source.id for entry in await services.list_models.all()) or "none"
+    return ModelNotFound(f"{error.message} (asked for: {model!r}; served here: {served})", param="model")
+
+
+def choice_id(id: RequestId, index: int) -> RequestId:
+    """The request's own id for its first choice, ids derived from it for the others."""
+    return id if index == 0 else RequestId(f"{id}.{index}")
+
+
+def _close(generations: Sequence[Generation]) -> None:
+    for generation in generations:
+        generation.close()
+
+
+__all__ = ("choice_id", "naming_what_is_served", "start_all")

@@ -1,0 +1,123 @@
+"""A whole server on the toy engine, listening on a real socket, with every part within a test's reach."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+
+from adapters.fake.clock import FakeClock
+from adapters.fake.engine import FakeEngine
+from adapters.fake.ids import FakeIds
+from adapters.fake.models import FakeModels
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizers
+from application.services.engine_loop import EngineLoop
+from application.services.model_pool import ModelPool
+from application.services.stream_hub import StreamHub
+from application.settings import ModelSettings, ServerSettings
+from application.use_cases.check_health import CheckHealth
+from application.use_cases.generate import Generate
+from application.use_cases.list_models import ListModels
+from domain.ids import ModelId
+from domain.scheduling import StepLimits
+from interfaces.http.app import create_app
+from interfaces.http.server import HttpServer
+from interfaces.http.services import Services
+from tests.support.recording import RecordingEvents
+
+DEFAULT_MODEL = "fake-attention"
+PATIENCE_S = 20.0
+
+
+@dataclass
+class FakeService:
+    """`base_url` and `client` reach the server; the other fields are its insides."""
+
+    engine: FakeEngine
+    loop: EngineLoop
+    hub: StreamHub
+    clock: FakeClock
+    events: RecordingEvents
+    server: HttpServer
+    client: httpx.Client
+
+    @property
+    def base_url(self) -> str:
+        return self.server.base_url
+
+    def num_open_sequences(self) -> int:
+        return sum(len(model.open_ids()) for model in tuple(self.engine.loaded))
+
+    def is_idle(self) -> bool:
+        """Nothing waits, runs, holds state or is listened to."""
+        status = self.loop.status()
+        return not (status.num_waiting or status.num_running or self.num_open_sequences() or len(self.hub))
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        wait_until(condition, what)
+
+    def wait_until_idle(self) -> None:
+        wait_until(self.is_idle, "the engine to be idle")
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something another thread does; an AssertionError after a time no healthy machine needs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.002)
+
+
+@contextmanager
+def fake_service(
+    options: FakeOptions | None = None,
+    *,
+    by_model: Mapping[str, FakeOptions] | None = None,
+    settings: ServerSettings | None = None,
+    model_settings: ModelSettings | None = None,
+    models: FakeModels | None = None,
+    limits: StepLimits | None = None,
+    max_queue: int = 64,
+    trace_context: Callable[[], Mapping[str, str]] = dict,
+) -> Iterator[FakeService]:
+    """Start everything, and at the end stop it and check that nothing was left behind."""
+    settings = settings or ServerSettings(port=0)
+    clock, ids, events, hub = FakeClock(), FakeIds(), RecordingEvents(), StreamHub()
+    engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
+    limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
+    loop = EngineLoop(lambda: engine, hub, events, clock, limits, max_queue)
+    repository = models or FakeModels()
+    pool = ModelPool(repository, FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL))
+    services = Services(
+        Generate(pool, loop, hub, ids, events, clock),
+        ListModels(repository, pool),
+        CheckHealth(loop, pool, clock, stall_s=60),
+        ids,
+        clock,
+        events,
+        trace_context,
+    )
+    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9")
+    server = HttpServer(settings)
+    started = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(app, lambda _url: started.set())), name="http")
+    loop.start()
+    thread.start()
+    try:
+        assert started.wait(PATIENCE_S), "the server did not start"
+        with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
+            service = FakeService(engine, loop, hub, clock, events, server, client)
+            yield service
+            service.wait_until_idle()
+    finally:
+        server.stop()
+        thread.join(PATIENCE_S)
+        assert loop.stop(PATIENCE_S), "the compute thread did not end"
+        assert not thread.is_alive(), "the server did not stop"
+
+
+__all__ = ("DEFAULT_MODEL", "FakeService", "fake_service", "wait_until")
