@@ -1,0 +1,88 @@
+"""Metrics of the engine and the store: steps, models, records, faults."""
+
+from collections.abc import Iterable, Mapping
+
+from adapters.otel import catalogue
+from adapters.otel import semconv as names
+from adapters.otel.instruments import Attributes, Instruments
+from application.events import (
+    FaultObserved,
+    ModelLoaded,
+    ModelUnloaded,
+    RecordsDropped,
+    RecordsEvicted,
+    RecordsPersisted,
+    StepCompleted,
+    StoreFault,
+)
+from application.services.event_router import Handler
+from domain.ids import ModelId
+
+_PREFILL_STEP = {names.CAIRN_STEP_PHASE: "prefill"}
+_DECODE_STEP = {names.CAIRN_STEP_PHASE: "decode"}
+
+
+class EngineMetrics:
+    """One caller at a time."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._weight_bytes: dict[ModelId, int] = {}
+        self._queued_bytes = 0
+        instruments.observe(catalogue.MODELS_LOADED, lambda: [(len(self._weight_bytes), {})])
+        instruments.observe(catalogue.MODEL_WEIGHTS, self._read_weights)
+        instruments.observe(catalogue.STORE_QUEUED, lambda: [(self._queued_bytes, {})])
+
+    def handlers(self) -> Mapping[type, Handler]:
+        return {
+            StepCompleted: self._step,
+            ModelLoaded: self._loaded,
+            ModelUnloaded: self._unloaded,
+            FaultObserved: self._fault,
+            RecordsPersisted: self._persisted,
+            RecordsDropped: self._dropped,
+            RecordsEvicted: self._evicted,
+            StoreFault: self._store_fault,
+        }
+
+    def _step(self, event: StepCompleted) -> None:
+        self._instruments.record(catalogue.STEP_DURATION, (event.at_ns - event.started_ns) / 1e9, {})
+        self._instruments.add(catalogue.STEP_TOKENS, event.num_prefill_tokens, _PREFILL_STEP)
+        self._instruments.add(catalogue.STEP_TOKENS, event.num_decode_tokens, _DECODE_STEP)
+
+    def _loaded(self, event: ModelLoaded) -> None:
+        self._weight_bytes[event.id] = event.weight_bytes
+        attributes = {names.GEN_AI_RESPONSE_MODEL: event.id}
+        self._instruments.record(catalogue.MODEL_LOAD_TIME, event.duration_ns / 1e9, attributes)
+
+    def _unloaded(self, event: ModelUnloaded) -> None:
+        self._weight_bytes.pop(event.id, None)
+
+    def _fault(self, event: FaultObserved) -> None:
+        self._instruments.add(catalogue.FAULTS, 1, {names.CAIRN_WHERE: event.where})
+
+    def _persisted(self, event: RecordsPersisted) -> None:
+        self._queued_bytes = event.queued_bytes
+        self._count_records(event.num_records, "persisted")
+        self._instruments.add(catalogue.STORE_WRITTEN, event.raw_bytes, {})
+        self._instruments.record(catalogue.STORE_WRITE_TIME, (event.at_ns - event.started_ns) / 1e9, {})
+
+    def _dropped(self, event: RecordsDropped) -> None:
+        self._count_records(event.num_records, "dropped", event.reason)
+
+    def _evicted(self, event: RecordsEvicted) -> None:
+        self._count_records(event.num_records, "evicted")
+
+    def _store_fault(self, event: StoreFault) -> None:
+        self._instruments.add(catalogue.FAULTS, 1, {names.CAIRN_WHERE: f"store.{event.kind}"})
+
+    def _count_records(self, num_records: int, outcome: str, reason: str = "") -> None:
+        attributes = {names.CAIRN_OUTCOME: outcome, **({names.CAIRN_REASON: reason} if reason else {})}
+        self._instruments.add(catalogue.STORE_RECORDS, num_records, attributes)
+
+    def _read_weights(self) -> Iterable[tuple[float, Attributes]]:
+        weights = dict(self._weight_bytes)
+        return [(size_bytes, {names.GEN_AI_RESPONSE_MODEL: model}) for model, size_bytes in weights.items()]
+
+
+__all__ = ("EngineMetrics",)

@@ -1,0 +1,75 @@
+"""What the standard OTEL_* variables ask for, read without importing OpenTelemetry.
+
+A signal is exported when its exporter is named (OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER: `otlp`, `console`,
+`none`, or several with commas) or when a collector's endpoint is set. With neither nothing is exported: a server that
+nobody configured must not call out to a collector that is not there. Everything else (sampler, batch sizes, limits,
+headers, resource attributes) is read by the SDK itself.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+OTLP = "otlp"
+CONSOLE = "console"
+PROMETHEUS = "prometheus"
+
+_logger = logging.getLogger("cairn.telemetry")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """The exporters to build. `prometheus`: OTEL_METRICS_EXPORTER asks for it, which means `GET /metrics` here."""
+
+    traces: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    prometheus: bool = False
+
+
+def is_sdk_disabled(environment: Mapping[str, str]) -> bool:
+    return environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def plan_exports(environment: Mapping[str, str]) -> ExportPlan:
+    """Unknown exporters and protocols are warned of and left out, as the specification asks."""
+    if is_sdk_disabled(environment):
+        return ExportPlan()
+    traces = _exporters(environment, "TRACES", frozenset({OTLP, CONSOLE}))
+    metrics = _exporters(environment, "METRICS", frozenset({OTLP, CONSOLE, PROMETHEUS}))
+    push = tuple(name for name in metrics if name != PROMETHEUS)
+    return ExportPlan(traces, push, PROMETHEUS in metrics)
+
+
+def _exporters(environment: Mapping[str, str], signal: str, known: frozenset[str]) -> tuple[str, ...]:
+    variable = f"OTEL_{signal}_EXPORTER"
+    named = [name.strip().lower() for name in environment.get(variable, "").split(",")]
+    wanted = [name for name in named if name]
+    if not wanted and _has_endpoint(environment, signal):
+        wanted = [OTLP]
+    for name in wanted:
+        if name not in known and name != "none":
+            _logger.warning("%s=%s is not supported here (otlp, console or none)", variable, name)
+    chosen = tuple(dict.fromkeys(name for name in wanted if name in known))
+    if OTLP in chosen and not _speaks_http(environment, signal):
+        return tuple(name for name in chosen if name != OTLP)
+    return chosen
+
+
+def _has_endpoint(environment: Mapping[str, str], signal: str) -> bool:
+    variables = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    return any(environment.get(variable, "").strip() for variable in variables)
+
+
+def _speaks_http(environment: Mapping[str, str], signal: str) -> bool:
+    for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = environment.get(variable, "").strip().lower()
+        if not protocol:
+            continue
+        if protocol != "http/protobuf":
+            _logger.warning("%s=%s is not supported here, only http/protobuf (port 4318)", variable, protocol)
+            return False
+        return True
+    return True
+
+
+__all__ = ("CONSOLE", "OTLP", "PROMETHEUS", "ExportPlan", "is_sdk_disabled", "plan_exports")

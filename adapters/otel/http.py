@@ -1,0 +1,117 @@
+"""The SERVER span and the HTTP metrics of a request, by OpenTelemetry's ASGI instrumentation, and its trace context.
+
+Health checks and metrics scrapes are left out. The instrumentation decodes headers and the query as UTF-8 and raises
+where they are not; a client's bytes must never cost it an answer, so what is not ASCII is hidden from it, and if it
+fails all the same the request is served untraced. The application always sees the request as it came.
+
+As Litestar middleware the route is known when the span starts, so it is in the span's name and in the metrics. Around
+the whole application it also sees requests that match no route; then the route comes with the response, on the span.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry import propagate
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider, get_current_span
+
+from adapters.otel import semconv as names
+from adapters.otel.telemetry import AsgiApp, Message, Receive, Send
+
+EXCLUDED_PATHS = ("/health", "/metrics")
+
+_SCOPE = "cairn.scope"
+_OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+
+_logger = logging.getLogger("cairn.telemetry")
+
+
+def current_carrier() -> Mapping[str, str]:
+    """W3C trace context headers of the span that is current in this task; empty without one."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
+
+
+class HttpTracing:
+    """ASGI middleware. Event loop only."""
+
+    def __init__(self, app: AsgiApp, tracer_provider: TracerProvider, meter_provider: MeterProvider) -> None:
+        os.environ.setdefault(_OPT_IN, "http")  # its only switch for the stable names; read on construction
+        self._app = app
+        self._has_failed = False
+        self._instrumented = OpenTelemetryMiddleware(
+            self._enter,
+            default_span_details=_span_details,
+            tracer_provider=tracer_provider,
+            meter_provider=meter_provider,
+            exclude_spans=["receive", "send"],
+        )
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _is_excluded(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        traced: dict[str, Any] = {**_plain(scope), _SCOPE: scope}
+        try:
+            await self._instrumented(traced, receive, send)
+        except Exception as error:
+            if _SCOPE not in traced:  # the application was entered: its own error
+                raise
+            self._note(error)
+            await self._app(scope, receive, send)
+
+    async def _enter(self, traced: Message, receive: Receive, send: Send) -> None:
+        scope: Message = traced.pop(_SCOPE)
+        if _route(scope):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_routed(message: Message) -> None:
+            if message["type"] == "http.response.start" and (route := _route(scope)):
+                span = get_current_span()
+                span.update_name(f"{_method(scope)} {route}")
+                span.set_attribute(names.HTTP_ROUTE, route)
+            await send(message)
+
+        await self._app(scope, receive, send_routed)
+
+    def _note(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            _logger.error("a request could not be traced; later ones are not reported", exc_info=error)
+
+
+def _is_excluded(path: str) -> bool:
+    return any(path == excluded or path.startswith(f"{excluded}/") for excluded in EXCLUDED_PATHS)
+
+
+def _plain(scope: Message) -> Message:
+    """The scope without the bytes that the instrumentation cannot decode."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    query: bytes = scope.get("query_string", b"")
+    plain = [(name, value) for name, value in headers if name.isascii() and value.isascii()]
+    return {**scope, "headers": plain, "query_string": query if query.isascii() else b""}
+
+
+def _route(scope: Message) -> str:
+    """The path template that Litestar's router matched, such as `/v1/models/{id}`; empty if none did (yet)."""
+    return str(scope.get("path_template", ""))
+
+
+def _method(scope: Message) -> str:
+    method = str(scope.get("method", ""))
+    return method if method in _METHODS else "HTTP"
+
+
+def _span_details(scope: Message) -> tuple[str, dict[str, str]]:
+    """The span's name never holds the path itself: clients choose it."""
+    route, method = _route(scope), _method(scope)
+    return (f"{method} {route}", {names.HTTP_ROUTE: route}) if route else (method, {})
+
+
+__all__ = ("EXCLUDED_PATHS", "HttpTracing", "current_carrier")

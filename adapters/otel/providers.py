@@ -1,0 +1,57 @@
+"""OpenTelemetry's providers with the exporters of a plan. They are Cairn's own, never made global."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import DropAggregation, View
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+from adapters.otel.environment import OTLP, ExportPlan
+
+SCOPE = "cairn"
+
+_VIEWS = (
+    # The instrumentation keeps the response's size on itself, so that concurrent requests read each other's.
+    View(instrument_name="http.server.response.body.size", aggregation=DropAggregation()),
+)
+
+
+def cairn_version() -> str:
+    try:
+        return version("cairn")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "0"
+
+
+def build_resource(environment: Mapping[str, str]) -> Resource:
+    """`service.name` is `cairn` unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise."""
+    attributes = {SERVICE_VERSION: cairn_version()}
+    named = [item.partition("=")[0].strip() for item in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")]
+    if not environment.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in named:
+        attributes[SERVICE_NAME] = "cairn"
+    return Resource.create({name: value for name, value in attributes.items() if name not in named})
+
+
+def build_tracer_provider(plan: ExportPlan, resource: Resource) -> TracerProvider:
+    """The sampler, limits and batch sizes follow OTEL_TRACES_SAMPLER, OTEL_SPAN_* and OTEL_BSP_*."""
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    for name in plan.traces:
+        exporter = OTLPSpanExporter() if name == OTLP else ConsoleSpanExporter()
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader]) -> MeterProvider:
+    """`readers` are added to the plan's. Intervals follow OTEL_METRIC_EXPORT_*."""
+    exporters = [OTLPMetricExporter() if name == OTLP else ConsoleMetricExporter() for name in plan.metrics]
+    pushing = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
+    return MeterProvider([*readers, *pushing], resource, shutdown_on_exit=False, views=_VIEWS)
+
+
+__all__ = ("SCOPE", "build_meter_provider", "build_resource", "build_tracer_provider", "cairn_version")

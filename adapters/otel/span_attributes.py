@@ -1,0 +1,68 @@
+"""What a request's span says about the request and its answer, by the GenAI conventions. Never its content."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from adapters.otel import semconv as names
+from application.events import RequestEnded, RequestQueued
+from domain.request import ChatPrompt, GenerationRequest
+from domain.sampling import SamplingParams
+
+Value: TypeAlias = str | bool | int | float | Sequence[str]
+Attributes: TypeAlias = dict[str, Value]
+
+_NEUTRAL = SamplingParams()
+
+
+def operation_name(request: GenerationRequest) -> str:
+    is_chat = isinstance(request.prompt, ChatPrompt)
+    return names.OPERATION_CHAT if is_chat else names.OPERATION_TEXT_COMPLETION
+
+
+def request_attributes(event: RequestQueued) -> Attributes:
+    """Known when the request is queued. Settings that have no effect (penalty 0, top_k off) are left out."""
+    request, sampling, stop = event.request, event.request.sampling, event.request.stop
+    attributes: Attributes = {
+        names.GEN_AI_OPERATION_NAME: operation_name(request),
+        names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
+        names.GEN_AI_OUTPUT_TYPE: names.OUTPUT_TYPE_TEXT,
+        names.GEN_AI_REQUEST_MODEL: encodable(request.model),
+        names.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
+        names.GEN_AI_REQUEST_TOP_P: sampling.top_p,
+        names.GEN_AI_RESPONSE_ID: encodable(request.id),
+        names.GEN_AI_RESPONSE_MODEL: encodable(event.model),
+        names.GEN_AI_USAGE_INPUT_TOKENS: event.num_prompt_tokens,
+    }
+    if stop.max_tokens is not None:
+        attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = stop.max_tokens
+    if stop.stop:
+        attributes[names.GEN_AI_REQUEST_STOP_SEQUENCES] = tuple(encodable(text) for text in stop.stop)
+    if sampling.seed is not None:
+        attributes[names.GEN_AI_REQUEST_SEED] = sampling.seed
+    optional: Mapping[str, tuple[float, float]] = {
+        names.GEN_AI_REQUEST_TOP_K: (sampling.top_k, _NEUTRAL.top_k),
+        names.GEN_AI_REQUEST_FREQUENCY_PENALTY: (sampling.frequency_penalty, _NEUTRAL.frequency_penalty),
+        names.GEN_AI_REQUEST_PRESENCE_PENALTY: (sampling.presence_penalty, _NEUTRAL.presence_penalty),
+    }
+    attributes.update({name: value for name, (value, neutral) in optional.items() if value != neutral})
+    return attributes
+
+
+def response_attributes(event: RequestEnded) -> Attributes:
+    """Known when the request has ended."""
+    attributes: Attributes = {
+        names.GEN_AI_RESPONSE_FINISH_REASONS: (event.reason,),
+        names.GEN_AI_USAGE_OUTPUT_TOKENS: event.usage.completion_tokens,
+        names.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: event.usage.reused_tokens,
+    }
+    if event.error_code is not None:
+        attributes[names.ERROR_TYPE] = event.error_code
+    return attributes
+
+
+def encodable(text: str) -> str:
+    """`text` with lone surrogates replaced: protobuf refuses them, and with them the whole batch of spans."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+__all__ = ("Attributes", "Value", "encodable", "operation_name", "request_attributes", "response_attributes")
