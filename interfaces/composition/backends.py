@@ -3,8 +3,10 @@
 Each backend is imported when it is chosen, so that the toy one never pays for MLX.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from application.ports.compute import ComputeEngine
 from application.ports.model_repository import ModelRepository
@@ -37,15 +39,24 @@ def mlx_backend(settings: Settings) -> Backend:
 
     load_blas()
     from adapters.huggingface.repository import HuggingFaceRepository
+    from adapters.mlx.device import preferred_grid
     from adapters.mlx.engine import MlxEngine
     from adapters.tokenizers.loader import HfTokenizerLoader
 
+    model = settings.model
+    paths = [model.default] if "/" in model.default and Path(model.default).expanduser().is_dir() else []
     return Backend(
-        lambda: MlxEngine(settings.model, settings.engine),
-        HuggingFaceRepository(settings.model),
+        lambda: MlxEngine(model.dtype, cache_dir()),
+        HuggingFaceRepository(model.dirs, paths=paths, allow_download=model.download),
         HfTokenizerLoader(),
-        default_grid=2048,
+        default_grid=preferred_grid(),
     )
 
 
-__all__ = ("Backend", "fake_backend", "mlx_backend")
+def cache_dir() -> Path:
+    """Where Cairn keeps what it can recompute: `$XDG_CACHE_HOME/cairn`, by default `~/.cache/cairn`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "cairn"
+
+
+__all__ = ("Backend", "cache_dir", "fake_backend", "mlx_backend")

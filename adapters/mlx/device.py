@@ -1,0 +1,22 @@
+"""What MLX computes on, and what follows from it."""
+
+import mlx.core as mx
+
+CPU_GRID = 512
+GPU_GRID = 2048
+
+
+def describe_device() -> str:
+    """`cpu`, or the accelerator's name as MLX reports it."""
+    if mx.default_device() == mx.Device(mx.cpu):
+        return "cpu"
+    info = mx.device_info()
+    return str(info.get("device_name") or info.get("architecture") or "gpu")
+
+
+def preferred_grid() -> int:
+    """Prefill grid in tokens: measured fastest at 512 on CPUs (scores stay in cache) and 2048 on GPUs."""
+    return CPU_GRID if describe_device() == "cpu" else GPU_GRID
+
+
+__all__ = ("CPU_GRID", "GPU_GRID", "describe_device", "preferred_grid")

@@ -1,0 +1,131 @@
+"""Serving, measured over HTTP in one run: throughput, latencies, the longest gap, and mlx_lm.server side by side.
+
+    python -m bench.serve [--model DIR] [--tokens 128] [--json FILE]
+
+Every figure is printed with the ratio to its named baseline.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
+from application.settings import ModelSettings, ServerSettings, Settings
+from bench.http_client import Timeline, measure
+from bench.servers import EventLog, cairn_in_process, peer
+
+NO_END = {"0": -100, "2": -100}
+"""Keeps the embedded models from ending early, on servers that know no `ignore_eos`."""
+
+
+def completion(prompt: str, max_tokens: int, model: str) -> dict[str, Any]:
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "logit_bias": NO_END,
+    }
+    return {"path": "/v1/completions", "body": body}
+
+
+def text_of(num_words: int, start: int = 0) -> str:
+    return " ".join(f"item {start + index} is here" for index in range(num_words))
+
+
+def total_rate(timelines: list[Timeline]) -> float:
+    """Tokens a second over all streams, from the first request sent to the last token."""
+    for timeline in timelines:
+        if timeline.error or timeline.status != 200:
+            raise RuntimeError(f"a stream failed: {timeline.status} {timeline.error}")
+    tokens = sum(timeline.usage["completion_tokens"] for timeline in timelines)
+    return tokens / (max(t.end_s for t in timelines) - min(t.sent_s for t in timelines))
+
+
+def throughput(url: str, model: str, tokens: int, repeats: int = 3) -> dict[int, float]:
+    """Best of `repeats` by number of streams; prompts differ each time, so that nothing is reused."""
+    best: dict[int, float] = {}
+    serial = 0
+    for _ in range(repeats):
+        for streams in (1, 4, 8):
+            requests = []
+            for _ in range(streams):
+                serial += 1
+                requests.append(completion(text_of(6, start=1000 * serial), tokens, model))
+            best[streams] = max(best.get(streams, 0.0), total_rate(measure(url, requests)))
+    return best
+
+
+def latencies(url: str, model: str, log: EventLog) -> dict[str, float]:
+    """Milliseconds, medians: request sent to queued in the engine, end of a step to its token at the client."""
+    to_engine, to_socket = [], []
+    for index in range(10):
+        log.events.clear()
+        timeline = measure(url, [completion(text_of(4, 50_000 + index * 100), 40, model)])[0]
+        queued = next(event for event in log.events if isinstance(event, RequestQueued))
+        to_engine.append(queued.at_ns / 1e6 - timeline.sent_s * 1e3)
+        steps = [e.at_ns / 1e9 for e in log.events if isinstance(e, StepCompleted) and e.num_decode_tokens]
+        for step_s, token_s in zip(reversed(steps), reversed(timeline.token_s), strict=False):
+            to_socket.append((token_s - step_s) * 1e3)
+    return {"request_to_engine_ms": statistics.median(to_engine), "token_to_client_ms": statistics.median(to_socket)}
+
+
+def longest_gap(url: str, model: str, log: EventLog, num_prompt_words: int = 400) -> dict[str, float]:
+    """A running stream's longest pause while a long prompt arrives, in chunk times (the goal is 1.5 at most)."""
+    log.events.clear()
+    long_prompt = completion(text_of(num_prompt_words, 900_000), 4, model) | {"at_s": 0.7}
+    running, long = measure(url, [completion(text_of(4, 800_000), 400, model), long_prompt])
+    chunks = [e for e in log.events if isinstance(e, PrefillChunkComputed) and e.end - e.start > 256]
+    chunk_s = max((chunk.at_ns - chunk.started_ns) / 1e9 for chunk in chunks)
+    return {
+        "long_prompt_tokens": long.usage["prompt_tokens"],
+        "chunk_ms": chunk_s * 1e3,
+        "longest_gap_ms": running.longest_gap_s * 1e3,
+        "gap_in_chunks": running.longest_gap_s / chunk_s,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="adapters/huggingface/embedded/cairn-demo")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    from adapters.system.blas import load_blas
+
+    blas = load_blas()
+    from bench.decode import bare_rates
+
+    model = str(Path(options.model).resolve())
+    log = EventLog()
+    settings = Settings(server=ServerSettings(port=0), model=ModelSettings(default=model))
+    with cairn_in_process(settings, log) as url:
+        ours = throughput(url, model, options.tokens)
+        result: dict[str, Any] = {"latency": latencies(url, model, log), "gap": longest_gap(url, model, log)}
+    bare = bare_rates(model, (1, 4, 8), options.tokens)
+    preload = {"LD_PRELOAD": blas.path} if getattr(blas, "path", None) else {}
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["mlx_lm", "server", "--model", model, "--log-level", "ERROR"]
+        with peer(arguments, "/health", Path(folder) / "peer.log", preload) as url:
+            theirs = throughput(url, model, options.tokens)
+    print(f"{'streams':>8} {'cairn tok/s':>12} {'bare loop':>12} {'ratio':>7} {'mlx_lm.server':>14} {'ratio':>7}")
+    for streams, rate in ours.items():
+        against_bare, against_peer = rate / bare[streams], rate / theirs[streams]
+        print(
+            f"{streams:>8} {rate:>12.1f} {bare[streams]:>12.1f} {against_bare:>7.2f}"
+            f" {theirs[streams]:>14.1f} {against_peer:>7.2f}"
+        )
+    for name, value in (result["latency"] | result["gap"]).items():
+        print(f"{name:>24}: {value:.2f}")
+    if options.json:
+        result |= {"cairn": ours, "bare": bare, "mlx_lm_server": theirs}
+        options.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
