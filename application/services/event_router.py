@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from application.events import Event
 
-Handler: TypeAlias = Callable[[Any], None]
+Handler: TypeAlias = Callable[[Any], object]
 
 _logger = logging.getLogger("cairn.events")
 

@@ -1,0 +1,103 @@
+"""Events for people, in Python's logging: requests under `cairn.requests`, models and faults under `cairn.engine`.
+
+A fault that keeps coming is logged at its 1st, 2nd, 4th, 8th ... occurrence.
+"""
+
+import logging
+from collections import Counter
+
+from adapters.system.log_writer import LogWriter
+from adapters.system.request_summary import summarise
+from application.events import (
+    DecodeStarted,
+    Event,
+    FaultObserved,
+    FirstToken,
+    ModelLoaded,
+    ModelUnloaded,
+    PrefillChunkComputed,
+    RecordsDropped,
+    RequestAdmitted,
+    RequestEnded,
+    RequestQueued,
+    RequestRefused,
+    StoreFault,
+)
+from application.services.event_router import EventRouter
+from application.services.request_timelines import RequestTimelines
+from domain.errors import DomainError, ModelLoadFailed, QueueFull, ServerUnavailable
+
+_OUR_FAULT = frozenset({QueueFull.code, ServerUnavailable.code, ModelLoadFailed.code, DomainError.code})
+
+_requests = logging.getLogger("cairn.requests")
+_engine = logging.getLogger("cairn.engine")
+
+
+class EventLog:
+    """An EventSink. `close` writes what is left and ends its thread; idempotent."""
+
+    def __init__(self) -> None:
+        self._timelines = RequestTimelines()
+        self._occurrences: Counter[str] = Counter()
+        self._writer = LogWriter()
+        self._router = EventRouter(
+            "the request log",
+            {
+                RequestQueued: self._timelines.queued,
+                RequestAdmitted: self._timelines.admitted,
+                PrefillChunkComputed: self._timelines.computed,
+                DecodeStarted: self._timelines.decode_started,
+                FirstToken: self._timelines.first_token,
+                RequestEnded: self._ended,
+                RequestRefused: self._refused,
+                ModelLoaded: self._loaded,
+                ModelUnloaded: self._unloaded,
+                FaultObserved: self._fault,
+                StoreFault: self._store_fault,
+                RecordsDropped: self._dropped,
+            },
+        )
+
+    def emit(self, event: Event) -> None:
+        self._router.emit(event)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _ended(self, event: RequestEnded) -> None:
+        timeline = self._timelines.ended(event)
+        if timeline is not None:
+            level = logging.INFO if event.error_code is None else logging.WARNING
+            self._writer.write(_requests, level, summarise(timeline, event))
+
+    def _refused(self, event: RequestRefused) -> None:
+        level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
+        self._writer.write(_requests, level, f"request refused model={event.model!r} error={event.error_code}")
+
+    def _loaded(self, event: ModelLoaded) -> None:
+        line = (
+            f"model {event.id} loaded in {event.duration_ns / 1e9:.1f}s"
+            f" weights={event.weight_bytes / 2**20:.0f}MiB decode={event.decode_mode}"
+        )
+        self._writer.write(_engine, logging.INFO, f"{line} ({event.note})" if event.note else line)
+
+    def _unloaded(self, event: ModelUnloaded) -> None:
+        self._writer.write(_engine, logging.INFO, f"model {event.id} unloaded")
+
+    def _fault(self, event: FaultObserved) -> None:
+        self._write_sparsely(logging.ERROR, f"fault in {event.where}", event.message)
+
+    def _store_fault(self, event: StoreFault) -> None:
+        self._write_sparsely(logging.ERROR, f"fault in store: {event.kind}", event.message)
+
+    def _dropped(self, event: RecordsDropped) -> None:
+        self._write_sparsely(logging.WARNING, f"records not stored: {event.reason}", f"{event.num_records} records")
+
+    def _write_sparsely(self, level: int, what: str, detail: str) -> None:
+        self._occurrences[what] += 1
+        count = self._occurrences[what]
+        if count & (count - 1) == 0:
+            self._writer.write(_engine, level, f"{what} (occurrence {count}): {detail}")
+
+
+__all__ = ("EventLog",)

@@ -1,0 +1,34 @@
+"""One line that says what a request cost and where its time went, so that a slow one explains itself."""
+
+from application.events import RequestEnded
+from application.services.request_timelines import RequestTimeline, Stage
+
+
+def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
+    """Key=value pairs; times in seconds; what did not happen is left out. `rate`: output tokens a second of decode."""
+    stages = [(stage.value, timeline.time_in_s(stage, event.at_ns)) for stage in Stage]
+    decode_s = stages[-1][1]
+    num_output = event.usage.completion_tokens
+    rate = num_output / decode_s if decode_s else None
+    pairs: list[tuple[str, str | int | None]] = [
+        ("model", timeline.model),
+        ("prompt", timeline.num_prompt_tokens),
+        ("reused", event.usage.reused_tokens),
+        ("computed", timeline.num_computed_tokens),
+        ("output", num_output),
+        *((name, _seconds(value)) for name, value in stages),
+        ("ttft", _seconds(timeline.time_to_first_token_s)),
+        ("total", _seconds((event.at_ns - timeline.queued_ns) / 1e9)),
+        ("rate", None if rate is None else f"{rate:.1f}tok/s"),
+        ("reason", event.reason),
+        ("error", event.error_code),
+    ]
+    line = " ".join(f"{name}={value}" for name, value in pairs if value is not None)
+    return f"request {event.id} {line}" + (f": {event.error_message}" if event.error_message else "")
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}s"
+
+
+__all__ = ("summarise",)
