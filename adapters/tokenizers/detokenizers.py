@@ -33,12 +33,13 @@ class ByteDetokenizer:
             self._num_to_strip = 0
 
     def feed(self, token_id: int) -> str:
-        if token_id in self._special_ids:
+        data = self._tokens.of(token_id)
+        if not data or token_id in self._special_ids:
             return ""
         if self._is_first_token:
             self._is_first_token = False
-            return self._stripped(self._utf8.decode(self._tokens.of_first(token_id)))
-        text = self._utf8.decode(self._tokens.of(token_id))
+            data = self._tokens.of_first(token_id)
+        text = self._utf8.decode(data)
         return self._stripped(text) if self._num_to_strip else text
 
     def flush(self) -> str:

@@ -1,0 +1,96 @@
+"""Tokenizers of every decoding family, trained in a moment on a few lines, written as model folders."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from adapters.tokenizers.loader import HfTokenizerLoader
+from application.ports.tokenizer import Tokenizer as TokenizerPort
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_TEXT = [
+    "The quick brown fox jumps over the lazy dog. What is the code of Alice? The code of Alice is 48213.",
+    "Hello there, how are you today? I am fine, thank you; and you? system user assistant probe Zebra",
+    "naïve café über straße, don't stop!   three   spaces\n\nand lines\n\tand tabs",
+] * 8
+
+
+def byte_level() -> Tokenizer:
+    """As GPT-2, Llama 3 and Qwen: bytes written as characters, merged."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return _trained(tokenizer, trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, initial_alphabet=alphabet))
+
+
+def sentence_piece(*, strips: bool = True) -> Tokenizer:
+    """As Llama 2 (strips the leading space) and Gemma (does not): word marks, and bytes for what is unknown."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    mark = normalizers.Replace(" ", "▁")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), mark]) if strips else mark
+    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
+    special = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trained = _trained(tokenizer, trainers.BpeTrainer(vocab_size=700, special_tokens=special))
+    content = json.loads(trained.to_str())
+    content["added_tokens"] = [one for one in content["added_tokens"] if not one["content"].startswith("<0x")]
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def metaspace() -> Tokenizer:
+    """As XLNet and many Unigram models."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    return _trained(tokenizer, trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL))
+
+
+def word_piece() -> Tokenizer:
+    """As BERT: a token's spelling depends on its neighbours, so only windows decode it."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    return _trained(tokenizer, trainers.WordPieceTrainer(vocab_size=400, special_tokens=SPECIAL))
+
+
+FAMILIES: dict[str, Callable[[], Tokenizer]] = {
+    "byte_level": byte_level,
+    "llama_2": sentence_piece,
+    "gemma": lambda: sentence_piece(strips=False),
+    "metaspace": metaspace,
+    "word_piece": word_piece,
+}
+
+
+def write_folder(folder: Path, tokenizer: Tokenizer, template: str | None = CHATML, **config: Any) -> Path:
+    """Write the tokenizer's part of a model folder; `config` goes to tokenizer_config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "unk_token": "<unk>", **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return folder
+
+
+def load_folder(folder: Path) -> TokenizerPort:
+    return HfTokenizerLoader().load(ModelSource(ModelId("tiny"), str(folder)))
+
+
+def _trained(tokenizer: Tokenizer, trainer: Any) -> Tokenizer:
+    trainer.show_progress = False
+    tokenizer.train_from_iterator(_TEXT, trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return tokenizer

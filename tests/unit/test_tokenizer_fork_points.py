@@ -1,0 +1,194 @@
+"""Fork points: the tokens up to one are shared with the later request it stands for, and no more of them."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as RustTokenizer
+
+from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.tokenizers.text_codec import EncodedText
+from adapters.tokenizers.token_prefix import common_token_count
+from application.ports.tokenizer import EncodedPrompt, Tokenizer
+from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.fork_point import ForkKind
+from domain.request import ChatPrompt
+from tests.support import templates
+from tests.support.tiny_tokenizers import FAMILIES, byte_level, load_folder, sentence_piece, write_folder
+
+_SYSTEM = ChatMessage(Role.SYSTEM, "You are a helpful assistant. Answer briefly.")
+_TOOL = ToolSpec("get_time", "Get the time in a city", {"type": "object", "properties": {"city": {"type": "string"}}})
+
+
+def _user(text: str) -> ChatMessage:
+    return ChatMessage(Role.USER, text)
+
+
+def _assistant(text: str, reasoning: str | None = None) -> ChatMessage:
+    return ChatMessage(Role.ASSISTANT, text, reasoning=reasoning)
+
+
+def _shared(first: EncodedPrompt, second: EncodedPrompt) -> int:
+    pairs = zip(first.token_ids, second.token_ids, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _of(prompt: EncodedPrompt, kind: ForkKind) -> list[int]:
+    return [point.position for point in prompt.fork_points if point.kind is kind]
+
+
+@pytest.fixture(scope="module")
+def demo() -> Tokenizer:
+    folder = embedded_folder(EMBEDDED_IDS[0])
+    assert folder is not None
+    return load_folder(folder)
+
+
+def _tiny(tmp_path: Path, template: str) -> Tokenizer:
+    return load_folder(write_folder(tmp_path, byte_level(), template))
+
+
+@pytest.mark.parametrize("tools", [(), (_TOOL,)])
+def test_the_next_turn_branches_at_the_prompts_end(demo: Tokenizer, tools: tuple[ToolSpec, ...]) -> None:
+    messages = (_SYSTEM, _user("Hi"), _assistant("Hello!"), _user("What time is it?"))
+    prompt = demo.render(ChatPrompt(messages, tools))
+    after = demo.render(ChatPrompt((*messages, _assistant("Noon."), _user("Thanks")), tools))
+    assert _of(prompt, ForkKind.NEXT_TURN) == [len(prompt.token_ids)]
+    assert _shared(prompt, after) == len(prompt.token_ids)
+
+
+def test_the_system_part_ends_where_another_chat_parts(demo: Tokenizer) -> None:
+    prompt = demo.render(ChatPrompt((_SYSTEM, _user("Hi"), _assistant("Hello!"), _user("What?")), (_TOOL,)))
+    other = demo.render(ChatPrompt((_SYSTEM, _user("Quite another chat")), (_TOOL,)))
+    assert _of(prompt, ForkKind.SYSTEM_END) == [_shared(prompt, other)]
+
+
+def test_the_probe_is_never_the_beginning_of_the_real_message(demo: Tokenizer) -> None:
+    for text in ("probe", "Probe it", "Zebra", "7 is a number", " probe", "P"):
+        prompt = demo.render(ChatPrompt((_SYSTEM, _user(text))))
+        other = demo.render(ChatPrompt((_SYSTEM, _user("Quite another chat"))))
+        assert _of(prompt, ForkKind.SYSTEM_END) == [_shared(prompt, other)], text
+
+
+def test_turns_branch_where_a_question_is_asked_anew(demo: Tokenizer) -> None:
+    messages = [_SYSTEM]
+    for number in range(6):
+        messages += [_user(f"Question {number}?"), _assistant(f"Answer {number}.")]
+    messages.append(_user("Last one?"))
+    prompt = demo.render(ChatPrompt(tuple(messages)))
+    anew = [demo.render(ChatPrompt((*messages[:at], _user("Why?")))) for at in (9, 11, 13)]
+    assert _of(prompt, ForkKind.TURN) == [_shared(prompt, other) for other in anew]
+
+
+def test_a_template_that_drops_earlier_reasoning_branches_before_it(tmp_path: Path) -> None:
+    tokenizer = _tiny(tmp_path, templates.DROPS_REASONING)
+    call = ChatMessage(Role.ASSISTANT, reasoning="long thoughts", tool_calls=(ToolCall("1", "get_time", "{}"),))
+    messages = (_SYSTEM, _user("Hi"), call, ChatMessage(Role.TOOL, "12:00", tool_call_id="1"))
+    prompt = tokenizer.render(ChatPrompt(messages, (_TOOL,)))
+    next_question = tokenizer.render(ChatPrompt((*messages, _assistant("Noon."), _user("Thanks")), (_TOOL,)))
+    again = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("2", "get_time", "{}"),))
+    next_call = tokenizer.render(
+        ChatPrompt((*messages, again, ChatMessage(Role.TOOL, "1", tool_call_id="2")), (_TOOL,))
+    )
+    dropped, kept = _of(prompt, ForkKind.NEXT_TURN)
+    assert dropped == _shared(prompt, next_question) < len(prompt.token_ids)
+    assert kept == _shared(prompt, next_call) == len(prompt.token_ids)
+
+
+def test_an_empty_thought_in_the_generation_prompt_is_where_the_next_turn_parts(tmp_path: Path) -> None:
+    tokenizer = _tiny(tmp_path, templates.DROPS_REASONING)
+    messages = (_user("Hi"),)
+    prompt = tokenizer.render(ChatPrompt(messages, (), {"enable_thinking": False}))
+    after = tokenizer.render(ChatPrompt((*messages, _assistant("Yes"), _user("No")), (), {"enable_thinking": False}))
+    [position] = _of(prompt, ForkKind.NEXT_TURN)
+    assert position == _shared(prompt, after)
+    assert tokenizer.decode(prompt.token_ids[position:]) == "<think>\n\n</think>\n\n"
+
+
+def test_positions_ascend_and_lie_in_the_prompt(demo: Tokenizer) -> None:
+    prompt = demo.render(ChatPrompt((_user("Hi"), _assistant("a"), _user("b"), _assistant("c"), _user("d")), (_TOOL,)))
+    positions = [point.position for point in prompt.fork_points]
+    assert positions == sorted(set(positions))
+    assert positions[0] > 0
+    assert positions[-1] <= len(prompt.token_ids)
+
+
+def test_a_chat_that_ends_with_an_answer_branches_after_it(demo: Tokenizer) -> None:
+    messages = (_user("Hi"), _assistant("Hello"))
+    prompt = demo.render(ChatPrompt(messages))
+    after = demo.render(ChatPrompt((*messages, _user("What?"))))
+    assert _of(prompt, ForkKind.NEXT_TURN) == [_shared(prompt, after)]
+
+
+_WORDS = st.sampled_from(
+    [
+        "The code of Alice is 48213.",
+        "naïve café ",
+        "\n",
+        "\n\n",
+        "   ",
+        "😀",
+        "<|im_end|>",
+        "don't",
+        "x" * 40,
+        "漢字",
+        ".",
+    ]
+)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+@given(
+    common=st.lists(_WORDS, min_size=150, max_size=300),
+    one=st.lists(_WORDS),
+    other=st.lists(_WORDS),
+    cut=st.integers(0, 9),
+)
+@settings(deadline=None, max_examples=40)
+def test_shared_tokens_are_those_of_whole_encodings(
+    name: str, common: list[str], one: list[str], other: list[str], cut: int
+) -> None:
+    """Also with texts that part in the middle of a word, a run of spaces or a character's bytes."""
+    rust = _tokenizer(name)
+    shared = "".join(common)
+    shared = shared[: len(shared) - cut]
+    encoded = _encode(rust, first := shared + "".join(one))
+    expected = sum(
+        1
+        for _ in takewhile(lambda p: p[0] == p[1], zip(encoded.ids, _ids(rust, shared + "".join(other)), strict=False))
+    )
+    assert common_token_count(first, encoded, shared + "".join(other), lambda text: _encode(rust, text)) == expected
+
+
+def test_a_long_chat_is_encoded_once_and_in_small_windows() -> None:
+    rust = sentence_piece()
+    encoded_lengths: list[int] = []
+
+    def encode(text: str) -> EncodedText:
+        encoded_lengths.append(len(text))
+        return _encode(rust, text)
+
+    text = "The quick brown fox jumps over the lazy dog. " * 500
+    assert common_token_count(text + "end", _encode(rust, text + "end"), text + "other", encode) > 2900
+    assert max(encoded_lengths) < 3000
+
+
+_made: dict[str, RustTokenizer] = {}
+
+
+def _tokenizer(name: str) -> RustTokenizer:
+    if name not in _made:
+        _made[name] = FAMILIES[name]()
+    return _made[name]
+
+
+def _encode(rust: RustTokenizer, text: str) -> EncodedText:
+    encoding = rust.encode(text, add_special_tokens=False)
+    return EncodedText(encoding.ids, encoding.offsets)
+
+
+def _ids(rust: RustTokenizer, text: str) -> Sequence[int]:
+    return _encode(rust, text).ids

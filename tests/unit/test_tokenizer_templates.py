@@ -1,0 +1,186 @@
+"""Chat templates: what is rendered, what is adjusted for whom, and how a refusal reads."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from application.ports.tokenizer import Tokenizer
+from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.errors import TemplateFailed
+from domain.request import ChatPrompt
+from tests.support import templates
+from tests.support.tiny_tokenizers import byte_level, load_folder, write_folder
+
+_BYTES = byte_level()
+
+Load = Callable[..., Tokenizer]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def with_template(template: str | None, **config: object) -> Tokenizer:
+        return load_folder(write_folder(tmp_path / "model", _BYTES, template, **config))
+
+    return with_template
+
+
+def _system(text: str) -> ChatMessage:
+    return ChatMessage(Role.SYSTEM, text)
+
+
+def _user(text: str) -> ChatMessage:
+    return ChatMessage(Role.USER, text)
+
+
+def _assistant(text: str) -> ChatMessage:
+    return ChatMessage(Role.ASSISTANT, text)
+
+
+_CALL = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("call_1", "add", '{"a": 1, "b": [2]}'),))
+_RESULT = ChatMessage(Role.TOOL, "3", tool_call_id="call_1")
+
+
+def _text(tokenizer: Tokenizer, *messages: ChatMessage, tools: tuple[ToolSpec, ...] = (), **kwargs: object) -> str:
+    return tokenizer.decode(tokenizer.render(ChatPrompt(messages, tools, kwargs)).token_ids)  # type: ignore[arg-type]
+
+
+def test_messages_are_rendered_with_the_generation_prompt(load: Load) -> None:
+    text = _text(load(templates.SYSTEM_FIRST), _system("Be brief."), _user("Hi"))
+    assert text == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_template_that_takes_no_system_message_says_so_by_name(load: Load) -> None:
+    with pytest.raises(TemplateFailed) as failed:
+        _text(load(templates.REFUSES_SYSTEM), _system("Be brief."), _user("Hi"))
+    assert failed.value.param == "messages"
+    assert failed.value.message == (
+        "the model's chat template refused messages[0] (role system; roles in order: system, user):"
+        " System role not supported"
+    )
+
+
+def test_a_late_system_message_is_named_by_its_place(load: Load) -> None:
+    messages = [_user("a"), _assistant("b")] * 10
+    with pytest.raises(TemplateFailed, match=r"messages\[13\] \(role system; .*\.\.\..*must be at the beginning"):
+        _text(load(templates.SYSTEM_FIRST), *messages[:13], _system("late"), *messages[13:])
+
+
+def test_runs_of_one_role_are_merged_only_where_they_are_refused(load: Load) -> None:
+    messages = (_system("s"), _user("one"), _user("two"), _assistant("x"), _assistant("y"), _user("three"))
+    assert "<|im_start|>user\none\n\ntwo<|im_end|>\n<|im_start|>assistant\nx\n\ny<|im_end|>" in _text(
+        load(templates.ALTERNATES), *messages
+    )
+    assert "<|im_start|>user\none<|im_end|>\n<|im_start|>user\ntwo<|im_end|>" in _text(
+        load(templates.SYSTEM_FIRST), *messages
+    )
+
+
+def test_what_merging_cannot_mend_is_refused_as_given(load: Load) -> None:
+    with pytest.raises(TemplateFailed, match=r"messages\[0\] \(role assistant.*must alternate"):
+        _text(load(templates.ALTERNATES), _assistant("x"), _assistant("y"), _user("z"))
+
+
+def test_developer_becomes_system_unless_the_template_knows_it(load: Load) -> None:
+    messages = (ChatMessage(Role.DEVELOPER, "d"), _user("u"))
+    assert _text(load(templates.SYSTEM_FIRST), *messages).startswith("<|im_start|>system\nd<|im_end|>")
+    assert _text(load(templates.KNOWS_DEVELOPER), *messages).startswith("<|im_start|>developer\nd<|im_end|>")
+
+
+def test_system_and_developer_together_are_merged_for_a_template_with_one_system_message(load: Load) -> None:
+    text = _text(load(templates.SYSTEM_FIRST), _system("s"), ChatMessage(Role.DEVELOPER, "d"), _user("u"))
+    assert text.startswith("<|im_start|>system\ns\n\nd<|im_end|>\n<|im_start|>user")
+
+
+def test_reasoning_is_handed_over_and_the_template_decides(load: Load) -> None:
+    tokenizer = load(templates.DROPS_REASONING)
+    thought = ChatMessage(Role.ASSISTANT, "b", reasoning="because")
+    assert "<think>\nbecause\n</think>" in _text(tokenizer, _user("a"), thought)
+    assert "because" not in _text(tokenizer, _user("a"), thought, _user("c"))
+
+
+def test_template_arguments_reach_the_template(load: Load) -> None:
+    tokenizer = load(templates.DROPS_REASONING)
+    assert _text(tokenizer, _user("a"), enable_thinking=False).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert _text(tokenizer, _user("a")).endswith("assistant\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["chat_template", "messages", "tools", "tokenize", "add_generation_prompt", "not a name"]
+)
+def test_arguments_that_cairn_sets_itself_are_refused(load: Load, name: str) -> None:
+    with pytest.raises(TemplateFailed, match="cannot be set") as failed:
+        load(templates.SHOWS_FIELDS).render(ChatPrompt((_user("a"),), (), {name: "x"}))
+    assert failed.value.param == "chat_template_kwargs"
+
+
+def test_tools_and_calls_have_the_shape_templates_expect(load: Load) -> None:
+    tool = ToolSpec("add", "Add numbers", {"type": "object", "properties": {"a": {"type": "integer"}}})
+    text = _text(load(templates.SHOWS_FIELDS), _user("q"), _CALL, _RESULT, tools=(tool,), tone="calm")
+    tools, _, call, result, tone = text.split("|")
+    function = {"name": "add", "description": "Add numbers", "parameters": dict(tool.parameters)}
+    assert json.loads(tools) == [{"type": "function", "function": function}]
+    calls = json.loads(call.removeprefix("assistant:::").removesuffix(":"))
+    arguments = {"a": 1, "b": [2]}
+    assert calls == [{"id": "call_1", "type": "function", "function": {"name": "add", "arguments": arguments}}]
+    assert result == "tool:add:::3"
+    assert tone == "calm"
+
+
+def test_without_tools_a_template_sees_none(load: Load) -> None:
+    assert _text(load(templates.SHOWS_FIELDS), _user("q")).startswith("null|")
+
+
+def test_arguments_that_are_no_json_stay_text(load: Load) -> None:
+    broken = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("c", "add", "{a: 1"),))
+    assert '"arguments": "{a: 1"' in _text(load(templates.SHOWS_FIELDS), _user("q"), broken)
+
+
+def test_a_template_that_writes_arguments_as_text_gets_text(load: Load) -> None:
+    assert 'add {"a": 1, "b": [2]}' in _text(load(templates.WANTS_TEXT_ARGUMENTS), _user("q"), _CALL, _RESULT)
+
+
+def test_call_ids_are_shortened_alike_in_call_and_result_where_long_ones_are_refused(load: Load) -> None:
+    text = _text(load(templates.WANTS_SHORT_IDS), _user("q"), _CALL, _RESULT)
+    question, made, answered = text.split("[")
+    assert question == "q"
+    assert made == answered.removesuffix("3")
+    assert made.removesuffix("]").isalnum()
+    assert len(made) == 10
+
+
+def test_a_template_for_lists_of_parts_does_not_lose_plain_content(load: Load) -> None:
+    assert "<|im_start|>user\nWhere is it?<|im_end|>" in _text(load(templates.WANTS_PARTS), _user("Where is it?"))
+
+
+def test_an_error_inside_the_template_is_told_with_its_kind(load: Load) -> None:
+    with pytest.raises(TemplateFailed, match=r"messages\[0\] \(role user.*UndefinedError"):
+        _text(load("{{ messages[0].nothing.at_all }}"), _user("a"))
+
+
+def test_a_model_without_a_template_says_so(load: Load) -> None:
+    tokenizer = load(None)
+    assert not tokenizer.has_chat_template
+    with pytest.raises(TemplateFailed, match="has no chat template"):
+        tokenizer.render(ChatPrompt((_user("a"),)))
+
+
+def test_the_template_may_stand_in_the_tokenizers_configuration(load: Load) -> None:
+    assert _text(load(None, chat_template="<{{ messages[0].content }}>"), _user("a")) == "<a>"
+
+
+def test_the_template_may_stand_in_the_file_of_older_vision_models(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, _BYTES, None)
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "({{ messages[0].content }})"}))
+    assert _text(load_folder(folder), _user("a")) == "(a)"
+
+
+def test_a_template_of_its_own_for_tools_is_used_with_tools(load: Load) -> None:
+    named = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "with {{ tools[0].function.name }}"},
+    ]
+    tokenizer = load(None, chat_template=named)
+    assert _text(tokenizer, _user("a")) == "plain"
+    assert _text(tokenizer, _user("a"), tools=(ToolSpec("add"),)) == "with add"
