@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 
 from adapters.system.log_writer import LogWriter
-from adapters.system.request_summary import summarise
+from adapters.system.request_summary import one_line, summarise
 from application.events import (
     DecodeStarted,
     Event,
@@ -97,7 +97,7 @@ class EventLog:
         self._occurrences[what] += 1
         count = self._occurrences[what]
         if count & (count - 1) == 0:
-            self._writer.write(_engine, level, f"{what} (occurrence {count}): {detail}")
+            self._writer.write(_engine, level, f"{what} (occurrence {count}): {one_line(detail)}")
 
 
 __all__ = ("EventLog",)

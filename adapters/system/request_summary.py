@@ -24,11 +24,16 @@ def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
         ("error", event.error_code),
     ]
     line = " ".join(f"{name}={value}" for name, value in pairs if value is not None)
-    return f"request {event.id} {line}" + (f": {event.error_message}" if event.error_message else "")
+    return f"request {event.id} {line}" + (f": {one_line(event.error_message)}" if event.error_message else "")
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks, so that nobody's message can pass for a line of the log."""
+    return " ".join(text.split())
 
 
 def _seconds(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}s"
 
 
-__all__ = ("summarise",)
+__all__ = ("one_line", "summarise")
