@@ -1,0 +1,95 @@
+"""From a network in memory to a LoadedModel: probe it and describe it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, cast
+
+import mlx.core as mx
+
+from adapters.mlx.arrays import parameters
+from adapters.mlx.model import MlxModel
+from adapters.mlx.payload import dtype_name
+from adapters.mlx.probe import probe
+from domain.ids import ModelId
+from domain.model_card import ModelDescription
+
+DEFAULT_CONTEXT_LENGTH = 4096
+"""For the few configurations that name no limit."""
+
+_CONTEXT_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "model_max_length",
+    "max_seq_len",
+    "seq_length",
+    "n_ctx",
+    "max_context_length",
+    "sequence_len",
+)
+_VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the files say about a model. `config`: config.json; `digest`: of the weights' content."""
+
+    config: Mapping[str, Any]
+    eos_token_ids: frozenset[int] = frozenset()
+    digest: bytes = b""
+
+
+def assemble(network: Any, id: ModelId, facts: ModelFacts) -> MlxModel:
+    """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed."""
+    model_type = str(facts.config.get("model_type", ""))
+    rows = find_number(facts.config, _VOCABULARY_KEYS)
+    found = probe(network, model_type, rows)
+    weights = parameters(network)
+    description = ModelDescription(
+        id=id,
+        model_type=model_type,
+        vocab_size=min(rows or found.num_logits, found.num_logits),
+        context_length=find_number(facts.config, _CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH,
+        eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
+        dtype=_main_dtype(weights),
+        weight_bytes=sum(array.nbytes for _, array in weights),
+        layout=found.layout,
+        decode_mode=found.decode_mode,
+        decode_note=found.decode_note,
+        weights_digest=facts.digest,
+        runtime=_runtime(),
+    )
+    return MlxModel(network, description, found.num_logits, found.specs)
+
+
+def find_number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
+    """The first of `keys` that holds a positive whole number, in the nested text configuration first."""
+    nested = [config[name] for name in ("text_config", "llm_config", "language_config") if name in config]
+    for level in (*nested, config):
+        if not isinstance(level, Mapping):
+            continue
+        for key in keys:
+            value = cast(Mapping[str, Any], level).get(key)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def _runtime() -> str:
+    """What computes: library versions to the minor, and the kind of device."""
+    versions = " ".join(f"{name} {'.'.join(version(name).split('.')[:2])}" for name in ("mlx-lm", "mlx"))
+    return f"{versions} {'cpu' if mx.default_device() == mx.Device(mx.cpu) else 'gpu'}"
+
+
+def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:
+    """The floating dtype most parameters have: what activations are computed in."""
+    sizes: dict[str, int] = {}
+    for _, array in weights:
+        if mx.issubdtype(array.dtype, mx.floating):
+            name = dtype_name(array.dtype)
+            sizes[name] = sizes.get(name, 0) + array.size
+    return max(sizes, key=lambda name: sizes[name], default="float32")
+
+
+__all__ = ("DEFAULT_CONTEXT_LENGTH", "ModelFacts", "assemble", "find_number")

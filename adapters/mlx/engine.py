@@ -1,0 +1,72 @@
+"""MLX as a ComputeEngine: loads models on the compute thread and ends the backend when the thread does."""
+
+import gc
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import mlx.core as mx
+
+from adapters.mlx.assembly import assemble
+from adapters.mlx.loader import load_folder
+from adapters.mlx.model import MlxModel
+from application.ports.compute import LoadedModel
+from domain.errors import ModelLoadFailed
+from domain.model_card import ModelSource
+
+
+class MlxEngine:
+    """See the port for the contract. Everything but `memory` belongs to one thread, the first that loads a model.
+
+    MLX streams are per thread: an array that was left lazy here cannot be evaluated elsewhere, and a thread that ran
+    operations must call `close` before it ends, or the process may abort at exit.
+    """
+
+    def __init__(self, dtype: str = "auto", memory_dir: Path | None = None) -> None:
+        """`dtype` as in `load_folder`. `memory_dir`: a directory for remembered weight digests; None remembers none."""
+        self._dtype = dtype
+        self._memory_dir = memory_dir
+        self._is_wired = False
+
+    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+        self._wire_memory()
+        try:
+            on_progress("reading weights")
+            network, facts = load_folder(Path(source.path), self._dtype, self._memory_dir)
+            on_progress("trying a few tokens")
+            return assemble(network, source.id, facts)
+        except ModelLoadFailed:
+            mx.clear_cache()
+            raise
+        except Exception as error:
+            mx.clear_cache()
+            raise ModelLoadFailed(f"{source.path} could not be loaded: {error}") from error
+
+    def unload(self, model: LoadedModel) -> None:
+        cast(MlxModel, model).release()
+        gc.collect()  # modules and their parameters refer to each other
+        mx.clear_cache()
+
+    def memory(self) -> Mapping[str, int]:
+        return {
+            "active": mx.get_active_memory(),
+            "peak": mx.get_peak_memory(),
+            "cache": mx.get_cache_memory(),
+        }
+
+    def close(self) -> None:
+        mx.synchronize()
+        mx.clear_cache()
+        mx.clear_streams()
+
+    def _wire_memory(self) -> None:
+        """On Metal, keep weights resident up to what the system recommends; no effect elsewhere."""
+        if self._is_wired:
+            return
+        self._is_wired = True
+        recommended = mx.device_info().get("max_recommended_working_set_size")
+        if isinstance(recommended, int) and mx.metal.is_available():
+            mx.set_wired_limit(recommended)
+
+
+__all__ = ("MlxEngine",)

@@ -1,0 +1,105 @@
+"""A model folder in Hugging Face format to a network in memory, evaluated on the calling thread.
+
+Whatever mlx-lm loads is loaded, quantised weights included. What can be wrong with a folder is said in words a person
+can act on: every failure is a ModelLoadFailed.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_unflatten
+
+from adapters.mlx.arrays import evaluate
+from adapters.mlx.arrays import parameters as named_parameters
+from adapters.mlx.assembly import ModelFacts
+from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.weights_digest import digest_folder
+from domain.errors import ModelLoadFailed
+
+_CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+def load_folder(folder: Path, dtype: str, memory_dir: Path | None) -> tuple[Any, ModelFacts]:
+    """Load and evaluate. `dtype`: `auto`, `float32`, `bfloat16` or `float16`; `memory_dir` as in `digest_folder`.
+
+    `auto` keeps the dtype of the files, except that unquantised weights become float32 where the device is a Linux
+    CPU, whose half-precision kernels are several times slower. Raises ModelLoadFailed.
+    """
+    config = _read_config(folder)
+    try:
+        digest = digest_folder(folder, memory_dir)
+        network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True)
+        wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
+        if wanted is not None:
+            _cast(network, wanted)
+        evaluate(array for _, array in named_parameters(network))
+    except Exception as error:
+        raise ModelLoadFailed(_explain(folder, config, error)) from error
+    return network, ModelFacts(full_config, eos_ids(full_config), digest)
+
+
+def eos_ids(config: Mapping[str, Any]) -> frozenset[int]:
+    """End-of-sequence ids; mlx-lm has already let generation_config.json override config.json."""
+    text = config.get("text_config")
+    found = config.get("eos_token_id")
+    if found is None and isinstance(text, Mapping):
+        found = cast(Mapping[str, Any], text).get("eos_token_id")
+    if isinstance(found, int):
+        return frozenset({found})
+    return frozenset(id for id in cast(list[object], found or []) if isinstance(id, int))
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    if not folder.is_dir():
+        raise ModelLoadFailed(f"{folder} is not a folder")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelLoadFailed(f"{folder} has no config.json: it is not a model folder") from None
+    except (OSError, ValueError) as error:
+        raise ModelLoadFailed(f"{folder / 'config.json'} cannot be read: {error}") from error
+    if not isinstance(config, dict) or not isinstance(cast(dict[str, Any], config).get("model_type"), str):
+        raise ModelLoadFailed(f"{folder / 'config.json'} names no model_type")
+    return cast(dict[str, Any], config)
+
+
+def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, FileNotFoundError) and "safetensors" in text:
+        return f"{folder} has no weights (model*.safetensors)"
+    if isinstance(error, MemoryError) or "allocate" in text.lower():
+        return f"not enough memory for {folder}: {text}"
+    if "not supported" in text and "model type" in text.lower():
+        return f"mlx-lm has no model type {config['model_type']!r}"
+    if isinstance(error, KeyError):
+        return f"{folder} is incomplete: {text} is missing"
+    return f"{folder} could not be loaded: {text or type(error).__name__}"
+
+
+def _is_quantised(network: Any) -> bool:
+    return any(hasattr(module, "bits") for _, module in network.named_modules())
+
+
+def _wanted_dtype(dtype: str, *, is_quantised: bool) -> mx.Dtype | None:
+    """None keeps what the files have."""
+    if dtype != "auto":
+        return _CASTS[dtype]
+    return mx.float32 if mx.default_device() == mx.Device(mx.cpu) and not is_quantised else None
+
+
+def _cast(network: Any, dtype: mx.Dtype) -> None:
+    """Cast floating parameters, except those the model keeps in a precision of their own."""
+    may_cast = cast(Callable[[str], bool] | None, getattr(network, "cast_predicate", None))
+    parameters = named_parameters(network)
+    changed = [
+        (name, array.astype(dtype))
+        for name, array in parameters
+        if mx.issubdtype(array.dtype, mx.floating) and (may_cast is None or may_cast(name))
+    ]
+    network.update(tree_unflatten(changed))
+
+
+__all__ = ("eos_ids", "load_folder")

@@ -1,0 +1,188 @@
+"""A loaded model on MLX: open sequences, prefill one at a time, decode in groups, state in and out.
+
+Prefill runs each sequence alone on plain caches, in the chunks the caller chose: that is right for every family and
+makes stored state reproducible. See `batch.py` for decoding and `cache_state.py` for what a state is.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+
+from adapters.mlx import cache_state
+from adapters.mlx.arrays import evaluate, from_numpy, token_array
+from adapters.mlx.batch import DecodeGroup, Row, join_groups
+from adapters.mlx.cache_state import Caches
+from adapters.mlx.sampled import Sampled
+from adapters.mlx.sampler import SamplerRow
+from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
+from adapters.mlx.state_restore import GroupSpecs, restore_caches
+from application.ports.compute import DecodeResult, DecodeStart
+from domain.errors import ComputeFailed, InvalidRequest
+from domain.ids import SequenceId
+from domain.model_card import DecodeMode, ModelDescription
+from domain.payload import GroupPayloads
+
+CLEAR_EVERY_STEPS = 256
+"""Decode steps between returns of unused buffers to the system."""
+
+
+class MlxModel:
+    """A LoadedModel; see the port for the contract. Every method on the compute thread only."""
+
+    def __init__(self, network: Any, description: ModelDescription, num_logits: int, specs: GroupSpecs) -> None:
+        """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the
+        pattern of captured state, by group. See `assembly.assemble` for a way to get all of them."""
+        self._network: Any = network
+        self._description = description
+        self._num_logits = num_logits
+        self._specs = specs
+        self._rows: dict[SequenceId, Row] = {}
+        self._num_steps = 0
+        is_eos = np.zeros(num_logits, np.bool_)
+        is_eos[[id for id in description.eos_token_ids if id < num_logits]] = True
+        self._eos_mask = from_numpy(is_eos)
+
+    @property
+    def description(self) -> ModelDescription:
+        return self._description
+
+    def open(self, id: SequenceId) -> None:
+        if id in self._rows:
+            raise RuntimeError(f"sequence {id} is open already")
+        self._rows[id] = Row(id, cache_state.new_caches(self._network))
+
+    def position(self, id: SequenceId) -> int:
+        return self._rows[id].position
+
+    def open_ids(self) -> frozenset[SequenceId]:
+        return frozenset(self._rows)
+
+    def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
+        row = self._rows[id]
+        self._leave_group([row])
+        row.position, row.sampler, row.failure = 0, None, None
+        row.caches = cache_state.new_caches(self._network)
+        if position == 0:
+            return
+        caches = cache_state.new_caches(self._network)
+        try:
+            restore_caches(caches, self._description.layout, self._specs, position, blocks, snapshot)
+        except ComputeFailed:
+            raise
+        except Exception as error:
+            raise ComputeFailed(f"cannot restore the state at position {position}: {error}") from error
+        row.caches, row.position = caches, position
+
+    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
+        row = self._rows[id]
+        if row.group is not None or not token_ids:
+            raise RuntimeError(f"sequence {id} is decoding, or there is nothing to prefill")
+        try:
+            self._check_ids(token_ids)
+            self._forward(token_array(token_ids)[None], row.caches)
+            evaluate(cache_state.live_arrays(row.caches))  # the state only: nobody wants these logits
+        except Exception as error:
+            self.close([id])
+            raise ComputeFailed(f"prefill failed: {error}") from error
+        row.position += len(token_ids)
+        mx.clear_cache()
+
+    def start_decode(self, id: SequenceId, start: DecodeStart) -> None:
+        row = self._rows[id]
+        try:
+            self._check_ids((start.last_token,))
+            row.sampler = SamplerRow(start, self._num_logits)
+        except InvalidRequest as error:
+            self.close([id])
+            raise ComputeFailed(str(error)) from error
+        row.last_token = start.last_token
+
+    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
+        rows = [self._rows[id] for id in ids]
+        self._start_new(rows)
+        results = {row.id: DecodeResult(row.id, error=row.failure) for row in rows if row.failure is not None}
+        self.close(list(results))
+        groups = self._regroup([row for row in rows if row.id not in results])
+        # Queue every group's next step before reading any: the device works while results are handed out.
+        steps = [(tuple(group.rows), group.advance()) for group in groups]
+        for members, sampled in steps:
+            results.update(_read(members, sampled))
+        self.close([id for id, result in results.items() if result.error is not None])
+        self._num_steps += 1
+        if self._num_steps % CLEAR_EVERY_STEPS == 0:
+            mx.clear_cache()
+        return [results[id] for id in ids]
+
+    def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
+        return copy_blocks(self._description.layout, self._held(id), spans)
+
+    def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
+        return copy_snapshot(self._description.layout, self._held(id), block_start)
+
+    def close(self, ids: Sequence[SequenceId]) -> None:
+        rows = [row for id in ids if (row := self._rows.pop(id, None)) is not None]
+        self._leave_group(rows)
+        if rows and not self._rows:
+            mx.clear_cache()
+
+    def release(self) -> None:
+        """Close every sequence and let go of the weights. The model is unusable afterwards."""
+        self.close(list(self._rows))
+        self._network = None
+        mx.clear_cache()
+
+    def _start_new(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.group is None and row.failure is None:
+                if row.sampler is None:
+                    raise RuntimeError(f"sequence {row.id} has not started to decode")
+                DecodeGroup.start(self._forward, self._eos_mask, row)
+
+    def _regroup(self, rows: Sequence[Row]) -> list[DecodeGroup]:
+        """The groups that hold exactly these rows: rows of a group that were not named part from it and wait."""
+        named = {row.id for row in rows}
+        groups = _distinct(rows)
+        for group in groups:
+            unnamed = [row for row in group.rows if row.id not in named]
+            if unnamed:
+                group.split(unnamed)
+        if len(groups) > 1 and self._description.decode_mode is DecodeMode.BATCHED:
+            return join_groups(groups)
+        return groups
+
+    def _leave_group(self, rows: Sequence[Row]) -> None:
+        for group in _distinct([row for row in rows if row.group is not None]):
+            group.remove([row for row in group.rows if row in rows])
+
+    def _held(self, id: SequenceId) -> HeldRow:
+        row = self._rows[id]
+        if row.group is None:
+            return HeldRow(row.caches, 0, row.position)
+        if not row.group.caches:
+            raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
+        return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
+
+    def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
+        return cast(mx.array, self._network(tokens, cache=caches))
+
+    def _check_ids(self, token_ids: Sequence[int]) -> None:
+        """MLX checks no bounds: an id outside the vocabulary reads foreign memory."""
+        if min(token_ids) < 0 or max(token_ids) >= self._description.vocab_size:
+            raise InvalidRequest(f"token ids must be in 0..{self._description.vocab_size - 1}")
+
+
+def _distinct(rows: Sequence[Row]) -> list[DecodeGroup]:
+    return list({id(row.group): row.group for row in rows if row.group is not None}.values())
+
+
+def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResult]:
+    try:
+        tokens, logprobs = sampled.read()
+    except Exception as error:
+        return {row.id: DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in rows}
+    return {row.id: DecodeResult(row.id, tokens[index], logprobs.get(index)) for index, row in enumerate(rows)}
+
+
+__all__ = ("MlxModel",)

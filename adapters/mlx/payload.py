@@ -1,0 +1,122 @@
+"""State on its way out of the cache: evaluated copies in device memory, readable as bytes from any thread.
+
+Tensors of equal dtype and shape are packed into one array along a new leading run of rows, so that a block of a
+forty-layer model is one device buffer and not eighty (Metal bounds the number of buffers, and copying to the host is
+faster in large pieces). A pack is always the result of a copying operation: nothing here shares memory with a cache.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from adapters.mlx.arrays import byte_view
+from domain.payload import TensorSpec
+
+ABSENT = TensorSpec("bool", (0,))
+"""Stands for a slot the model left empty (None), so that restoring leaves it empty too. No real state has rank one."""
+
+_DTYPES: dict[str, mx.Dtype] = {
+    "bool": mx.bool_, "uint8": mx.uint8, "int8": mx.int8, "uint16": mx.uint16, "int16": mx.int16,
+    "float16": mx.float16, "bfloat16": mx.bfloat16, "uint32": mx.uint32, "int32": mx.int32, "float32": mx.float32,
+    "uint64": mx.uint64, "int64": mx.int64, "float64": mx.float64, "complex64": mx.complex64,
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def mlx_dtype(name: str) -> mx.Dtype:
+    """The MLX dtype of a TensorSpec's dtype name. Raises KeyError."""
+    return _DTYPES[name]
+
+
+def dtype_name(dtype: mx.Dtype) -> str:
+    """The TensorSpec name of an MLX dtype."""
+    return _NAMES[dtype]
+
+
+def spec_of(array: mx.array | None) -> TensorSpec:
+    """The spec of a state tensor; ABSENT for None."""
+    return ABSENT if array is None else TensorSpec(dtype_name(array.dtype), tuple(array.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lives: `pack` (None: it has no bytes) and the first of its rows on the pack's leading axis."""
+
+    pack: int | None
+    row: int
+
+
+class DevicePayload:
+    """A StatePayload whose tensors stay where they were computed.
+
+    `packs` are evaluated before the payload leaves the compute thread. `buffers` only reads them through the buffer
+    protocol, which needs no MLX stream and is therefore safe on any thread; on CUDA the first call migrates the pack
+    to managed memory, which is why packs are copies.
+    """
+
+    __slots__ = ("_packs", "_places", "_specs")
+
+    def __init__(self, specs: tuple[TensorSpec, ...], packs: tuple[mx.array, ...], places: tuple[Place, ...]) -> None:
+        self._specs = specs
+        self._packs = packs
+        self._places = places
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return self._specs
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(spec.size_bytes for spec in self._specs)
+
+    @property
+    def packs(self) -> tuple[mx.array, ...]:
+        """The device arrays behind the payload; for evaluation and memory accounting."""
+        return self._packs
+
+    def buffers(self) -> tuple[memoryview, ...]:
+        flat = [byte_view(pack) for pack in self._packs]
+        return tuple(
+            memoryview(b"") if place.pack is None else _rows(flat[place.pack], self._packs[place.pack], place, spec)
+            for spec, place in zip(self._specs, self._places, strict=True)
+        )
+
+    def tensors(self) -> tuple[mx.array | None, ...]:
+        """The tensors on the device, None where a slot was empty. Compute thread only: slicing is an operation."""
+        return tuple(self._tensor(spec, place) for spec, place in zip(self._specs, self._places, strict=True))
+
+    def _tensor(self, spec: TensorSpec, place: Place) -> mx.array | None:
+        if place.pack is None:
+            return None if spec == ABSENT else mx.zeros(spec.shape, mlx_dtype(spec.dtype))
+        return self._packs[place.pack][place.row : place.row + spec.shape[0]]
+
+
+def _rows(flat: memoryview, pack: mx.array, place: Place, spec: TensorSpec) -> memoryview:
+    start = place.row * (len(flat) // pack.shape[0])
+    return flat[start : start + spec.size_bytes]
+
+
+def pack(tensors: Sequence[mx.array | None]) -> DevicePayload:
+    """Copy tensors (rank two or more, usually with one leading row) into packs. Lazy: evaluate `packs` before use."""
+    specs = tuple(spec_of(tensor) for tensor in tensors)
+    members: dict[TensorSpec, list[mx.array]] = {}
+    order: dict[TensorSpec, int] = {}
+    places: list[Place] = []
+    for spec, tensor in zip(specs, tensors, strict=True):
+        if tensor is None or spec.size_bytes == 0:
+            places.append(Place(None, 0))
+            continue
+        rows = members.setdefault(spec, [])
+        places.append(Place(order.setdefault(spec, len(order)), len(rows) * spec.shape[0]))
+        rows.append(tensor)
+    packs = tuple(_copy(members[spec]) for spec in order)
+    return DevicePayload(specs, packs, tuple(places))
+
+
+def _copy(tensors: list[mx.array]) -> mx.array:
+    """Concatenate into fresh memory. A lone tensor gets an empty companion: concatenating one array returns it."""
+    return mx.concatenate(tensors if len(tensors) > 1 else [tensors[0], tensors[0][:0]], axis=0)
+
+
+__all__ = ("ABSENT", "DevicePayload", "dtype_name", "mlx_dtype", "pack", "spec_of")

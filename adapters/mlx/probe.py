@@ -1,0 +1,111 @@
+"""What a model's code does, found by running it on a few toy tokens at load.
+
+Three questions: does prefill work on this device at all; what do captured states look like; and does decoding two
+sequences of different length in one batch give the same logits as decoding each alone? Some families answer the
+last one wrongly or not at all, and are then decoded one sequence at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import mlx.core as mx
+
+from adapters.mlx import cache_state
+from adapters.mlx.arrays import evaluate, token_array
+from adapters.mlx.cache_state import Caches
+from adapters.mlx.state_copy import HeldRow, copy_snapshot
+from adapters.mlx.state_restore import GroupSpecs
+from domain.errors import ModelLoadFailed
+from domain.model_card import DecodeMode
+from domain.state_layout import StateLayout
+
+WRONG_WHEN_BATCHED = {
+    "minimax_m3_vl": "its sparse attention blocks move with the padding of a batch once a prompt is long enough",
+}
+"""Families whose error a short probe cannot show, by model type."""
+
+_SHORT, _LONG, _STEPS = 3, 11, 4
+_TOLERANCE = {mx.float32: 0.02}
+_HALF_TOLERANCE = 0.3
+"""Largest accepted difference, as a share of the logits' standard deviation. Wrong families miss it by their whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """`num_logits`: width of the output. `specs`: captured state by group. `decode_note`: why decode is SINGLE."""
+
+    layout: StateLayout
+    num_logits: int
+    specs: GroupSpecs
+    decode_mode: DecodeMode
+    decode_note: str = ""
+
+
+def probe(network: Any, model_type: str, vocab_size: int | None) -> Probe:
+    """Run the probes. Raises ModelLoadFailed when the model cannot compute here. Leaves nothing behind."""
+    layout = cache_state.layout_of(cache_state.new_caches(network))
+    try:
+        caches, logits = _prefill(network, _toy_tokens(_LONG, vocab_size))
+    except Exception as error:
+        raise ModelLoadFailed(f"the model's first forward pass failed on this device: {error}") from error
+    if not mx.all(mx.isfinite(logits)).item():
+        raise ModelLoadFailed(f"the model computes infinities or NaN in {_short_name(logits)}: try another --dtype")
+    specs: GroupSpecs = {}
+    if layout.is_reusable:
+        snapshot = copy_snapshot(layout, HeldRow(caches, 0, _LONG), 0)
+        specs = {int(index): payload.specs for index, payload in snapshot.items()}
+    note = WRONG_WHEN_BATCHED.get(model_type) or _why_single(network, vocab_size)
+    mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
+    return Probe(layout, logits.shape[-1], specs, mode, note)
+
+
+def _toy_tokens(count: int, vocab_size: int | None) -> list[int]:
+    return [(17 * index + 5) % min(vocab_size or 100, 100) for index in range(count)]
+
+
+def _prefill(network: Any, tokens: Sequence[int]) -> tuple[Caches, mx.array]:
+    caches = cache_state.new_caches(network)
+    logits = network(token_array(tokens)[None], cache=caches)[:, -1]
+    evaluate([logits, *cache_state.live_arrays(caches)])
+    return caches, logits
+
+
+def _why_single(network: Any, vocab_size: int | None) -> str:
+    """Empty when batched decode agrees with single decode; otherwise the reason, for people."""
+    classes = cache_state.unbatchable(cache_state.new_caches(network))
+    if classes:
+        return f"mlx-lm cannot batch {classes}"
+    try:
+        difference, dtype = _batch_error(network, vocab_size)
+    except Exception as error:
+        return f"batched decode raises {type(error).__name__}: {str(error)[:200]}"
+    if not difference <= _TOLERANCE.get(dtype, _HALF_TOLERANCE):
+        return f"batched decode differs from single decode by {difference:.2g} standard deviations of the logits"
+    return ""
+
+
+def _batch_error(network: Any, vocab_size: int | None) -> tuple[float, mx.Dtype]:
+    """Largest difference of logits over a few steps, as a share of their standard deviation, and the logits' dtype."""
+    prompts = [_toy_tokens(_SHORT, vocab_size), _toy_tokens(_LONG, vocab_size)]
+    alone = [_prefill(network, prompt)[0] for prompt in prompts]
+    batch = cache_state.merge([_prefill(network, prompt)[0] for prompt in prompts])
+    worst, dtype = 0.0, mx.float32
+    for token in _toy_tokens(_STEPS, vocab_size):
+        inputs = mx.array([[token], [token]], dtype=mx.uint32)
+        expected = mx.concatenate([network(inputs[:1], cache=caches)[:, -1] for caches in alone])
+        found = network(inputs, cache=batch)[:, -1]
+        dtype = found.dtype
+        expected, found = expected.astype(mx.float32), found.astype(mx.float32)
+        difference = mx.max(mx.abs(found - expected)) / mx.maximum(mx.std(expected), 1e-6)
+        worst = max(worst, cast(float, difference.item()))
+        if worst != worst:
+            return worst, dtype
+    return worst, dtype
+
+
+def _short_name(array: mx.array) -> str:
+    return str(array.dtype).removeprefix("mlx.core.")
+
+
+__all__ = ("WRONG_WHEN_BATCHED", "Probe", "probe")

@@ -1,0 +1,189 @@
+"""Restore: plain caches at a position, rebuilt from captured payloads.
+
+Token groups are put together from the end: the snapshot's slice, then blocks backwards, until the whole prefix (ALL)
+or what the window reaches (TRAILING) is covered. Every piece is checked against the shapes the model itself produced
+at load, because MLX would compute nonsense from a wrong one. Device payloads are joined on the device; host bytes are
+joined in host memory first, so that each tensor crosses once.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.mlx import cache_state
+from adapters.mlx.arrays import evaluate, from_numpy
+from adapters.mlx.cache_state import Caches, Tensors
+from adapters.mlx.payload import ABSENT, DevicePayload, mlx_dtype
+from domain.errors import ComputeFailed
+from domain.payload import GroupPayloads, StatePayload, TensorSpec
+from domain.state_layout import HitPolicy, StateGroup, StateLayout
+
+GroupSpecs = dict[int, tuple[TensorSpec, ...]]
+"""By group index: the specs of a short capture, the pattern that every payload of the group must follow."""
+
+_TOKEN_AXIS = -2
+
+
+def restore_caches(
+    caches: Caches,
+    layout: StateLayout,
+    expected: GroupSpecs,
+    position: int,
+    blocks: Sequence[GroupPayloads],
+    snapshot: GroupPayloads,
+) -> None:
+    """Fill fresh plain `caches` so that they stand at `position`, and evaluate. Raises ComputeFailed on a misfit."""
+    for group in layout.groups:
+        if group.policy is HitPolicy.SNAPSHOT:
+            tensors: Sequence[mx.array | None] = _recurrent(group, expected, position, snapshot)
+        else:
+            pieces = [block.get(group.index) for block in blocks]
+            tensors = _tokens(group, caches, expected, position, pieces, snapshot.get(group.index))
+        _fill_group(caches, group, tensors, position)
+    evaluate(cache_state.live_arrays(caches))
+
+
+def _fill_group(caches: Caches, group: StateGroup, tensors: Sequence[mx.array | None], position: int) -> None:
+    at = 0
+    for path in group.leaves:
+        cache = cache_state.leaf(caches, path)
+        count = cache_state.num_tensors(cache)
+        cache_state.fill(cache, tuple(tensors[at : at + count]), position)
+        at += count
+
+
+def _recurrent(group: StateGroup, expected: GroupSpecs, position: int, snapshot: GroupPayloads) -> Tensors:
+    payload = snapshot.get(group.index)
+    if payload is None:
+        raise ComputeFailed(f"no snapshot of state group {group.index} at position {position}")
+    _check(group, expected, payload)
+    if isinstance(payload, DevicePayload):
+        return payload.tensors()
+    return tuple(
+        None if spec == ABSENT else _to_device(_host_array(spec, data), spec)
+        for spec, data in zip(payload.specs, payload.buffers(), strict=True)
+    )
+
+
+def _tokens(
+    group: StateGroup,
+    caches: Caches,
+    expected: GroupSpecs,
+    position: int,
+    blocks: Sequence[StatePayload | None],
+    snapshot: StatePayload | None,
+) -> list[mx.array | None]:
+    needed = _needed_tokens(group, caches, position)
+    used: list[StatePayload] = []
+    covered = [0] * len(needed)
+    tail = [] if snapshot is None else [snapshot]  # none where the position is the end of a block
+    for piece in (*tail, *reversed(blocks)):
+        if piece is None or all(have >= want for have, want in zip(covered, needed, strict=True)):
+            break
+        _check(group, expected, piece)
+        used.append(piece)
+        covered = [
+            have + (want if spec == ABSENT else spec.shape[_TOKEN_AXIS])
+            for have, want, spec in zip(covered, needed, piece.specs, strict=True)
+        ]
+    exact = group.policy is HitPolicy.ALL
+    if any(have < want or (exact and have != want) for have, want in zip(covered, needed, strict=True) if want):
+        raise ComputeFailed(f"state group {group.index} covers {min(covered)} tokens of the {max(needed)} needed")
+    used.reverse()
+    columns = _Columns(used)
+    return [columns.join(index, want) for index, want in enumerate(needed)]
+
+
+def _needed_tokens(group: StateGroup, caches: Caches, position: int) -> list[int]:
+    """Trailing tokens each of the group's tensors needs."""
+    needed: list[int] = []
+    for path in group.leaves:
+        cache = cache_state.leaf(caches, path)
+        reach = cache_state.trailing_reach(cache)
+        tokens = position if reach is None else min(position, reach)
+        needed += [tokens] * cache_state.num_tensors(cache)
+    return needed
+
+
+class _Columns:
+    """The pieces of one group side by side: column `i` is tensor `i` of every piece, oldest first."""
+
+    def __init__(self, pieces: Sequence[StatePayload]) -> None:
+        self._specs = [piece.specs for piece in pieces]
+        self._device = [piece.tensors() if isinstance(piece, DevicePayload) else None for piece in pieces]
+        self._host = [None if isinstance(piece, DevicePayload) else piece.buffers() for piece in pieces]
+
+    def join(self, index: int, num_tokens: int) -> mx.array | None:
+        """The column's last `num_tokens` tokens in one fresh array; None where the model left it empty."""
+        parts: list[mx.array] = []
+        run: list[NDArray[Any]] = []
+        for specs, device, host in zip(self._specs, self._device, self._host, strict=True):
+            spec = specs[index]
+            if spec == ABSENT:
+                return None
+            if host is not None:
+                run.append(_host_array(spec, host[index]))
+                continue
+            parts += _flush(run, spec)
+            assert device is not None
+            tensor = device[index]
+            assert tensor is not None
+            parts.append(tensor)
+        if not self._specs:
+            return None
+        parts += _flush(run, self._specs[-1][index])
+        return _last_tokens(parts, num_tokens)
+
+
+def _last_tokens(parts: list[mx.array], num_tokens: int) -> mx.array:
+    """The last `num_tokens` tokens of consecutive parts, copied: a slice would keep its whole pack alive."""
+    surplus = sum(part.shape[_TOKEN_AXIS] for part in parts) - num_tokens
+    while surplus >= parts[0].shape[_TOKEN_AXIS] > 0:
+        surplus -= parts.pop(0).shape[_TOKEN_AXIS]
+    parts[0] = parts[0][..., surplus:, :]
+    return mx.concatenate([*parts, parts[0][..., :0, :]], axis=_TOKEN_AXIS)
+
+
+def _flush(run: list[NDArray[Any]], spec: TensorSpec) -> list[mx.array]:
+    """Move consecutive host pieces to the device as one tensor and empty the run."""
+    if not run:
+        return []
+    joined = run[0] if len(run) == 1 else np.concatenate(run, axis=_TOKEN_AXIS)
+    run.clear()
+    return [_to_device(joined, spec)]
+
+
+def _host_array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
+    dtype = "uint16" if spec.dtype == "bfloat16" else spec.dtype
+    return np.frombuffer(data, dtype=dtype).reshape(spec.shape)
+
+
+def _to_device(array: NDArray[Any], spec: TensorSpec) -> mx.array:
+    moved = from_numpy(array)
+    return moved.view(mlx_dtype(spec.dtype)) if spec.dtype == "bfloat16" else moved
+
+
+def _check(group: StateGroup, expected: GroupSpecs, payload: StatePayload) -> None:
+    pattern = expected[group.index]
+    if len(payload.specs) != len(pattern):
+        raise ComputeFailed(f"state group {group.index} has {len(payload.specs)} tensors, expected {len(pattern)}")
+    is_sliced = group.policy is not HitPolicy.SNAPSHOT
+    for spec, want in zip(payload.specs, pattern, strict=True):
+        if not _fits(spec, want, is_sliced):
+            raise ComputeFailed(f"state group {group.index} holds {spec}, which does not fit {want}")
+
+
+def _fits(spec: TensorSpec, want: TensorSpec, is_sliced: bool) -> bool:
+    if not is_sliced:  # a recurrent state may grow, or fill a slot later
+        return ABSENT in (spec, want) or (spec.dtype == want.dtype and len(spec.shape) == len(want.shape))
+    return spec.dtype == want.dtype and _without_tokens(spec) == _without_tokens(want)
+
+
+def _without_tokens(spec: TensorSpec) -> tuple[int, ...]:
+    return spec.shape[:_TOKEN_AXIS] + spec.shape[_TOKEN_AXIS + 1 :] if len(spec.shape) > 1 else spec.shape
+
+
+__all__ = ("GroupSpecs", "restore_caches")

@@ -1,0 +1,105 @@
+"""A model's identity by content: a fast hash over its weights and the files that decide how they are used.
+
+Two fine-tunes share every header and size, so nothing less than the bytes will do. Each file's hash is remembered by
+(path, size, modification time) in a small JSON file, so that a model is read for hashing once in its life.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import xxhash
+
+_CHUNK_BYTES = 8 * 2**20
+_MEMORY_NAME = "weights-digests.json"
+_MAX_REMEMBERED = 4096
+_CONFIG_NAMES = ("config.json", "hf_quant_config.json")
+
+
+def digest_folder(folder: Path, memory_dir: Path | None) -> bytes:
+    """16 bytes (XXH3-128) over the names and contents of the weight and configuration files. Raises OSError.
+
+    `memory_dir`: where hashes are remembered; None to compute them anew. Trouble with the memory is not an error.
+    """
+    memory = _Memory(None if memory_dir is None else memory_dir / _MEMORY_NAME)
+    total = xxhash.xxh3_128()
+    for path in _files(folder):
+        total.update(path.name.encode() + b"\0" + memory.digest(path))
+    memory.save()
+    return total.digest()
+
+
+def _files(folder: Path) -> list[Path]:
+    configs = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
+    return sorted(configs) + sorted(folder.glob("model*.safetensors"))
+
+
+def _digest_file(path: Path) -> bytes:
+    hasher = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            hasher.update(buffer[:count])
+    return hasher.digest()
+
+
+class _Memory:
+    """Remembered hashes: path to [size, mtime_ns, hex digest], the most recently added last."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._entries: dict[str, list[int | str]] = {} if path is None else _load(path)
+        self._is_changed = False
+
+    def digest(self, path: Path) -> bytes:
+        real = path.resolve()
+        stat = real.stat()
+        stamp = [stat.st_size, stat.st_mtime_ns]
+        known = self._entries.get(str(real))
+        if known is not None and known[:2] == stamp:
+            return bytes.fromhex(str(known[2]))
+        digest = _digest_file(real)
+        self._entries.pop(str(real), None)
+        self._entries[str(real)] = [*stamp, digest.hex()]
+        self._is_changed = True
+        return digest
+
+    def save(self) -> None:
+        if self._path is None or not self._is_changed:
+            return
+        kept = dict(list(self._entries.items())[-_MAX_REMEMBERED:])
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
+                json.dump(kept, file)
+            os.replace(file.name, self._path)
+        except OSError:  # a read-only directory costs time at the next start, nothing else
+            return
+
+
+def _load(path: Path) -> dict[str, list[int | str]]:
+    try:
+        found = json.loads(path.read_text())
+        entries = cast(dict[str, list[int | str]], found) if isinstance(found, dict) else {}
+        return {key: value for key, value in entries.items() if _is_entry(value)}
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_entry(value: object) -> bool:
+    if not isinstance(value, list) or len(cast(list[object], value)) != 3:
+        return False
+    size, stamp, digest = cast(list[object], value)
+    return isinstance(size, int) and isinstance(stamp, int) and isinstance(digest, str) and _is_hex(digest)
+
+
+def _is_hex(text: str) -> bool:
+    try:
+        return len(bytes.fromhex(text)) == 16
+    except ValueError:
+        return False
+
+
+__all__ = ("digest_folder",)
