@@ -50,7 +50,7 @@ class _Slots:
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """What one cache class is. `slots`: given the token count. `surplus`: tokens of a full window that resuming spares."""
+    """What one cache class is. `surplus`: tokens of a full window that resuming does not need."""
 
     kind: StateKind
     tensors: Callable[[Any], Tensors]
