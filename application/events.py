@@ -148,6 +148,56 @@ class StoreFault:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixMatched:
+    """A lookup's outcome: tokens reused by tier, and why no more (a StopReason value). `num_known`: tokens whose
+    blocks are in some tier."""
+
+    id: RequestId
+    num_prompt: int
+    num_hot: int
+    num_store: int
+    num_known: int
+    reason: str
+    started_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixAwaited:
+    """The request waits for `owner`, which is computing the first `num_shared` tokens of its prompt."""
+
+    id: RequestId
+    owner: RequestId
+    num_shared: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestored:
+    """A sequence was put at `position` from `size_bytes` of stored state. From `started_ns` on it was fetched, from
+    `fetched_ns` on it took the compute thread."""
+
+    id: RequestId
+    position: int
+    size_bytes: int
+    started_ns: int
+    fetched_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateCaptured:
+    """State copied out of a sequence on the compute thread."""
+
+    id: RequestId
+    num_blocks: int
+    num_snapshots: int
+    size_bytes: int
+    started_ns: int
+    at_ns: int
+
+
 Event: TypeAlias = (
     RequestQueued
     | RequestAdmitted
@@ -164,6 +214,10 @@ Event: TypeAlias = (
     | RecordsDropped
     | RecordsEvicted
     | StoreFault
+    | PrefixMatched
+    | PrefixAwaited
+    | StateRestored
+    | StateCaptured
 )
 
 __all__ = (
@@ -174,6 +228,8 @@ __all__ = (
     "ModelLoaded",
     "ModelUnloaded",
     "PrefillChunkComputed",
+    "PrefixAwaited",
+    "PrefixMatched",
     "RecordsDropped",
     "RecordsEvicted",
     "RecordsPersisted",
@@ -181,6 +237,8 @@ __all__ = (
     "RequestEnded",
     "RequestQueued",
     "RequestRefused",
+    "StateCaptured",
+    "StateRestored",
     "StepCompleted",
     "StoreFault",
 )

@@ -39,6 +39,16 @@ class ReuseRules:
     def needs_snapshots(self) -> bool:
         return any(group.policy is HitPolicy.SNAPSHOT for group in self.groups)
 
+    @property
+    def sliced_groups(self) -> frozenset[GroupIndex]:
+        """The groups that blocks hold."""
+        return frozenset(group.index for group in self.groups if group.policy is not HitPolicy.SNAPSHOT)
+
+    def snapshot_groups(self, num_partial: int) -> frozenset[GroupIndex]:
+        """The groups that a snapshot `num_partial` tokens after a block's end holds."""
+        recurrent = frozenset(group.index for group in self.groups) - self.sliced_groups
+        return recurrent | self.sliced_groups if num_partial else recurrent
+
     def needed_groups(self, position: int, index: int) -> frozenset[GroupIndex]:
         """The groups whose state in block `index` is needed to resume at `position` (block ends at or before it)."""
         block_end = (index + 1) * self.block_size

@@ -21,6 +21,9 @@ MAX_TURNS = 2
 MIN_GAP = 32
 """A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped: each stop costs a small chunk."""
 
+END_GAP = 16
+"""With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
+
 PER_DISTANCE = 2
 """Snapshots kept for each doubling of the distance to the end of a chain, besides the protected ones."""
 
@@ -50,6 +53,18 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     if not rules.needs_snapshots:
         wanted = {position for position in wanted if position % rules.block_size}
     return tuple(sorted(position for position in wanted if start < position <= end))
+
+
+def is_end_worthwhile(position: int, last_snapshot: int, rules: SnapshotRules) -> bool:
+    """Whether to take a snapshot where a sequence ends (its answer is complete, or it was cancelled).
+
+    `last_snapshot`: the nearest position before at which it can be resumed anyway.
+    """
+    if rules.is_exact and position % rules.grid:
+        return False
+    if not rules.needs_snapshots:
+        return position > last_snapshot and position % rules.block_size != 0
+    return position >= last_snapshot + END_GAP
 
 
 def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
@@ -94,4 +109,14 @@ def thin_snapshots(
     return tuple(sorted(dropped))
 
 
-__all__ = ("MAX_TURNS", "MIN_GAP", "PER_DISTANCE", "SnapshotRules", "lattice", "plan_snapshots", "thin_snapshots")
+__all__ = (
+    "END_GAP",
+    "MAX_TURNS",
+    "MIN_GAP",
+    "PER_DISTANCE",
+    "SnapshotRules",
+    "is_end_worthwhile",
+    "lattice",
+    "plan_snapshots",
+    "thin_snapshots",
+)

@@ -1,0 +1,121 @@
+"""Hot tier and store as one place to look prefixes up in, and to offer records to. Looking up is index reads only."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from application.ports.block_store import BlockStore, Presence
+from application.services.hot_tier import HotTier
+from application.services.seen_blocks import SeenBlocks
+from domain.hashing import BlockChain
+from domain.prefix import PrefixMatch, ReuseRules, find_prefix, match_snapshots
+from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
+
+T = TypeVar("T")
+
+
+class RecordWriter(Protocol):
+    """What stands in front of the store: takes records for storing, from any thread, without blocking."""
+
+    def offer(self, records: Sequence[Record]) -> bool:
+        """Queue records, or refuse them all: then nothing that hangs on them should be offered either."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Where to resume, and what is where.
+
+    `known[i]`: full block i of the prompt is in some tier. `unpersisted`: blocks that are in the hot tier only although
+    there is a store. `snapshots`: all usable ones, by position.
+    """
+
+    match: PrefixMatch
+    known: tuple[bool, ...]
+    unpersisted: frozenset[int]
+    snapshots: dict[int, SnapshotKey]
+
+
+class PrefixTiers:
+    """Any thread. `store` and `writer` are both None when nothing is persisted."""
+
+    def __init__(self, hot: HotTier, store: BlockStore | None, writer: RecordWriter | None, workers: Executor) -> None:
+        self.hot = hot
+        self.store = store
+        self.seen = SeenBlocks()
+        self._writer = writer
+        self._workers = workers
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        """Before the first record of a namespace is offered."""
+        if self.store is not None:
+            self.store.open_namespace(info)
+
+    def look_up(
+        self,
+        prompt_ids: Sequence[int],
+        chain: BlockChain,
+        rules: ReuseRules,
+        absent: frozenset[RecordKey] = frozenset(),
+    ) -> Lookup:
+        """How far the prompt can be restored, leaving `absent` records out of account."""
+        keys = [BlockKey(chain.namespace, hash) for hash in chain.hashes[: len(prompt_ids) // rules.block_size]]
+        held = self.hot.held(keys)
+        stored = self.store.lookup(keys) if self.store is not None and keys else [Presence.MISS] * len(keys)
+        known = tuple(
+            key not in absent and (groups is not None or presence is Presence.HIT)
+            for key, groups, presence in zip(keys, held, stored, strict=True)
+        )
+        snapshots = self._snapshots(prompt_ids, chain, rules, known)
+        snapshots = {position: key for position, key in snapshots.items() if key not in absent}
+        evicted = [index for index, key in enumerate(keys) if not known[index] and key.hash in self.seen]
+        match = find_prefix(len(prompt_ids), chain, known, snapshots, rules, evicted)
+        unpersisted = [
+            index for index, presence in enumerate(stored) if presence is Presence.MISS and held[index] is not None
+        ]
+        return Lookup(match, known, frozenset(unpersisted if self.store is not None else ()), snapshots)
+
+    def offer(self, records: Sequence[Record], *, persist: bool = True) -> bool:
+        """Put records into the hot tier and hand them on for storing. False when they will not be stored."""
+        self.hot.put(records)
+        self.seen.note(record.key.hash for record in records if isinstance(record.key, BlockKey))
+        return persist and self._writer is not None and self._writer.offer(records)
+
+    def discard(self, keys: Sequence[RecordKey]) -> None:
+        """Let records go, with all that hangs on them in the store; a worker does that."""
+        self.hot.remove(keys)
+        if self.store is not None and keys:
+            self.in_worker(self.store.delete, keys)
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        """Note a use in the store, from a worker. The hot tier notes its own."""
+        if self.store is not None and keys:
+            self.in_worker(self.store.touch, keys)
+
+    def in_worker(self, work: Callable[..., T], *arguments: object) -> "Future[T]":
+        """Run blocking work off the calling thread. After shutdown the future holds an error instead."""
+        try:
+            return self._workers.submit(work, *arguments)
+        except RuntimeError as error:
+            refused: Future[T] = Future()
+            refused.set_exception(error)
+            return refused
+
+    def _snapshots(
+        self, prompt_ids: Sequence[int], chain: BlockChain, rules: ReuseRules, known: Sequence[bool]
+    ) -> dict[int, SnapshotKey]:
+        """Usable snapshots. Without recurrent layers only those after the last known block can matter."""
+        num_run = next((index for index, is_known in enumerate(known) if not is_known), len(known))
+        first = 0 if rules.needs_snapshots else num_run
+        parents = [chain.parent(index) for index in range(first, num_run + 1)]
+        hot = self.hot.snapshots(chain.namespace, parents)
+        stored: Sequence[Sequence[SnapshotKey]] = [()] * len(parents)
+        if self.store is not None:
+            stored = self.store.snapshots(chain.namespace, parents)
+        candidates: list[list[SnapshotKey]] = [[] for _ in range(first)]
+        candidates += [[*here, *there] for here, there in zip(hot, stored, strict=True)]
+        return match_snapshots(prompt_ids, chain, candidates)
+
+
+__all__ = ("Lookup", "PrefixTiers", "RecordWriter")
