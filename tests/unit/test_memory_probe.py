@@ -1,0 +1,66 @@
+"""Memory readings from made-up machines and containers."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapters.system.memory_probe import SystemMemory
+
+GIB = 2**30
+pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="reads /proc")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> SystemMemory:
+    """16 GiB, 8 of them available, no container."""
+    write(tmp_path / "proc/meminfo", f"MemTotal: {16 * 2**20} kB\nMemAvailable: {8 * 2**20} kB\nHugePages_Total: 0\n")
+    return SystemMemory(tmp_path / "proc", tmp_path / "cgroup")
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_machine_without_container(machine: SystemMemory):
+    reading = machine.read()
+    assert (reading.total_bytes, reading.available_bytes) == (16 * GIB, 8 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("membership", "folder", "limit", "usage", "stat"),
+    [
+        ("0::/kube/pod\n", "cgroup/kube", "memory.max", "memory.current", "inactive_file"),
+        ("9:name=systemd:/\n4:memory:/job\n", "cgroup/memory/job", "memory.limit_in_bytes", "memory.usage_in_bytes",
+         "total_inactive_file"),
+    ],
+    ids=["version 2, a parent's limit", "version 1"],
+)  # fmt: skip
+def test_container_limit_counts(
+    machine: SystemMemory, tmp_path: Path, membership: str, folder: str, limit: str, usage: str, stat: str
+):
+    write(tmp_path / "proc/self/cgroup", membership)
+    write(tmp_path / folder / limit, str(4 * GIB))
+    write(tmp_path / folder / usage, str(3 * GIB))
+    write(tmp_path / folder / "memory.stat", f"anon 5\n{stat} {GIB}\n")
+    reading = machine.read()
+    assert (reading.total_bytes, reading.available_bytes) == (4 * GIB, 2 * GIB)
+
+
+@pytest.mark.parametrize("limit", ["max\n", str(2**63 - 4096), str(64 * GIB)])
+def test_limit_that_limits_nothing_is_ignored(machine: SystemMemory, tmp_path: Path, limit: str):
+    write(tmp_path / "proc/self/cgroup", "0::/\n")
+    write(tmp_path / "cgroup/memory.max", limit)
+    assert machine.read().total_bytes == 16 * GIB
+
+
+def test_unreadable_is_zero(tmp_path: Path):
+    reading = SystemMemory(tmp_path, tmp_path).read()
+    assert (reading.total_bytes, reading.available_bytes, reading.resident_bytes) == (0, 0, 0)
+
+
+def test_this_machine():
+    reading = SystemMemory().read()
+    assert 0 < reading.resident_bytes < reading.total_bytes
+    assert 0 < reading.available_bytes <= reading.total_bytes
