@@ -1,6 +1,7 @@
 """Everything that can be set, as frozen values with checked ranges. Reading them in is an adapter's work."""
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 from domain.byte_size import ByteSize
 from domain.errors import InvalidRequest
@@ -11,6 +12,14 @@ def _require(condition: bool, param: str, message: str) -> None:
         raise InvalidRequest(f"{param} {message}", param=param)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on `host`. A name other than localhost may lead anywhere."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The HTTP side. A non-loopback `host` needs an `api_key`."""
@@ -19,13 +28,22 @@ class ServerSettings:
     port: int = 8000
     api_key: str | None = None
     log_level: str = "info"
+    log_format: str = "plain"
     keepalive_s: float = 15.0
     max_body: ByteSize = ByteSize(num_bytes=64 * 2**20)
 
     def __post_init__(self) -> None:
         _require(0 <= self.port < 65_536, "server.port", "must be in 0..65535")
-        _require(self.log_level in {"debug", "info", "warning", "error"}, "server.log_level", "is not a level")
+        _require(self.log_level in {"debug", "info", "warning", "error"}, "server.log_level", "must be debug, info, warning or error")
+        _require(self.log_format in {"plain", "json"}, "server.log_format", "must be plain or json")
         _require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
+        _require(self.api_key != "", "server.api_key", "must not be empty")
+        _require(
+            self.api_key is not None or is_loopback(self.host),
+            "server.host",
+            f"{self.host} can be reached from other machines and needs server.api_key;"
+            " without one keep to 127.0.0.1, ::1 or localhost",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,4 +137,5 @@ __all__ = (
     "Settings",
     "StoreSettings",
     "TelemetrySettings",
+    "is_loopback",
 )
