@@ -1,0 +1,234 @@
+"""Metrics driven through events by hand; `GET /metrics`' text; and that what documents them names nothing else."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
+
+from adapters.fake.clock import FakeClock
+from adapters.otel.catalogue import CATALOGUE, REQUEST_DURATION, TIME_TO_FIRST_TOKEN, MetricKind
+from adapters.otel.metrics import MetricEvents
+from adapters.otel.setup import build_telemetry
+from application.events import (
+    Event,
+    FaultObserved,
+    ModelLoaded,
+    ModelUnloaded,
+    RecordsDropped,
+    RecordsEvicted,
+    RecordsPersisted,
+    RequestRefused,
+    StepCompleted,
+    StoreFault,
+)
+from application.settings import TelemetrySettings
+from domain.ids import ModelId
+from tests.support.event_script import Script, at, text_script
+from tests.support.otel import MetricRecorder, clear_otel_variables
+
+ROOT = Path(__file__).parents[2]
+MODEL = ("gen_ai.response.model", "demo")
+REQUEST = (
+    ("gen_ai.operation.name", "chat"),
+    ("gen_ai.provider.name", "cairn"),
+    ("gen_ai.request.model", "alias"),
+    MODEL,
+)
+
+EVERYTHING: list[Event] = [
+    ModelLoaded(ModelId("demo"), 2_000_000_000, 44_000_000, "batched", "", at(-5)),
+    *Script("finished").finished(),
+    *text_script().finished(),
+    Script("failed").queued(),
+    Script("failed").admitted(),
+    Script("failed").failed(1.5),
+    RequestRefused(ModelId("demo"), "queue_full", at(0)),
+    StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
+    FaultObserved("engine.sequence", "no", at(0)),
+    RecordsPersisted(4, 1_000_000, 250_000, at(0), at(0.01)),
+    RecordsDropped(2, 500_000, "queue_full", at(0)),
+    RecordsEvicted(3, at(0)),
+    StoreFault("corrupt", "bad checksum", at(0)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_otel_variables(monkeypatch)
+
+
+class Board:
+    """A sink and short ways to read what it counted."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._recorder = MetricRecorder()
+        self._sink = MetricEvents(self._recorder.provider.get_meter("test"), lambda: {"RequestQueued": 2})
+        self.emit(events)
+
+    def emit(self, events: list[Event]) -> None:
+        for event in events:
+            self._sink.emit(event)
+        assert self._sink.failures() == {}
+
+    def names(self) -> set[str]:
+        return set(self._recorder.points())
+
+    def value(self, name: str, *attributes: tuple[str, object]) -> float | None:
+        point = self._recorder.points().get(name, {}).get(frozenset(attributes))
+        assert point is None or isinstance(point, NumberDataPoint)
+        return None if point is None else point.value
+
+    def histogram(self, name: str, *attributes: tuple[str, object]) -> HistogramDataPoint:
+        point = self._recorder.points()[name][frozenset(attributes)]
+        assert isinstance(point, HistogramDataPoint)
+        return point
+
+    def attributes(self, name: str) -> set[str]:
+        return {key for point in self._recorder.points()[name] for key, _ in point}
+
+
+def test_every_metric_of_the_catalogue_is_fed_with_the_attributes_it_names() -> None:
+    board = Board(EVERYTHING)
+    assert board.names() == {spec.name for spec in CATALOGUE}
+    for spec in CATALOGUE:
+        assert board.attributes(spec.name) == set(spec.attributes), spec.name
+
+
+def test_latencies_of_a_finished_request() -> None:
+    board = Board(Script().finished())
+    expected = {
+        "gen_ai.server.request.duration": 4.25,
+        "gen_ai.server.time_to_first_token": 2.25,
+        "gen_ai.server.time_per_output_token": 2.0 / 8,
+    }
+    for name, seconds in expected.items():
+        point = board.histogram(name, *REQUEST)
+        assert (point.count, point.sum) == (1, pytest.approx(seconds))
+    for name, seconds in {"cairn.queue.time": 1.0, "cairn.prefill.time": 1.0, "cairn.decode.time": 2.25}.items():
+        assert board.histogram(name, MODEL).sum == pytest.approx(seconds)
+
+
+def test_buckets_are_those_of_the_conventions_extended_for_long_prefills() -> None:
+    board = Board(Script().finished())
+    duration = board.histogram(REQUEST_DURATION.name, *REQUEST)
+    assert tuple(duration.explicit_bounds) == (
+        *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+    )
+    assert duration.bucket_counts[9] == 1
+    assert tuple(board.histogram(TIME_TO_FIRST_TOKEN.name, *REQUEST).explicit_bounds)[-6:] == (
+        *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+    )
+
+
+def test_failures_carry_their_type_and_no_time_per_token() -> None:
+    script = Script()
+    board = Board([*script.prefilled(), script.first_token(), script.failed(3.0, num_output=5)])
+    error = ("error.type", "compute_failed")
+    assert board.histogram("gen_ai.server.request.duration", *REQUEST, error).sum == pytest.approx(3.0)
+    assert board.value("cairn.requests.ended", MODEL, ("cairn.reason", "error"), error) == 1
+    assert "gen_ai.server.time_per_output_token" not in board.names()
+    assert board.value("cairn.output.tokens", MODEL) == 5
+
+
+def test_prompt_tokens_count_as_computed_when_they_are() -> None:
+    script = Script()
+    board = Board(script.prefilled()[:3])
+    assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "computed")) == 512
+    board.emit([*script.prefilled()[3:], script.first_token(), script.ended()])
+    assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "computed")) == 1025
+    assert board.value("cairn.output.tokens", MODEL) == 9
+
+
+def test_gauges_follow_requests_through_their_stages() -> None:
+    first, second = Script("a"), Script("b")
+    board = Board([first.queued(), second.queued()])
+
+    def gauges() -> tuple[float | None, float | None]:
+        return board.value("cairn.requests.waiting", MODEL), board.value("cairn.requests.running", MODEL)
+
+    assert gauges() == (2, 0)
+    board.emit([first.admitted()])
+    assert gauges() == (1, 1)
+    board.emit(first.prefilled()[2:])
+    assert gauges() == (1, 1)
+    board.emit([second.ended("cancelled"), first.ended()])
+    assert gauges() == (0, 0)
+
+
+def test_models_come_and_go() -> None:
+    board = Board(EVERYTHING[:1])
+    assert (board.value("cairn.models.loaded"), board.value("cairn.model.weights", MODEL)) == (1, 44_000_000)
+    board.emit([ModelUnloaded(ModelId("demo"), at(9))])
+    assert (board.value("cairn.models.loaded"), board.value("cairn.model.weights", MODEL)) == (0, None)
+
+
+def test_names_that_clients_invent_do_not_become_attributes() -> None:
+    board = Board([RequestRefused(ModelId(f"invented-{n}"), "model_not_found", at(0)) for n in range(50)])
+    attributes = ("gen_ai.request.model", "_OTHER"), ("error.type", "model_not_found")
+    assert board.value("cairn.requests.refused", *attributes) == 50
+
+
+def test_events_that_any_sink_could_not_take_are_counted() -> None:
+    assert Board([]).value("cairn.telemetry.failures", ("cairn.event", "RequestQueued")) == 2
+
+
+@pytest.fixture(scope="module")
+def exposition() -> str:
+    """What `GET /metrics` answers after EVERYTHING."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clear_otel_variables(monkeypatch)
+        telemetry = build_telemetry(TelemetrySettings(), FakeClock())
+        for event in EVERYTHING:
+            telemetry.sink.emit(event)
+        assert telemetry.metrics_text is not None
+        text = telemetry.metrics_text().decode()
+        telemetry.shutdown()
+    return text
+
+
+def test_the_exposition_holds_the_values(exposition: str) -> None:
+    labels = (
+        'gen_ai_operation_name="chat",gen_ai_provider_name="cairn",'
+        'gen_ai_request_model="alias",gen_ai_response_model="demo"'
+    )
+    lines = exposition.splitlines()
+    assert f"gen_ai_server_time_to_first_token_seconds_sum{{{labels}}} 2.25" in lines
+    assert f'gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le="2.5"}} 1.0' in lines
+    assert 'cairn_prompt_tokens_total{cairn_origin="computed",gen_ai_response_model="demo"} 2050.0' in lines
+    assert 'cairn_requests_running{gen_ai_response_model="demo"} 0.0' in lines
+    assert "cairn_model_weights_bytes{gen_ai_response_model=" in exposition
+    assert 'service_name="cairn"' in exposition
+
+
+ELSEWHERE = {
+    "http_server_request_duration_seconds_count",  # test_telemetry_http.py
+    "cairn_telemetry_failures_total",  # only when something failed
+    "process_resident_memory_bytes",  # only where there is a /proc
+}
+
+
+def exposed_names(exposition: str) -> set[str]:
+    return {line.split("{")[0].split(" ")[0] for line in exposition.splitlines() if not line.startswith("#")}
+
+
+def test_the_dashboard_asks_only_for_metrics_that_exist(exposition: str) -> None:
+    board = json.loads((ROOT / "deploy/grafana-cairn.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    bare = " ".join(re.sub(r"\{[^}]*\}|by \([^)]*\)", "", query) for query in queries)
+    asked = set(re.findall(r"\b(?:cairn|gen_ai|http|process)_\w+", bare))
+    assert len(asked) > 15
+    assert asked - exposed_names(exposition) <= ELSEWHERE
+
+
+def test_the_documentation_lists_the_catalogue() -> None:
+    text = (ROOT / "docs/telemetry.md").read_text()
+    rows = {row[0]: row[1] for row in re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \|", text, re.MULTILINE)}
+    kinds = {
+        MetricKind.COUNTER: "counter",
+        MetricKind.OBSERVED_COUNTER: "counter",
+        MetricKind.OBSERVED_GAUGE: "gauge",
+        MetricKind.HISTOGRAM: "histogram",
+    }
+    assert rows == {spec.name: kinds[spec.kind] for spec in CATALOGUE}

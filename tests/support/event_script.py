@@ -1,0 +1,86 @@
+"""Requests told as events by hand, at chosen times."""
+
+from application.events import (
+    DecodeStarted,
+    Event,
+    FirstToken,
+    PrefillChunkComputed,
+    RequestAdmitted,
+    RequestEnded,
+    RequestQueued,
+)
+from domain.chat import ChatMessage, Role
+from domain.ids import ModelId, RequestId
+from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, Usage
+from domain.sampling import SamplingParams, StopRules
+
+START_NS = 1_000_000_000
+"""When every scripted request is queued, on FakeClock's monotonic clock."""
+
+CHAT = ChatPrompt((ChatMessage(Role.USER, "hello"),))
+
+
+def at(seconds: float) -> int:
+    """Monotonic nanoseconds, `seconds` after the request was queued."""
+    return START_NS + round(seconds * 1e9)
+
+
+class Script:
+    """The events of one request; prompt of 1,025 tokens, 512 of them computed a chunk."""
+
+    def __init__(
+        self,
+        id: str = "chatcmpl-1",
+        prompt: Prompt = CHAT,
+        sampling: SamplingParams | None = None,
+        stop: StopRules | None = None,
+        carrier: dict[str, str] | None = None,
+    ) -> None:
+        self.id = RequestId(id)
+        self.request = GenerationRequest(
+            self.id,
+            ModelId("alias"),
+            prompt,
+            sampling or SamplingParams(),
+            stop or StopRules(),
+            trace_carrier=carrier or {},
+        )
+
+    def queued(self) -> RequestQueued:
+        return RequestQueued(self.request, ModelId("demo"), 1025, at(0))
+
+    def admitted(self, seconds: float = 1.0) -> RequestAdmitted:
+        return RequestAdmitted(self.id, 0, at(seconds))
+
+    def first_chunk(self) -> PrefillChunkComputed:
+        return PrefillChunkComputed(self.id, 0, 512, at(1.0), at(1.5))
+
+    def second_chunk(self) -> PrefillChunkComputed:
+        return PrefillChunkComputed(self.id, 512, 1024, at(1.5), at(2.0))
+
+    def decode_started(self) -> DecodeStarted:
+        return DecodeStarted(self.id, at(2.0))
+
+    def first_token(self) -> FirstToken:
+        return FirstToken(self.id, at(2.25))
+
+    def ended(self, reason: str = "stop", seconds: float = 4.25, num_output: int = 9) -> RequestEnded:
+        return RequestEnded(self.id, reason, Usage(1025, num_output), at(seconds))
+
+    def failed(self, seconds: float, num_output: int = 0) -> RequestEnded:
+        usage = Usage(1025, num_output)
+        return RequestEnded(self.id, "error", usage, at(seconds), "compute_failed", "the matrix\nis singular")
+
+    def prefilled(self) -> list[Event]:
+        return [self.queued(), self.admitted(), self.first_chunk(), self.second_chunk(), self.decode_started()]
+
+    def finished(self) -> list[Event]:
+        return [*self.prefilled(), self.first_token(), self.ended()]
+
+
+def text_script() -> Script:
+    """A completion of raw text."""
+    return Script("cmpl-1", TextPrompt("once upon a time"))
+
+
+__all__ = ("CHAT", "START_NS", "Script", "at", "text_script")
