@@ -34,7 +34,11 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         _require(0 <= self.port < 65_536, "server.port", "must be in 0..65535")
-        _require(self.log_level in {"debug", "info", "warning", "error"}, "server.log_level", "must be debug, info, warning or error")
+        _require(
+            self.log_level in {"debug", "info", "warning", "error"},
+            "server.log_level",
+            "must be debug, info, warning or error",
+        )
         _require(self.log_format in {"plain", "json"}, "server.log_format", "must be plain or json")
         _require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
         _require(self.api_key != "", "server.api_key", "must not be empty")
