@@ -1,8 +1,9 @@
 """The parts of telemetry put together: providers, sinks, middleware, and their common end."""
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
@@ -25,9 +26,9 @@ SHUTDOWN_TIMEOUT_S = 5.0
 _logger = logging.getLogger("cairn.telemetry")
 
 
-def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, environment: Mapping[str, str]) -> Telemetry:
+def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock) -> Telemetry:
     """At least one signal is on; the other has no provider and no sink."""
-    resource = build_resource(environment)
+    resource = build_resource(os.environ)
     text = PrometheusText() if serve_metrics else None
     tracers = build_tracer_provider(plan, resource) if plan.traces else None
     meters = build_meter_provider(plan, resource, [text.reader] if text else []) if text or plan.metrics else None

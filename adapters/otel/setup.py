@@ -1,7 +1,6 @@
 """Telemetry as the settings and the OTEL_* variables want it. OpenTelemetry is imported only when something is on."""
 
 import os
-from collections.abc import Mapping
 
 from adapters.otel.environment import is_sdk_disabled, plan_exports
 from adapters.otel.telemetry import Telemetry
@@ -9,22 +8,20 @@ from application.ports.clock import Clock
 from application.settings import TelemetrySettings
 
 
-def build_telemetry(
-    settings: TelemetrySettings, clock: Clock, environment: Mapping[str, str] = os.environ
-) -> Telemetry:
+def build_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
     """Never fails for a collector that is absent: that is found out, and logged, by the exporter's own thread.
 
     Traces are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
     """
-    if not settings.enabled or is_sdk_disabled(environment):
+    if not settings.enabled or is_sdk_disabled(os.environ):
         return Telemetry()
-    plan = plan_exports(environment)
+    plan = plan_exports(os.environ)
     serve_metrics = settings.metrics or plan.prometheus
     if not (plan.traces or plan.metrics or serve_metrics):
         return Telemetry()
     from adapters.otel.pipeline import build_pipeline
 
-    return build_pipeline(plan, serve_metrics, clock, environment)
+    return build_pipeline(plan, serve_metrics, clock)
 
 
 __all__ = ("build_telemetry",)
