@@ -1,0 +1,353 @@
+"""The persistent tier on LMDB: the BlockStore contract over one environment, with trouble contained.
+
+States: open; paused (writes are refused for a while after the volume failed); broken (reads miss, and the next write
+tries to open again, setting a damaged database aside); closed. See docs/store-format.md for what is on disk.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, RLock
+from typing import TypeVar
+
+import lmdb
+
+from adapters.lmdb import faults
+from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.environment import ClosedError, Environment
+from adapters.lmdb.faults import Damaged, FaultLog, classify
+from adapters.lmdb.integrity import IntegrityCheck
+from adapters.lmdb.opening import compact, open_for_reading, open_for_writing
+from adapters.lmdb.payload import EncodedRecord, encode
+from adapters.lmdb.reading import CorruptRecord, Reader
+from adapters.lmdb.room import MIN_QUOTA_BYTES
+from adapters.lmdb.rows import NamespaceRow, Row
+from adapters.lmdb.volume import free_bytes
+from adapters.lmdb.writer import Batch, Writer
+from application.events import RecordsEvicted
+from application.ports.block_store import (
+    CompactReport,
+    IntegrityReport,
+    NamespaceUsage,
+    OpenFailure,
+    Presence,
+    PutOutcome,
+    StoreOpenError,
+    StoreUsage,
+)
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.state_codec import CodecError, StateCodec
+from domain.ids import BlockHash, GroupIndex
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_FAILURES = (lmdb.Error, OSError, Damaged)
+_MAX_HELD_TOUCHES = 1 << 16
+_PUT_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LmdbOptions:
+    """`quota_bytes`: the file never becomes larger. `free_reserve_bytes`: what writing leaves free on the volume.
+
+    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding and decoding.
+    """
+
+    quota_bytes: int
+    durability: str = "safe"
+    read_only: bool = False
+    free_reserve_bytes: int = 0
+    pause_s: float = 60.0
+    num_threads: int = 2
+
+
+class LmdbBlockStore:
+    """Opens on construction; raises StoreOpenError. One writing process a directory, any number of readers."""
+
+    def __init__(self, path: Path, options: LmdbOptions, codec: StateCodec, events: EventSink, clock: Clock) -> None:
+        if not options.read_only and options.quota_bytes < MIN_QUOTA_BYTES:
+            raise StoreOpenError(OpenFailure.VOLUME, f"a quota of {options.quota_bytes} bytes is too small for a store")
+        self._options = options
+        self._codec = codec
+        self._events = events
+        self._clock = clock
+        self._directory = StoreDirectory(path)
+        self._faults = FaultLog(events, clock)
+        self._environment = Environment(
+            self._directory,
+            map_bytes=0 if options.read_only else options.quota_bytes,
+            sync=options.durability == "safe",
+            read_only=options.read_only,
+        )
+        self._reader = Reader(self._environment, codec)
+        self._writer = Writer(self._environment, options.quota_bytes, self._kept_keys, self._note_evicted)
+        # Held while the environment is replaced; a put that finds it broken repairs it first.
+        self._repair_lock = RLock()
+        self._lock = Lock()
+        self._kept: Counter[RecordKey] = Counter()
+        self._touched: dict[RecordKey, None] = {}
+        self._infos: dict[Namespace, NamespaceInfo] = {}
+        self._evicted = 0
+        self._paused_until_ns = 0
+        self._broken: str | None = None
+        self._closed = False
+        self._open()
+        self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="cairn-store")
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        with self._lock:
+            self._infos[info.namespace] = info
+        self._write(lambda: self._writer.open_namespace(info), None)
+
+    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+        rows = self._rows(keys)
+        return [Presence.MISS if row is None else Presence.HIT for row in rows]
+
+    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+        return self._read(lambda: self._reader.snapshots(namespace, blocks), [[] for _ in blocks])
+
+    def children(
+        self, namespace: Namespace, parent: BlockHash, limit: int
+    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
+        return self._read(lambda: self._reader.children(namespace, parent, limit), [])
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        wanted = groups if groups is not None else [None] * len(keys)
+        with self._keeping(keys):
+            return self._spread(self._get_one, list(zip(keys, self._rows(keys), wanted, strict=True)))
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        return self._write(lambda: self._put(records), PutOutcome.UNAVAILABLE)
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        with self._lock:
+            for key in keys:
+                self._touched.pop(key, None)
+                self._touched[key] = None
+            while len(self._touched) > _MAX_HELD_TOUCHES:
+                del self._touched[next(iter(self._touched))]
+
+    def pin(self, keys: Sequence[RecordKey]) -> None:
+        with self._lock:
+            self._kept.update(keys)
+
+    def unpin(self, keys: Sequence[RecordKey]) -> None:
+        with self._lock:
+            for key in keys:
+                if self._kept[key] > 1:
+                    self._kept[key] -= 1
+                else:
+                    del self._kept[key]
+
+    def delete(self, keys: Sequence[RecordKey]) -> int:
+        return self._write(lambda: sum(self._writer.delete(key) for key in keys), 0)
+
+    def delete_namespace(self, namespace: Namespace) -> int:
+        return self._write(lambda: self._writer.delete_namespace(namespace), 0)
+
+    def usage(self) -> StoreUsage:
+        nothing = StoreUsage(self._options.quota_bytes, 0, (), self._evicted, self._faults.counts())
+        usage = self._read(self._usage, nothing)
+        return StoreUsage(usage.quota_bytes, usage.stored_bytes, usage.namespaces, self._evicted, self._faults.counts())
+
+    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
+        quota_bytes = None if self._options.read_only else self._options.quota_bytes
+        check = IntegrityCheck(self._environment, self._reader, quota_bytes, payloads=payloads)
+        why = self._broken or "the store is closed"
+        return self._read(check.run, IntegrityReport(0, () if self._closed else (f"cannot be read: {why}",)))
+
+    def flush(self) -> None:
+        self._write(self._flush, None)
+
+    def close(self) -> None:
+        with self._repair_lock:
+            if self._closed:
+                return
+            self._write(self._flush, None)
+            self._closed = True
+        # Outside the lock: a worker may be waiting for it.
+        self._pool.shutdown()
+        self._environment.close()
+        if self._broken is None and not self._options.read_only:
+            self._directory.clear_boot()
+        self._directory.release()
+
+    def compact(self) -> CompactReport:
+        """See CompactableStore. Raises StoreOpenError as well when the store is closed or read-only."""
+        with self._repair_lock:
+            report: CompactReport | None = None
+            if not self._options.read_only and not self._closed:
+                self._repair()
+                report = compact(self._directory, self._environment)
+            if report is None:
+                raise StoreOpenError(OpenFailure.VOLUME, f"{self._directory.path} cannot be compacted now")
+            return report
+
+    def _open(self) -> None:
+        if self._options.read_only:
+            open_for_reading(self._directory, self._environment)
+            return
+        open_for_writing(self._directory, self._environment, self._writer, self._options.durability, self._faults)
+        self._directory.drop_damaged_beyond(self._options.quota_bytes)
+
+    def _put(self, records: Sequence[Record]) -> PutOutcome:
+        if free_bytes(self._directory.path) < self._options.free_reserve_bytes:
+            self._faults.note(faults.LOW_SPACE, f"the volume of {self._directory.path} is below its free reserve")
+            return PutOutcome.UNAVAILABLE
+        for _ in range(_PUT_ATTEMPTS):
+            outcome = self._put_once(records)
+            if outcome is not None:
+                self._directory.drop_damaged_beyond(self._options.quota_bytes)
+                return outcome
+        return PutOutcome.UNAVAILABLE
+
+    def _put_once(self, records: Sequence[Record]) -> PutOutcome | None:
+        """None: what was present has gone while the rest was being encoded."""
+        keys = [record.key for record in records]
+        present = {key for key, row in zip(keys, self._reader.rows(keys), strict=True) if row is not None}
+        absent = list({record.key: record for record in records if record.key not in present}.values())
+        encoded = self._spread(self._encode, absent)
+        if None in encoded:
+            return PutOutcome.UNAVAILABLE
+        with self._lock:
+            infos = {key.namespace: self._infos[key.namespace] for key in keys if key.namespace in self._infos}
+            touched, self._touched = list(self._touched), {}
+        batch = Batch(records, {one.record.key: one for one in encoded if one is not None}, infos, touched)
+        try:
+            return self._writer.put(batch)
+        except lmdb.MapFullError as failure:
+            self._faults.note(faults.MAP_FULL, str(failure))
+            return PutOutcome.FULL
+
+    def _encode(self, record: Record) -> EncodedRecord | None:
+        try:
+            return encode(record, self._codec)
+        except Exception as failure:  # a payload may still lie on a device, which fails in its own ways
+            self._faults.note(faults.ENCODE, f"{type(failure).__name__}: {failure}")
+            return None
+
+    def _get_one(self, request: tuple[RecordKey, Row | None, frozenset[GroupIndex] | None]) -> Record | None:
+        key, row, wanted = request
+        if row is None:
+            return None
+        try:
+            return self._read(lambda: self._reader.record(key, row, wanted), None)
+        except CorruptRecord as failure:
+            self._quarantine(key, faults.CHECKSUM, str(failure))
+        except CodecError as failure:
+            self._quarantine(key, faults.DECODE, str(failure))
+        return None
+
+    def _quarantine(self, key: RecordKey, kind: str, message: str) -> None:
+        self._faults.note(kind, message)
+        self._write(lambda: self._writer.delete(key), 0)
+
+    def _spread(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+        if len(items) < 2 or self._closed:
+            return [work(item) for item in items]
+        try:
+            return list(self._pool.map(work, items))
+        except RuntimeError:  # the pool was shut down in between
+            return [work(item) for item in items]
+
+    def _rows(self, keys: Sequence[RecordKey]) -> list[Row | None]:
+        nothing: list[Row | None] = [None] * len(keys)
+        return self._read(lambda: self._reader.rows(keys), nothing)
+
+    def _usage(self) -> StoreUsage:
+        with self._environment.reading() as txn:
+            rows = [(key, NamespaceRow.unpack(key, value)) for key, value in txn.cursor(self._environment.trees.ns)]
+            used = self._environment.trees.used_pages(txn) * self._environment.geometry.page_bytes
+        namespaces = tuple(
+            NamespaceUsage(row.info(key), row.num_blocks, row.num_snapshots, row.raw_bytes, row.stored_bytes)
+            for key, row in rows
+        )
+        quota_bytes = self._environment.info()[1] if self._options.read_only else self._options.quota_bytes
+        return StoreUsage(quota_bytes, used, namespaces)
+
+    def _flush(self) -> None:
+        self._flush_touches()
+        self._environment.sync()
+
+    def _flush_touches(self) -> None:
+        with self._lock:
+            touched, self._touched = self._touched, {}
+        self._writer.touch(list(touched))
+
+    @contextmanager
+    def _keeping(self, keys: Sequence[RecordKey]) -> Generator[None]:
+        self.pin(keys)
+        try:
+            yield
+        finally:
+            self.unpin(keys)
+
+    def _kept_keys(self) -> Sequence[RecordKey]:
+        with self._lock:
+            return list(self._kept)
+
+    def _note_evicted(self, num_records: int) -> None:
+        if num_records:
+            self._evicted += num_records
+            self._events.emit(RecordsEvicted(num_records, self._clock.now_ns()))
+
+    def _read(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
+        if self._closed or self._broken is not None:
+            return otherwise
+        try:
+            return work()
+        except ClosedError:
+            return otherwise
+        except _FAILURES as failure:
+            self._contain(failure)
+            return otherwise
+
+    def _write(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
+        if self._closed or self._options.read_only or self._clock.now_ns() < self._paused_until_ns:
+            return otherwise
+        try:
+            self._repair()
+            return work()
+        except ClosedError:
+            return otherwise
+        except (*_FAILURES, StoreOpenError) as failure:
+            self._contain(failure)
+            return otherwise
+
+    def _contain(self, failure: Exception) -> None:
+        if isinstance(failure, lmdb.MapResizedError):
+            return  # another process made the file larger; the next transaction sees it
+        kind = faults.VOLUME_GONE if isinstance(failure, StoreOpenError) else classify(failure)
+        self._faults.note(kind, f"{self._directory.path}: {failure}")
+        if kind in {faults.DAMAGED, faults.VOLUME_GONE} or isinstance(failure, lmdb.PanicError):
+            self._broken = kind
+        if kind != faults.DAMAGED:
+            self._paused_until_ns = self._clock.now_ns() + int(self._options.pause_s * 1e9)
+
+    def _is_broken(self) -> bool:
+        return self._broken is not None
+
+    def _repair(self) -> None:
+        """Raises StoreOpenError, and stays broken, when the volume is not back."""
+        if not self._is_broken():
+            return
+        with self._repair_lock:
+            broken = self._broken
+            if broken is None or self._closed:
+                return
+            self._environment.close()
+            if broken == faults.DAMAGED:
+                self._directory.set_aside()
+            self._directory.release()
+            self._open()
+            self._broken = None
+
+
+__all__ = ("LmdbBlockStore", "LmdbOptions")

@@ -1,0 +1,215 @@
+"""One write transaction: records come and go together with links, recency and accounting.
+
+Every method leaves the trees consistent but for the sums, which `finish` writes. A record enters `lru` when nothing
+hangs on it and leaves it when something does; whoever breaks a link looks at the parent.
+"""
+
+from collections.abc import Sequence
+
+import lmdb
+
+from adapters.lmdb.environment import Trees
+from adapters.lmdb.faults import Damaged
+from adapters.lmdb.pages import PageGeometry
+from adapters.lmdb.payload import EncodedRecord, cut
+from adapters.lmdb.rows import (
+    PIECE_KEY_BYTES,
+    ROW_BYTES,
+    STATE_KEY,
+    NamespaceRow,
+    Row,
+    State,
+    child_prefix,
+    clock_key,
+    is_block,
+    piece_key,
+    record_key,
+    snapshot_prefix,
+    space_of,
+)
+from domain.ids import BlockHash
+from domain.record import BlockKey, Namespace, NamespaceInfo
+
+
+class Ledger:
+    """Lives as long as its transaction. `spaces`: numbers of namespaces, remembered between transactions."""
+
+    def __init__(
+        self, txn: "lmdb.Transaction[bytes]", trees: Trees, geometry: PageGeometry, spaces: dict[int, Namespace]
+    ) -> None:
+        self._txn = txn
+        self._trees = trees
+        self._geometry = geometry
+        self._spaces = spaces
+        self._rows: dict[Namespace, NamespaceRow] = {}
+        value = txn.get(STATE_KEY, db=trees.sys)
+        self._state = State.unpack(value) if value is not None else State()
+        self._kids = txn.cursor(trees.kid)
+        self._records = txn.cursor(trees.rec)
+        self.freed_bytes = 0
+
+    @property
+    def used_pages(self) -> int:
+        return self._trees.used_pages(self._txn)
+
+    def namespace(self, namespace: Namespace) -> NamespaceRow | None:
+        row = self._rows.get(namespace)
+        if row is None and (value := self._txn.get(namespace, db=self._trees.ns)) is not None:
+            row = self._rows[namespace] = NamespaceRow.unpack(namespace, value)
+            self._spaces[row.space] = namespace
+        return row
+
+    def open_namespace(self, info: NamespaceInfo) -> NamespaceRow:
+        row = self.namespace(info.namespace)
+        if row is None:
+            row = self._rows[info.namespace] = NamespaceRow(self._state.next_space)
+            self._spaces[row.space] = info.namespace
+            self._state.next_space += 1
+        row.model, row.fingerprint = info.model, info.fingerprint
+        return row
+
+    def forget_namespace(self, namespace: Namespace) -> None:
+        """Unless it holds a record (again)."""
+        row = self.namespace(namespace)
+        if row is not None and row.num_blocks + row.num_snapshots == 0:
+            self._spaces.pop(row.space, None)
+            del self._rows[namespace]
+            self._txn.delete(namespace, db=self._trees.ns)
+
+    def row(self, key: bytes) -> Row | None:
+        value = self._txn.get(key, db=self._trees.rec)
+        return Row.unpack(key, value) if value is not None else None
+
+    def insert(self, space: int, encoded: EncodedRecord) -> None:
+        """The record is absent and its parent present (or it is the first of its namespace)."""
+        record = encoded.record
+        key = record_key(space, record.key)
+        row = self._write_payload(key, encoded)
+        self._txn.put(key, row.pack(key), db=self._trees.rec)
+        if isinstance(record.key, BlockKey):
+            self._txn.put(child_prefix(space, record.parent) + record.key.hash, b"", db=self._trees.kid)
+        self._txn.put(clock_key(row.clock), key, db=self._trees.lru)
+        if parent := self._parent(key, row):
+            self._txn.delete(clock_key(parent[1].clock), db=self._trees.lru)
+        self._count(key, row, 1)
+
+    def touch(self, key: bytes) -> None:
+        if (row := self.row(key)) is None:
+            return
+        used = row.used_at(self._tick())
+        self._txn.put(key, used.pack(key), db=self._trees.rec)
+        if self._txn.delete(clock_key(row.clock), db=self._trees.lru):
+            self._txn.put(clock_key(used.clock), key, db=self._trees.lru)
+
+    def oldest_leaf(self, clock: int) -> tuple[int, bytes] | None:
+        """The least recently used leaf whose clock is at least `clock`."""
+        cursor = self._txn.cursor(self._trees.lru)
+        if not cursor.set_range(clock_key(clock)):
+            return None
+        return int.from_bytes(cursor.key(), "big"), cursor.value()
+
+    def remove_leaf(self, key: bytes, row: Row) -> int | None:
+        """The clock of the parent when it has become a leaf. Raises Damaged when the record is only partly there."""
+        if not self.is_leaf(key):
+            raise Damaged("a record to remove has others hanging on it")
+        space = space_of(key)
+        found = [
+            self._txn.delete(key, db=self._trees.rec),
+            self._txn.delete(clock_key(row.clock), db=self._trees.lru),
+            *(self._txn.delete(piece_key(row.id, piece), db=self._trees.dat) for piece in range(row.num_pieces + 1)),
+        ]
+        if is_block(key):
+            found.append(self._txn.delete(child_prefix(space, row.parent) + key[5:], db=self._trees.kid))
+        if not all(found):
+            raise Damaged("a record to remove is only partly there")
+        self._count(key, row, -1)
+        self.freed_bytes += row.charged_bytes
+        parent = self._parent(key, row)
+        if parent is None or not self.is_leaf(parent[0]):
+            return None
+        self._txn.put(clock_key(parent[1].clock), parent[0], db=self._trees.lru)
+        return parent[1].clock
+
+    def is_leaf(self, key: bytes) -> bool:
+        return not is_block(key) or self.first_dependant(space_of(key), BlockHash(key[5:])) is None
+
+    def first_dependant(self, space: int, block: BlockHash) -> bytes | None:
+        """The key of some record that hangs on `block` (or on the namespace itself), or None."""
+        prefix = snapshot_prefix(space, block)
+        if self._records.set_range(prefix) and self._records.key().startswith(prefix):
+            return self._records.key()
+        prefix = child_prefix(space, block)
+        if self._kids.set_range(prefix) and self._kids.key().startswith(prefix):
+            return record_key(space, BlockKey(Namespace(b""), BlockHash(self._kids.key()[len(prefix) :])))
+        return None
+
+    def finish(self) -> None:
+        """Write the sums; the last thing before the commit."""
+        for namespace, row in self._rows.items():
+            self._txn.put(namespace, row.pack(namespace), db=self._trees.ns)
+        self._txn.put(STATE_KEY, self._state.pack(), db=self._trees.sys)
+
+    def _tick(self) -> int:
+        self._state.clock += 1
+        return self._state.clock
+
+    def _parent(self, key: bytes, row: Row) -> tuple[bytes, Row] | None:
+        """Key and row of the parent; None for the first records of a namespace. Raises Damaged when it is absent."""
+        space = space_of(key)
+        if row.parent == BlockHash(self._namespace_of(space)):
+            return None
+        parent_key = record_key(space, BlockKey(Namespace(b""), row.parent))
+        parent = self.row(parent_key)
+        if parent is None:
+            raise Damaged("a record has lost its parent")
+        return parent_key, parent
+
+    def _namespace_of(self, space: int) -> Namespace:
+        if space not in self._spaces:
+            for key, value in self._txn.cursor(self._trees.ns):
+                self._spaces[NamespaceRow.unpack(key, value).space] = Namespace(key)
+        if space not in self._spaces:
+            raise Damaged("a record belongs to no namespace")
+        return self._spaces[space]
+
+    def _count(self, key: bytes, row: Row, sign: int) -> None:
+        totals = self.namespace(self._namespace_of(space_of(key)))
+        if totals is None:
+            raise Damaged("a record belongs to no namespace")
+        if is_block(key):
+            totals.num_blocks += sign
+        else:
+            totals.num_snapshots += sign
+        totals.raw_bytes += sign * row.raw_bytes
+        totals.stored_bytes += sign * row.charged_bytes
+
+    def _write_payload(self, key: bytes, encoded: EncodedRecord) -> Row:
+        record_id, self._state.next_id = self._state.next_id, self._state.next_id + 1
+        sizes = self._geometry.piece_sizes(encoded.stream_bytes)
+        self._put_piece(record_id, 0, encoded.head)
+        for index, piece in enumerate(cut(encoded.stream, sizes), start=1):
+            self._put_piece(record_id, index, piece)
+        return Row(
+            id=record_id,
+            clock=self._tick(),
+            position=encoded.record.position,
+            raw_bytes=encoded.raw_bytes,
+            stream_bytes=encoded.stream_bytes,
+            charged_bytes=charged_bytes(self._geometry, key, len(encoded.head), sizes),
+            num_pieces=len(sizes),
+            provenance=encoded.record.provenance,
+            parent=encoded.record.parent,
+        )
+
+    def _put_piece(self, record_id: int, piece: int, value: bytes | memoryview) -> None:
+        self._txn.put(piece_key(record_id, piece), value, append=True, db=self._trees.dat)
+
+
+def charged_bytes(geometry: PageGeometry, key: bytes, head_bytes: int, piece_sizes: Sequence[int]) -> int:
+    """What a record counts for: its pieces, its row, and its link where it is a block."""
+    payload = sum(geometry.cost_bytes(PIECE_KEY_BYTES, size) for size in (head_bytes, *piece_sizes))
+    link = geometry.cost_bytes(68, 0) if is_block(key) else 0
+    return payload + geometry.cost_bytes(len(key), ROW_BYTES) + link
+
+
+__all__ = ("Ledger", "charged_bytes")

@@ -1,0 +1,119 @@
+"""A record's payload in pieces: the head (tokens and the directory of groups) and the stream of codec frames."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct, error
+
+from xxhash import xxh3_64
+
+from adapters.lmdb.rows import identity, opened, sealed
+from application.ports.state_codec import StateCodec
+from domain.ids import GroupIndex
+from domain.record import Record
+
+_TOKENS = Struct("<BI")
+_COUNT = Struct("<H")
+_GROUP = Struct("<HQQQ")
+_WIDTHS = {2: "H", 4: "I"}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpan:
+    """Where in the stream a group's frame lies, and its check."""
+
+    group: GroupIndex
+    offset: int
+    length: int
+    check: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecord:
+    """A record ready to be written: everything expensive is done, and no transaction is open yet."""
+
+    record: Record
+    raw_bytes: int
+    head: bytes
+    stream: tuple[memoryview, ...]
+
+    @property
+    def stream_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.stream)
+
+
+def encode(record: Record, codec: StateCodec) -> EncodedRecord:
+    """Raises whatever the payload or the codec raises."""
+    name = identity(record.key)
+    spans: list[GroupSpan] = []
+    stream: list[memoryview] = []
+    offset = raw_bytes = 0
+    for group, payload in record.groups.items():
+        frame = codec.encode(payload)
+        length = sum(buffer.nbytes for buffer in frame)
+        spans.append(GroupSpan(group, offset, length, check_of(name, group, frame)))
+        stream.extend(frame)
+        offset += length
+        raw_bytes += payload.size_bytes
+    return EncodedRecord(record, raw_bytes, Head(record.token_ids, tuple(spans)).pack(name), tuple(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Piece 0 of a record."""
+
+    token_ids: tuple[int, ...]
+    groups: tuple[GroupSpan, ...]
+
+    def pack(self, key: bytes) -> bytes:
+        width = 2 if max(self.token_ids, default=0) < 1 << 16 else 4
+        tokens = Struct(f"<{len(self.token_ids)}{_WIDTHS[width]}").pack(*self.token_ids)
+        spans = b"".join(_GROUP.pack(span.group, span.offset, span.length, span.check) for span in self.groups)
+        return sealed(key, _TOKENS.pack(width, len(self.token_ids)) + tokens + _COUNT.pack(len(self.groups)) + spans)
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> "Head":
+        """Raises Damaged when the check fails, ValueError when the content makes no sense all the same."""
+        body = opened(key, value)
+        try:
+            width, count = _TOKENS.unpack_from(body)
+            tokens = Struct(f"<{count}{_WIDTHS[width]}")
+            token_ids = tokens.unpack_from(body, _TOKENS.size)
+            offset = _TOKENS.size + tokens.size
+            (num_groups,) = _COUNT.unpack_from(body, offset)
+            offset += _COUNT.size
+            spans = [_GROUP.unpack_from(body, offset + index * _GROUP.size) for index in range(num_groups)]
+        except (error, KeyError):
+            raise ValueError("a head cannot be read") from None
+        return cls(token_ids, tuple(GroupSpan(*span) for span in spans))
+
+
+def group_seed(key: bytes, group: GroupIndex) -> bytes:
+    """What a group's check begins with, so that no frame verifies in another place."""
+    return key + _COUNT.pack(group)
+
+
+def check_of(key: bytes, group: GroupIndex, buffers: Iterable[memoryview]) -> int:
+    """The check of a group's frame, given in consecutive buffers."""
+    digest = xxh3_64(group_seed(key, group))
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.intdigest()
+
+
+def cut(buffers: Sequence[memoryview], sizes: Sequence[int]) -> Iterable[memoryview | bytes]:
+    """Consecutive buffers as pieces of the given sizes; copies only where a piece spans two buffers."""
+    pending = [buffer for buffer in buffers if buffer.nbytes]
+    index = offset = 0
+    for size in sizes:
+        parts: list[memoryview] = []
+        while size:
+            part = pending[index][offset : offset + size]
+            parts.append(part)
+            size -= part.nbytes
+            offset += part.nbytes
+            if offset == pending[index].nbytes:
+                index, offset = index + 1, 0
+        yield parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+__all__ = ("EncodedRecord", "GroupSpan", "Head", "check_of", "cut", "encode", "group_seed")

@@ -1,0 +1,241 @@
+"""The write side: batches, deletions and recency, each in transactions of bounded work.
+
+Nothing here contains failures: whatever LMDB or the volume raises aborts the transaction and reaches the caller.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import lmdb
+
+from adapters.lmdb.environment import Environment
+from adapters.lmdb.faults import Damaged
+from adapters.lmdb.ledger import Ledger
+from adapters.lmdb.payload import EncodedRecord
+from adapters.lmdb.room import Quota, evict_slice, needed_pages
+from adapters.lmdb.rows import is_block, record_key, space_of
+from application.ports.block_store import PutOutcome
+from domain.ids import BlockHash
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey
+
+_DELETE_RECORDS = 512
+_DELETE_BYTES = 64 << 20
+_TOUCHES = 4096
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one put is about. `encoded`: those of `records` that were absent when they were encoded.
+
+    `touched`: uses to write along; they are taken out as soon as they are written.
+    """
+
+    records: Sequence[Record]
+    encoded: Mapping[RecordKey, EncodedRecord]
+    infos: Mapping[Namespace, NamespaceInfo]
+    touched: Sequence[RecordKey] = ()
+
+
+class Writer:
+    """`kept`: keys that eviction passes over. `on_evicted` is told how many records went, after each commit."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        quota_bytes: int,
+        kept: Callable[[], Sequence[RecordKey]],
+        on_evicted: Callable[[int], None],
+    ) -> None:
+        self._environment = environment
+        self._quota_bytes = quota_bytes
+        self._kept = kept
+        self._on_evicted = on_evicted
+        self._spaces: dict[int, Namespace] = {}
+
+    @property
+    def quota(self) -> Quota:
+        return Quota(self._quota_bytes, self._environment.geometry.page_bytes)
+
+    def put(self, batch: Batch) -> PutOutcome | None:
+        """None: a record counted as present has gone since; encode it and come again. Raises MapFullError when even
+        eviction and waiting did not help."""
+        needed = needed_pages(self._environment.geometry, list(batch.encoded.values()))
+        if needed > self.quota.limit_pages:
+            return PutOutcome.FULL
+        with self._environment.exclusive():
+            try:
+                return self._put(batch, needed)
+            except lmdb.MapFullError:
+                self._environment.clear_stale_readers()
+                self._evict_to(self.quota.limit_pages - 2 * needed, batch)
+                return self._put(batch, needed)
+
+    def shrink(self) -> int:
+        """Evict down to the limit; returns how many records went."""
+        return self._evict_to(self.quota.limit_pages, None)
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        with self._environment.writing() as txn:
+            ledger = self._ledger(txn)
+            row = ledger.namespace(info.namespace)
+            if row is None or (row.model, row.fingerprint) != (info.model, info.fingerprint):
+                ledger.open_namespace(info)
+                ledger.finish()
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        for start in range(0, len(keys), _TOUCHES):
+            with self._environment.writing() as txn:
+                ledger = self._ledger(txn)
+                self._touch(ledger, keys[start : start + _TOUCHES])
+                ledger.finish()
+
+    def delete(self, key: RecordKey) -> int:
+        """With everything that hangs on it."""
+        return self._in_slices(lambda ledger: self._start_of(ledger, key))
+
+    def delete_namespace(self, namespace: Namespace) -> int:
+        removed = self._in_slices(lambda ledger: self._first_of(ledger, namespace))
+        with self._environment.writing() as txn:
+            ledger = self._ledger(txn)
+            ledger.forget_namespace(namespace)
+            ledger.finish()
+        return removed
+
+    def _touch(self, ledger: Ledger, keys: Sequence[RecordKey]) -> None:
+        for key in keys:
+            if (space := self._space(ledger, key.namespace)) is not None:
+                ledger.touch(record_key(space, key))
+
+    def _put(self, batch: Batch, needed: int) -> PutOutcome | None:
+        max_used = self.quota.limit_pages - needed
+        while True:
+            with self._environment.writing() as txn:
+                ledger = self._ledger(txn)
+                self._touch(ledger, batch.touched)
+                evicted = evict_slice(ledger, max_used, self._is_kept(ledger, batch))
+                fits = ledger.used_pages <= max_used
+                wait = evicted > 0 and self.quota.is_large(needed)
+                outcome = self._insert(ledger, batch) if fits and not wait else PutOutcome.FULL
+                ledger.finish()
+            batch.touched = ()
+            self._on_evicted(evicted)
+            if fits and not wait:
+                return outcome
+            if not evicted:
+                return PutOutcome.FULL
+            if wait:
+                self._advance()
+
+    def _insert(self, ledger: Ledger, batch: Batch) -> PutOutcome | None:
+        """Looks before it writes, so that an outcome other than STORED leaves the transaction unchanged."""
+        fresh: set[RecordKey] = set()
+        present: set[RecordKey] = set()
+        for record in batch.records:
+            if not self._has_parent(ledger, record, fresh):
+                return PutOutcome.ORPHAN
+            if record.key in fresh or self._is_present(ledger, record.key):
+                present.add(record.key)
+            elif record.key not in batch.encoded:
+                return None
+            fresh.add(record.key)
+        for record in batch.records:
+            info = batch.infos.get(record.key.namespace, NamespaceInfo(record.key.namespace, "", ""))
+            row = ledger.namespace(record.key.namespace) or ledger.open_namespace(info)
+            if record.key in present:
+                ledger.touch(record_key(row.space, record.key))
+            if record.key in fresh - present:
+                ledger.insert(row.space, batch.encoded[record.key])
+        return PutOutcome.STORED
+
+    def _has_parent(self, ledger: Ledger, record: Record, fresh: set[RecordKey]) -> bool:
+        parent = BlockKey(record.key.namespace, record.parent)
+        is_first = record.parent == BlockHash(record.key.namespace)
+        return is_first or parent in fresh or self._is_present(ledger, parent)
+
+    def _is_present(self, ledger: Ledger, key: RecordKey) -> bool:
+        space = self._space(ledger, key.namespace)
+        return space is not None and ledger.row(record_key(space, key)) is not None
+
+    def _is_kept(self, ledger: Ledger, batch: Batch | None) -> Callable[[bytes], bool]:
+        keys: set[RecordKey] = set(self._kept())
+        for record in batch.records if batch else ():
+            keys |= {record.key, BlockKey(record.key.namespace, record.parent)}
+        spaces = {namespace: self._space(ledger, namespace) for namespace in {key.namespace for key in keys}}
+        names = {record_key(space, key) for key in keys if (space := spaces[key.namespace]) is not None}
+        return names.__contains__
+
+    def _evict_to(self, max_used: int, batch: Batch | None) -> int:
+        total = 0
+        while True:
+            with self._environment.writing() as txn:
+                ledger = self._ledger(txn)
+                evicted = evict_slice(ledger, max_used, self._is_kept(ledger, batch))
+                ledger.finish()
+            total += evicted
+            self._on_evicted(evicted)
+            if not evicted:
+                self._advance()
+                return total
+
+    def _advance(self) -> None:
+        """Pages freed by a transaction can be used two transactions later."""
+        for _ in range(2):
+            with self._environment.writing() as txn:
+                self._ledger(txn).finish()
+
+    def _in_slices(self, find: Callable[[Ledger], bytes | None]) -> int:
+        removed, max_records = 0, _DELETE_RECORDS
+        while True:
+            try:
+                with self._environment.writing() as txn:
+                    ledger = self._ledger(txn)
+                    count = 0
+                    while count < max_records and ledger.freed_bytes < _DELETE_BYTES and (start := find(ledger)):
+                        count += _remove_below(ledger, start, max_records - count)
+                    ledger.finish()
+            except lmdb.MapFullError:
+                # A fragmented full map refuses large deletions and takes small ones.
+                if max_records == 1:
+                    raise
+                self._environment.clear_stale_readers()
+                max_records = 1
+                continue
+            removed += count
+            if not count:
+                return removed
+
+    def _start_of(self, ledger: Ledger, key: RecordKey) -> bytes | None:
+        space = self._space(ledger, key.namespace)
+        name = record_key(space, key) if space is not None else b""
+        return name if name and ledger.row(name) is not None else None
+
+    def _first_of(self, ledger: Ledger, namespace: Namespace) -> bytes | None:
+        space = self._space(ledger, namespace)
+        return ledger.first_dependant(space, BlockHash(namespace)) if space is not None else None
+
+    def _space(self, ledger: Ledger, namespace: Namespace) -> int | None:
+        row = ledger.namespace(namespace)
+        return row.space if row is not None else None
+
+    def _ledger(self, txn: "lmdb.Transaction[bytes]") -> Ledger:
+        return Ledger(txn, self._environment.trees, self._environment.geometry, self._spaces)
+
+
+def _remove_below(ledger: Ledger, start: bytes, max_records: int) -> int:
+    """Remove a record and what hangs on it from the leaves on, as far as the slice allows."""
+    removed, path = 0, [start]
+    while path and removed < max_records and ledger.freed_bytes < _DELETE_BYTES:
+        key = path[-1]
+        dependant = ledger.first_dependant(space_of(key), BlockHash(key[5:])) if is_block(key) else None
+        if dependant is not None:
+            path.append(dependant)
+            continue
+        row = ledger.row(path.pop())
+        if row is None:
+            raise Damaged("a link names a record that is not there")
+        ledger.remove_leaf(key, row)
+        removed += 1
+    return removed
+
+
+__all__ = ("Batch", "Writer")
