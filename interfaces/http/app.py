@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Router
 from litestar.connection import Request
+from litestar.exceptions import NotFoundException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
@@ -13,6 +15,7 @@ from litestar.types import Middleware
 
 from application.events import FaultObserved
 from application.settings import ServerSettings
+from domain.errors import DomainError
 from interfaces.http.auth import ApiKeyAuth
 from interfaces.http.errors import problem_of
 from interfaces.http.health import health_routes
@@ -52,16 +55,25 @@ def create_app(
         openapi_config=OpenAPIConfig(
             title="Cairn",
             version=version,
-            path="/schema",
+            openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_refuse_unknown),
             render_plugins=[JsonRenderPlugin()],  # every other plugin fetches scripts from the internet
         ),
         logging_config=None,
     )
 
 
+async def _refuse_unknown(response: Response[Any]) -> Response[Any]:
+    """Litestar answers unknown paths below the document's with a page of HTML."""
+    if response.status_code == 404:
+        raise NotFoundException
+    return response
+
+
 def _error_handler(services: Services) -> Callable[[Request[Any, Any, Any], Exception], Response[ErrorBody]]:
     def handle(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
         problem = problem_of(error)
+        if problem.status in (404, 405) and not isinstance(error, DomainError):
+            problem = replace(problem, message=f"{problem.message}: {request.method} {request.url.path}")
         if problem.is_defect:
             where = f"http {request.method} {request.url.path}"
             _log.error("%s failed, request %s", where, request_id(request.scope, services.ids), exc_info=error)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from domain.errors import ServerUnavailable
+from domain.errors import DomainError, ServerUnavailable
 from domain.request import FinishReason
 from domain.stream import Failed, Finished, TextDelta
 from interfaces.http.fan_in import FanIn
@@ -33,7 +33,9 @@ async def collect(choices: FanIn) -> list[Collected]:
             case TextDelta():
                 collected[index].deltas.append(item)
             case Finished():
-                collected[index].finished = whole(item)
+                if (cut := cut_off(item)) is not None:
+                    raise cut
+                collected[index].finished = item
             case Failed(error=error):
                 raise error
             case _:
@@ -41,11 +43,10 @@ async def collect(choices: FanIn) -> list[Collected]:
     return collected
 
 
-def whole(item: Finished) -> Finished:
-    """The item, unless the server cut the completion off: an answer cut short must not look complete."""
-    if item.reason is FinishReason.CANCELLED:
-        raise ServerUnavailable("the request was cancelled by the server")
-    return item
+def cut_off(item: Finished) -> DomainError | None:
+    """The error to report where the server cancelled the completion: an answer cut short must not look complete."""
+    cancelled = item.reason is FinishReason.CANCELLED
+    return ServerUnavailable("the request was cancelled by the server") if cancelled else None
 
 
-__all__ = ("Collected", "collect", "whole")
+__all__ = ("Collected", "collect", "cut_off")

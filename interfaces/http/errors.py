@@ -6,7 +6,7 @@ No 5xx but 503 is ever the answer to something a client sent; 500 is a failed co
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 
 from domain.errors import (
     ComputeFailed,
@@ -90,6 +90,8 @@ def _http_problem(error: HTTPException) -> Problem:
         return Problem(CLIENT_LEFT_STATUS, "client_left", error.detail)
     if error.status_code >= 500:
         return Problem(500, "internal_error", "internal error; the server's log has the details", is_defect=True)
+    if isinstance(error, ValidationException):  # bodies are decoded elsewhere: all that is left is an absent one
+        return Problem(400, "invalid_request", "the body is empty; it must be a JSON object")
     code = _HTTP_CODES.get(error.status_code, "invalid_request")
     return Problem(error.status_code, code, error.detail, headers=dict(error.headers or {}))
 

@@ -14,6 +14,7 @@ from domain.errors import InvalidRequest
 T = TypeVar("T")
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -21,17 +22,22 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        text = str(error)
-        found = _PATH.search(text)
-        param = found[1].replace("[...]", "") if found and found[1] else None
-        message = _PATH.sub("", text).replace("`", "'")
-        raise InvalidRequest(
-            f"{param}: {message}" if param else f"the body is not valid: {message}", param=param
-        ) from None
+        raise _refusal(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
+
+
+def _refusal(text: str) -> InvalidRequest:
+    """msgspec's sentence as an error that names the field."""
+    found = _PATH.search(text)
+    param = found[1].replace("[...]", "") if found else ""
+    message = _PATH.sub("", text)
+    if (missing := _MISSING.fullmatch(message)) is not None:
+        param = f"{param}.{missing[1]}" if param else missing[1]
+        return InvalidRequest(f"{param} is missing", param=param)
+    return InvalidRequest(f"{param or 'the body'}: {message.replace('`', chr(39))}", param=param or None)
 
 
 def json_body(model: type[T], check: Callable[[bytes], None] | None = None) -> "type[AbstractDTO[T]]":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from application.use_cases.generate import Generation
 from domain.errors import ModelNotFound
-from domain.ids import ModelId, RequestId
+from domain.ids import RequestId
 from domain.request import GenerationRequest
 from interfaces.http.fan_in import FanIn
 from interfaces.http.services import Services
@@ -19,16 +19,16 @@ async def start_all(services: Services, requests: Sequence[GenerationRequest]) -
         return FanIn(started)
     except ModelNotFound as error:
         _close(started)
-        raise await naming_what_is_served(services, error, requests[0].model) from None
+        raise await naming_what_is_served(services, error) from None
     except BaseException:
         _close(started)
         raise
 
 
-async def naming_what_is_served(services: Services, error: ModelNotFound, model: ModelId) -> ModelNotFound:
+async def naming_what_is_served(services: Services, error: ModelNotFound) -> ModelNotFound:
     """The same error, with the models that would have been found."""
     served = ", ".join(entry.source.id for entry in await services.list_models.all()) or "none"
-    return ModelNotFound(f"{error.message} (asked for: {model!r}; served here: {served})", param="model")
+    return ModelNotFound(f"{error.message}; served here: {served}", param="model")
 
 
 def choice_id(id: RequestId, index: int) -> RequestId:

@@ -11,7 +11,7 @@ from typing import Protocol
 from domain.errors import ComputeFailed, DomainError
 from domain.stream import Failed, Finished, StreamItem
 from interfaces.http import sse
-from interfaces.http.collected import whole
+from interfaces.http.collected import cut_off
 from interfaces.http.fan_in import FanIn
 from interfaces.http.keep_alive import KeepAlive
 
@@ -42,9 +42,15 @@ async def stream_events(choices: FanIn, framing: Framing, keepalive_s: float) ->
         if opening := framing.begin():
             yield opening
         keep_alive = KeepAlive(len(choices.generations))
+        speak_by = _now_s() + keepalive_s
         while choices.is_open:
-            data = await _next_bytes(choices, framing, keep_alive, keepalive_s)
-            yield data or sse.comment(keep_alive.text)
+            items = await _items(choices, speak_by)
+            data, error = _frame(items, framing, keep_alive)
+            if data or not items:
+                yield data or sse.comment(keep_alive.text)
+                speak_by = _now_s() + keepalive_s
+            if error is not None:
+                raise error
         yield framing.end()
     except DomainError as error:
         yield framing.fail(error)
@@ -55,30 +61,32 @@ async def stream_events(choices: FanIn, framing: Framing, keepalive_s: float) ->
         choices.close()
 
 
-async def _next_bytes(choices: FanIn, framing: Framing, keep_alive: KeepAlive, keepalive_s: float) -> bytes:
-    """The next events; empty after `keepalive_s` of silence, or when the last item shows nothing."""
+async def _items(choices: FanIn, until_s: float) -> list[tuple[int, StreamItem]]:
+    """Everything that has arrived, at least one item; nothing if none comes in time."""
     try:
-        async with asyncio.timeout(keepalive_s):
-            while choices.is_open:
-                items = [await choices.next(), *choices.ready()]
-                if data := _frame(items, framing, keep_alive):
-                    return data
+        async with asyncio.timeout_at(until_s):
+            return [await choices.next(), *choices.ready()]
     except TimeoutError:
-        pass
-    return b""
+        return []
 
 
-def _frame(items: Sequence[tuple[int, StreamItem]], framing: Framing, keep_alive: KeepAlive) -> bytes:
-    """Everything that arrived together goes out together."""
+def _frame(
+    items: Sequence[tuple[int, StreamItem]], framing: Framing, keep_alive: KeepAlive
+) -> tuple[bytes, DomainError | None]:
+    """What arrived together goes out together: the bytes, and the error that ends them if there is one."""
     parts: list[bytes] = []
     for index, item in items:
-        if isinstance(item, Failed):
-            raise item.error
-        if isinstance(item, Finished):
-            whole(item)
         keep_alive.feed(index, item)
+        if isinstance(item, Failed):
+            return b"".join(parts), item.error
+        if isinstance(item, Finished) and (error := cut_off(item)) is not None:
+            return b"".join(parts), error
         parts.append(framing.feed(index, item))
-    return b"".join(parts)
+    return b"".join(parts), None
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 __all__ = ("Framing", "stream_events")

@@ -1,7 +1,6 @@
 """The answer to a chat completion: one body, or a stream of chunks."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -17,9 +16,8 @@ from interfaces.http.openai.logprobs import ChatLogprobs, chat_logprobs
 from interfaces.http.openai.usage import UsageBody, usage_body
 
 
-class AnswerMessage(Struct):
+class AnswerMessage(Struct, tag_field="role", tag="assistant"):
     content: str
-    role: Literal["assistant"] = "assistant"
     refusal: None = None
 
 
@@ -31,7 +29,7 @@ class ChatChoice(Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Struct):
+class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     """`prompt_token_ids` and `token_ids` are there when `return_token_ids` asked for them."""
 
     id: str
@@ -39,7 +37,6 @@ class ChatCompletion(Struct):
     model: str
     choices: list[ChatChoice]
     usage: UsageBody
-    object: Literal["chat.completion"] = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -56,14 +53,13 @@ class ChunkChoice(Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatChunk(Struct):
+class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
     """`usage` is null in every chunk but the last when it was asked for, else absent."""
 
     id: str
     created: int
     model: str
     choices: list[ChunkChoice]
-    object: str = "chat.completion.chunk"
     usage: UsageBody | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 

@@ -27,14 +27,13 @@ class CompletionChoice(Struct):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(Struct):
+class Completion(Struct, tag_field="object", tag="text_completion"):
     """A whole answer or a chunk. `usage` is null in every chunk but the last when it was asked for, else absent."""
 
     id: str
     created: int
     model: str
     choices: list[CompletionChoice]
-    object: str = "text_completion"
     usage: UsageBody | UnsetType | None = UNSET
 
 

@@ -1,5 +1,7 @@
 """What the OpenAPI document says of every completion route besides its plain answer."""
 
+from dataclasses import dataclass
+
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
@@ -7,6 +9,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from interfaces.http.openai.errors import ErrorBody
 
 
+@dataclass
 class StreamableOperation(Operation):
     """An operation whose 200 is JSON, or server-sent events when the body says `stream: true`."""
 

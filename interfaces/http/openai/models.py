@@ -1,7 +1,5 @@
 """GET /v1/models and GET /v1/models/{id}: everything that can be served, loaded or not."""
 
-from typing import Literal
-
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct, field
@@ -28,19 +26,17 @@ class LoadedBody(Struct):
     prefix_reuse: bool
 
 
-class ModelBody(Struct):
+class ModelBody(Struct, tag_field="object", tag="model"):
     """`cairn` is null until the model is loaded, which its first request does."""
 
     id: str
     created: int
     owned_by: str
     cairn: LoadedBody | None
-    object: Literal["model"] = "model"
 
 
-class ModelListBody(Struct):
+class ModelListBody(Struct, tag_field="object", tag="list"):
     data: list[ModelBody] = field(default_factory=list[ModelBody])
-    object: Literal["list"] = "list"
 
 
 def model_routes(services: Services) -> list[HTTPRouteHandler]:
@@ -55,7 +51,7 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
         id = ModelId(model_id.removeprefix("/"))
         entry = await services.list_models.one(id)
         if entry is None:
-            raise await naming_what_is_served(services, ModelNotFound("no such model"), id)
+            raise await naming_what_is_served(services, ModelNotFound(f"no model named {id!r} is here"))
         return _body(entry)
 
     return [list_models, retrieve_model]
