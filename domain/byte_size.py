@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 from domain.errors import InvalidRequest
 
@@ -11,8 +12,9 @@ _UNITS = {
     "m": 2**20, "mb": 10**6, "mib": 2**20,
     "g": 2**30, "gb": 10**9, "gib": 2**30,
     "t": 2**40, "tb": 10**12, "tib": 2**40,
+    "p": 2**50, "pb": 10**15, "pib": 2**50,
 }  # fmt: skip
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*|%)\s*")
+_PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*|%)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,9 @@ class ByteSize:
         """Parse `16GiB`, `500MB`, `70%` or a plain number of bytes. Raises InvalidRequest with the accepted forms."""
         match = _PATTERN.fullmatch(text)
         if match:
-            number, unit = float(match[1]), match[2].lower()
+            number, unit = Decimal(match[1]), match[2].lower()
             if unit == "%" and number <= 100:
-                return cls(share=number / 100)
+                return cls(share=float(number / 100))
             if unit in _UNITS:
                 return cls(num_bytes=int(number * _UNITS[unit]))
         raise InvalidRequest(f"{text!r} is not a size: write 16GiB, 500MB, 70% or a number of bytes")
@@ -39,17 +41,19 @@ class ByteSize:
         return self.num_bytes if self.num_bytes is not None else int((self.share or 0) * total_bytes)
 
     def __str__(self) -> str:
-        return f"{self.share:.0%}" if self.share is not None else format_bytes(self.num_bytes or 0)
+        return f"{self.share * 100:g}%" if self.share is not None else format_bytes(self.num_bytes or 0)
 
 
 def format_bytes(num_bytes: int) -> str:
-    """Binary units, three significant digits: 1536 -> `1.50 KiB`."""
+    """Binary units, three significant digits or all whole ones: 1536 -> `1.5 KiB`."""
     value, units = float(num_bytes), ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     index = 0
     while abs(value) >= 1024 and index < len(units) - 1:
         value /= 1024
         index += 1
-    return f"{num_bytes} B" if index == 0 else f"{value:.3g} {units[index]}"
+    if index == 0:
+        return f"{num_bytes} B"
+    return f"{value:.0f} {units[index]}" if abs(value) >= 1000 else f"{value:.3g} {units[index]}"
 
 
 __all__ = ("ByteSize", "format_bytes")

@@ -1,0 +1,57 @@
+"""What can be set, read off the settings dataclasses: one field a dotted path such as `server.port`.
+
+Adding a field to a settings class is all it takes to make it settable by file, environment and flags.
+"""
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from application.settings import Settings
+
+SECRETS = frozenset({"server.api_key", "cache.salt"})
+"""Shown as set or unset, never as what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingField:
+    """`type` is the plain type (int, ByteSize, tuple ...); `is_optional`: None is allowed as well."""
+
+    path: str
+    type: type
+    is_optional: bool
+    default: object
+
+    @property
+    def is_secret(self) -> bool:
+        return self.path in SECRETS
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it: `CAIRN_SERVER__PORT`."""
+        return "CAIRN_" + self.path.upper().replace(".", "__")
+
+
+def setting_fields() -> Mapping[str, SettingField]:
+    """Every field by path, in the order of the settings classes."""
+    found: dict[str, SettingField] = {}
+    defaults = Settings()
+    for section in fields(Settings):
+        section_defaults: Any = getattr(defaults, section.name)
+        hints = get_type_hints(cast(type, section.type))
+        for name in hints:
+            path = f"{section.name}.{name}"
+            plain, is_optional = _plain_type(hints[name])
+            found[path] = SettingField(path, plain, is_optional, getattr(section_defaults, name))
+    return found
+
+
+def _plain_type(hint: Any) -> tuple[type, bool]:
+    if get_origin(hint) in (Union, types.UnionType):
+        inner = [part for part in get_args(hint) if part is not types.NoneType]
+        return _plain_type(inner[0])[0], True
+    return get_origin(hint) or hint, False
+
+
+__all__ = ("SECRETS", "SettingField", "setting_fields")

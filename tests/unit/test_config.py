@@ -1,0 +1,195 @@
+"""Settings from file, environment and flags: who wins, what is refused, and how that is said."""
+
+from pathlib import Path
+
+import pytest
+
+from adapters.config.fields import setting_fields
+from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, load_settings
+from adapters.config.locations import config_file
+from application.settings import Settings
+from domain.byte_size import ByteSize
+
+
+class Home:
+    """A home directory with one configuration file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / ".config/cairn/config.toml"
+        self.environ = {"HOME": str(folder), "PATH": "/bin"}
+
+    def write(self, toml: str) -> "Home":
+        self.file.parent.mkdir(parents=True)
+        self.file.write_text(toml)
+        return self
+
+    def load(self, flags: dict[str, Flag] | None = None, **variables: str) -> LoadedSettings:
+        return load_settings(self.environ | variables, flags)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_nothing_given_is_the_defaults(home: Home):
+    loaded = home.load()
+    assert loaded.settings == Settings()
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_flags_over_environment_over_file_over_defaults(home: Home):
+    home.write('[server]\nport = 1\nlog_level = "error"\n[engine]\nqueue = 7\nmax_batch = 2\n')
+    loaded = home.load({"server.port": Flag("--port", 3)}, CAIRN_SERVER__PORT="2", CAIRN_ENGINE__QUEUE="8")
+    settings = loaded.settings
+    assert (settings.server.port, settings.engine.queue, settings.engine.max_batch) == (3, 8, 2)
+    assert (settings.server.log_level, settings.server.host) == ("error", "127.0.0.1")
+    shown = {path: origin for path, origin in loaded.origins.items() if origin != "default"}
+    assert shown == {
+        "server.port": "--port",
+        "server.log_level": str(home.file),
+        "engine.queue": "CAIRN_ENGINE__QUEUE",
+        "engine.max_batch": str(home.file),
+    }
+
+
+def test_every_type_from_a_file(home: Home):
+    home.write(
+        """
+        [server]
+        keepalive_s = 5
+        api_key = "secret"
+        max_body = "1MiB"
+        [model]
+        dirs = ["/a", "/b"]
+        download = false
+        context_length = 4096
+        [store]
+        quota = 1000000
+        hot_tier = "25%"
+        """
+    )
+    settings = home.load().settings
+    assert settings.server.keepalive_s == 5.0
+    assert settings.server.max_body == ByteSize(num_bytes=2**20)
+    assert settings.model.dirs == ("/a", "/b")
+    assert settings.model.download is False
+    assert settings.model.context_length == 4096
+    assert settings.store.quota == ByteSize(num_bytes=1_000_000)
+    assert settings.store.hot_tier == ByteSize(share=0.25)
+
+
+def test_every_type_from_the_environment(home: Home):
+    settings = home.load(
+        CAIRN_SERVER__KEEPALIVE_S="2.5",
+        CAIRN_MODEL__DIRS="/a:/b",
+        CAIRN_MODEL__DOWNLOAD="no",
+        CAIRN_MODEL__CONTEXT_LENGTH="",
+        CAIRN_CACHE__EXACT="TRUE",
+        CAIRN_STORE__QUOTA="16GiB",
+    ).settings
+    assert settings.server.keepalive_s == 2.5
+    assert settings.model.dirs == ("/a", "/b")
+    assert settings.model.download is False
+    assert settings.model.context_length is None
+    assert settings.cache.exact is True
+    assert settings.store.quota == ByteSize(num_bytes=16 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("[server]\nprot = 1", "server.prot is not a setting (FILE); did you mean server.port?"),
+        ("[sever]\nport = 1", "sever is not a setting (FILE); did you mean server?"),
+        ("port = 1", "port is not a setting (FILE)"),
+        ("server = 1", "server must be a table, written [server], in FILE"),
+        ('[server]\nport = "80"', "server.port must be a whole number, not '80' (FILE)"),
+        ("[server]\nport = true", "server.port must be a whole number, not True (FILE)"),
+        ("[server]\nport = 70000", "server.port must be in 0..65535 (FILE)"),
+        ("[server]\nkeepalive_s = true", "server.keepalive_s must be a number, not True (FILE)"),
+        ("[server]\napi_key = 12345", "server.api_key must be text, not what was given (FILE)"),
+        ('[server]\napi_key = ""', "server.api_key must not be empty (FILE)"),
+        ("[model]\ndownload = 1", "model.download must be true or false, not 1 (FILE)"),
+        ('[model]\ndirs = "a"', "model.dirs must be a list of texts, not 'a' (FILE)"),
+        ("[model]\ndirs = [1]", "model.dirs must be a list of texts, not [1] (FILE)"),
+        ("[store]\nquota = -1",
+         "store.quota must be a size such as 16GiB, 500MB, 70% or a number of bytes, not -1 (FILE)"),
+        ("[server]\nport = x\n", "FILE: Invalid value (at line 2, column 8)"),
+        ("[server]\nport.x = 1", "server.port must be a whole number, not {'x': 1} (FILE)"),
+    ],
+)  # fmt: skip
+def test_file_with_a_mistake_is_refused(home: Home, toml: str, message: str):
+    with pytest.raises(InvalidSettings) as refusal:
+        home.write(toml).load()
+    assert refusal.value.message == message.replace("FILE", str(home.file))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("CAIRN_SERVER__PORT", "http", "server.port must be a whole number, not 'http' (CAIRN_SERVER__PORT)"),
+        ("CAIRN_SERVER__PORT", "-1", "server.port must be in 0..65535 (CAIRN_SERVER__PORT)"),
+        ("CAIRN_SERVER__KEEPALIVE_S", "nan",
+         "server.keepalive_s must be in 0.05..600 seconds (CAIRN_SERVER__KEEPALIVE_S)"),
+        ("CAIRN_CACHE__EXACT", "maybe", "cache.exact must be true or false, not 'maybe' (CAIRN_CACHE__EXACT)"),
+        ("CAIRN_SERVER__PROT", "1",
+         "CAIRN_SERVER__PROT is not a setting (the environment); did you mean CAIRN_SERVER__PORT?"),
+        ("CAIRN_PORT", "1", "CAIRN_PORT is not a setting (the environment)"),
+        ("CAIRN_ENGINE__PREFILL_GRID", "100",
+         "engine.prefill_grid must be a multiple of the block size (or 0 for automatic) (CAIRN_ENGINE__PREFILL_GRID)"),
+        ("CAIRN_CONFIG", "/nowhere/c.toml", "CAIRN_CONFIG names /nowhere/c.toml, which does not exist"),
+    ],
+)  # fmt: skip
+def test_variable_with_a_mistake_is_refused(home: Home, variable: str, value: str, message: str):
+    with pytest.raises(InvalidSettings) as refusal:
+        home.load(**{variable: value})
+    assert refusal.value.message.startswith(message)
+
+
+def test_size_with_a_mistake_says_how_to_write_one(home: Home):
+    with pytest.raises(InvalidSettings, match=r"store\.quota must be a size: 'lots' is not a size: write 16GiB"):
+        home.load(CAIRN_STORE__QUOTA="lots")
+
+
+def test_flag_with_a_mistake_names_the_flag(home: Home):
+    with pytest.raises(InvalidSettings, match=r"server\.port must be in 0\.\.65535 \(--port\)"):
+        home.load({"server.port": Flag("--port", 70_000)})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_address_others_can_reach_needs_a_key(home: Home, host: str):
+    flags = {"server.host": Flag("--host", host)}
+    with pytest.raises(InvalidSettings, match=r"needs server\.api_key.*\(--host\)"):
+        home.load(flags)
+    with pytest.raises(InvalidSettings, match=r"needs server\.api_key"):
+        home.load(flags, CAIRN_SERVER__API_KEY="")
+    assert home.load(flags, CAIRN_SERVER__API_KEY="k").settings.server.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_key(home: Home, host: str):
+    assert home.load({"server.host": Flag("--host", host)}).settings.server.host == host
+
+
+def test_other_variables_of_ours_are_known(home: Home, tmp_path: Path):
+    other = tmp_path / "other.toml"
+    other.write_text("[server]\nport = 9\n")
+    assert home.load(CAIRN_CONFIG=str(other), CAIRN_BLAS="off").settings.server.port == 9
+
+
+def test_file_follows_the_xdg_variable_unless_it_is_relative():
+    assert config_file({"HOME": "/h"}) == Path("/h/.config/cairn/config.toml")
+    assert config_file({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}) == Path("/x/cairn/config.toml")
+    assert config_file({"HOME": "/h", "XDG_CONFIG_HOME": "x"}) == Path("/h/.config/cairn/config.toml")
+
+
+def test_every_setting_can_be_set_by_variable_to_its_default(home: Home):
+    """No settings class may hold a type that the sources cannot express."""
+    defaults = {
+        field.variable: str(field.default)
+        for field in setting_fields().values()
+        if field.type is not tuple and field.default is not None
+    }
+    loaded = home.load(**defaults)
+    assert loaded.settings == Settings()
+    assert sum(origin == "default" for origin in loaded.origins.values()) == len(setting_fields()) - len(defaults)
