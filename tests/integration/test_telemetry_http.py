@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from litestar import Litestar, Request, get, post
+from litestar.exceptions import HTTPException
 from litestar.response import Stream
 from litestar.testing import TestClient
 from opentelemetry.trace import SpanKind, StatusCode
@@ -62,7 +63,11 @@ class Server:
         async def broken() -> str:
             raise RuntimeError("no")
 
-        return [chat, model, live, metrics, broken]
+        @get("/refused")
+        async def refused() -> str:
+            raise HTTPException("no", status_code=400)
+
+        return [chat, model, live, metrics, broken, refused]
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +134,14 @@ def test_health_checks_and_scrapes_are_left_out(server: Server) -> None:
 def test_a_server_error_marks_the_span(server: Server) -> None:
     assert server.client.get("/broken").status_code == 500
     assert server.spans.named("GET /broken").status.status_code is StatusCode.ERROR
+
+
+def test_a_refusal_is_the_clients_fault_and_no_error_of_the_span(server: Server) -> None:
+    assert server.client.get("/refused").status_code == 400
+    span = server.spans.named("GET /refused")
+    assert span.status.status_code is StatusCode.UNSET
+    assert (span.attributes or {})["http.response.status_code"] == 400
+    assert span.events == ()
 
 
 def test_outside_of_a_request_there_is_no_trace_context(server: Server) -> None:

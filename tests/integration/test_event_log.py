@@ -1,0 +1,124 @@
+"""The request log: lines that explain a request, faults that do not flood, a log that blocks and blocks nobody."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from adapters.system.event_log import EventLog
+from adapters.system.log_writer import LogWriter
+from application.events import Event, FaultObserved, ModelLoaded, RecordsDropped, RequestRefused, StoreFault
+from domain.ids import ModelId
+from tests.support.event_script import Script, at
+
+
+class Capture(logging.Handler):
+    """Keeps levels and lines; waits at the gate first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.entered.set()
+        self.gate.wait()
+        self.lines.append((record.levelname, record.getMessage()))
+
+
+@pytest.fixture
+def capture() -> Iterator[Capture]:
+    handler, logger = Capture(), logging.getLogger("cairn")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    handler.gate.set()
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def logged(capture: Capture, events: list[Event]) -> list[tuple[str, str]]:
+    log = EventLog()
+    for event in events:
+        log.emit(event)
+    log.close()
+    log.close()
+    return capture.lines
+
+
+def test_a_finished_request_is_one_line_with_its_costs(capture: Capture) -> None:
+    assert logged(capture, Script().finished()) == [
+        (
+            "INFO",
+            "request chatcmpl-1 model=demo prompt=1025 reused=0 computed=1025 output=9 queue=1.000s prefill=1.000s"
+            " decode=2.250s ttft=2.250s total=4.250s rate=4.0tok/s reason=stop",
+        )
+    ]
+
+
+def test_a_request_cancelled_in_prefill_says_what_it_cost_so_far(capture: Capture) -> None:
+    script = Script()
+    ((level, line),) = logged(
+        capture, [script.queued(), script.admitted(), script.first_chunk(), script.ended("cancelled", 3.0, 0)]
+    )
+    assert level == "INFO"
+    assert line == (
+        "request chatcmpl-1 model=demo prompt=1025 reused=0 computed=512 output=0 queue=1.000s prefill=2.000s"
+        " total=3.000s reason=cancelled"
+    )
+
+
+def test_a_failure_is_a_warning_on_one_line(capture: Capture) -> None:
+    script = Script()
+    ((level, line),) = logged(capture, [script.queued(), script.failed(0.5)])
+    assert level == "WARNING"
+    assert line.endswith("total=0.500s reason=error error=compute_failed: the matrix is singular")
+
+
+def test_models_refusals_and_drops(capture: Capture) -> None:
+    assert logged(
+        capture,
+        [
+            ModelLoaded(ModelId("demo"), 1_500_000_000, 3 * 2**20, "single", "batched rows differ", at(0)),
+            RequestRefused(ModelId("x\ny"), "model_not_found", at(0)),
+            RequestRefused(ModelId("demo"), "queue_full", at(0)),
+            RecordsDropped(2, 500, "queue_full", at(0)),
+            StoreFault("corrupt", "bad checksum", at(0)),
+        ],
+    ) == [
+        ("INFO", "model demo loaded in 1.5s weights=3MiB decode=single (batched rows differ)"),
+        ("INFO", "request refused model='x\\ny' error=model_not_found"),
+        ("WARNING", "request refused model='demo' error=queue_full"),
+        ("WARNING", "records not stored: queue_full (occurrence 1): 2 records"),
+        ("ERROR", "fault in store: corrupt (occurrence 1): bad checksum"),
+    ]
+
+
+def test_a_fault_that_keeps_coming_is_logged_ever_more_rarely(capture: Capture) -> None:
+    lines = logged(capture, [FaultObserved("engine.step", "no\nmemory", at(n)) for n in range(100)])
+    assert [line for _, line in lines] == [f"fault in engine.step (occurrence {2**n}): no memory" for n in range(7)]
+
+
+def test_a_log_that_stands_still_blocks_nobody_and_owns_up(capture: Capture) -> None:
+    logger = logging.getLogger("cairn.requests")
+    writer = LogWriter(max_lines=4)
+    capture.gate.clear()
+    writer.write(logger, logging.INFO, "first")
+    assert capture.entered.wait(20)
+    for n in range(10):
+        writer.write(logger, logging.INFO, f"line {n}")  # returns though nobody reads
+    capture.gate.set()
+    writer.close(20)
+    lines = [line for _, line in capture.lines]
+    assert lines[0] == "first"
+    assert lines[2:] == [f"line {n}" for n in range(4)]
+    assert lines[1] == "6 lines were not logged: the log is slower than the server"
+
+
+def test_lines_below_the_level_are_not_even_queued(capture: Capture) -> None:
+    logging.getLogger("cairn").setLevel(logging.ERROR)
+    assert logged(capture, Script().finished()) == []
