@@ -114,6 +114,26 @@ STEP_TOKENS = MetricSpec(
     "Tokens that engine steps computed, by phase: prefill or decode.",
     (names.CAIRN_STEP_PHASE,),
 )
+PREFIX_LOOKUPS = MetricSpec(
+    names.CAIRN_PREFIX_LOOKUPS,
+    MetricKind.COUNTER,
+    "{lookup}",
+    "Prefix lookups by why they reused no more.",
+    (names.CAIRN_STOP_REASON,),
+)
+PREFIX_LOOKUP_TIME = _histogram(
+    names.CAIRN_PREFIX_LOOKUP_TIME, "From looking a prefix up to what is reused being in place.", (), _STEP_BUCKETS
+)
+PREFIX_AWAITED = MetricSpec(
+    names.CAIRN_PREFIX_AWAITED,
+    MetricKind.COUNTER,
+    "{request}",
+    "Requests that waited for another one computing the same prefix.",
+)
+RESTORE_TIME = _histogram(names.CAIRN_RESTORE_TIME, "From fetching state to restored.", (), _STEP_BUCKETS)
+RESTORED = MetricSpec(names.CAIRN_RESTORED, MetricKind.COUNTER, "By", "Bytes of state restored.")
+CAPTURE_TIME = _histogram(names.CAIRN_CAPTURE_TIME, "Time a capture took of the compute thread.", (), _STEP_BUCKETS)
+CAPTURED = MetricSpec(names.CAIRN_CAPTURED, MetricKind.COUNTER, "By", "Bytes of state captured.")
 STORE_RECORDS = MetricSpec(
     names.CAIRN_STORE_RECORDS,
     MetricKind.COUNTER,
@@ -141,10 +161,13 @@ CATALOGUE = (
     *(REQUEST_DURATION, TIME_TO_FIRST_TOKEN, TIME_PER_OUTPUT_TOKEN, QUEUE_TIME, PREFILL_TIME, DECODE_TIME),
     *(REQUESTS_WAITING, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
     *(STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
+    *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
     *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME, FAULTS, TELEMETRY_FAILURES),
 )
 
 __all__ = (
+    "CAPTURED",
+    "CAPTURE_TIME",
     "CATALOGUE",
     "DECODE_TIME",
     "FAULTS",
@@ -153,6 +176,9 @@ __all__ = (
     "MODEL_WEIGHTS",
     "OUTPUT_TOKENS",
     "PREFILL_TIME",
+    "PREFIX_AWAITED",
+    "PREFIX_LOOKUPS",
+    "PREFIX_LOOKUP_TIME",
     "PROMPT_TOKENS",
     "QUEUE_TIME",
     "REQUESTS_ENDED",
@@ -160,6 +186,8 @@ __all__ = (
     "REQUESTS_RUNNING",
     "REQUESTS_WAITING",
     "REQUEST_DURATION",
+    "RESTORED",
+    "RESTORE_TIME",
     "STEP_DURATION",
     "STEP_TOKENS",
     "STORE_QUEUED",

@@ -10,6 +10,7 @@ from opentelemetry.metrics import Meter
 
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
+from adapters.otel.cache_metrics import CacheMetrics
 from adapters.otel.engine_metrics import EngineMetrics
 from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.request_metrics import RequestMetrics
@@ -27,7 +28,8 @@ class MetricEvents:
     def __init__(self, meter: Meter, other_failures: Callable[[], Mapping[str, int]] = _no_failures) -> None:
         instruments = Instruments(meter)
         requests, engine = RequestMetrics(instruments), EngineMetrics(instruments)
-        handlers: dict[type, Handler] = {**requests.handlers(), **engine.handlers()}
+        cache = CacheMetrics(instruments)
+        handlers: dict[type, Handler] = {**requests.handlers(), **engine.handlers(), **cache.handlers()}
         note_loaded = handlers[ModelLoaded]
 
         def loaded(event: ModelLoaded) -> None:

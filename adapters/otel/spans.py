@@ -2,6 +2,8 @@
 
     chat {model}                      from RequestQueued to RequestEnded, child of the request's trace context
     ├── queue                         to RequestAdmitted
+    ├── prefix lookup                 PrefixMatched; why no more was reused
+    ├── restore                       StateRestored
     ├── prefill                       to DecodeStarted, an event for every chunk
     └── decode                        an event for the first token
 
@@ -37,9 +39,13 @@ from application.events import (
     Event,
     FirstToken,
     PrefillChunkComputed,
+    PrefixAwaited,
+    PrefixMatched,
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
+    StateCaptured,
+    StateRestored,
 )
 from application.ports.clock import Clock
 from application.services.event_router import EventRouter
@@ -80,6 +86,10 @@ class SpanEvents:
                 DecodeStarted: self._decode_started,
                 FirstToken: self._first_token,
                 RequestEnded: self._ended,
+                PrefixMatched: self._matched,
+                PrefixAwaited: self._awaited,
+                StateRestored: self._restored,
+                StateCaptured: self._captured,
             },
         )
 
@@ -161,6 +171,50 @@ class SpanEvents:
         tree.root.set_attributes({**response_attributes(event), names.CAIRN_ENDED_IN: tree.phase_name})
         self._leave(tree, event.at_ns)
         tree.root.end(event.at_ns + tree.offset_ns)
+
+    def _matched(self, event: PrefixMatched) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            attributes: Attributes = {
+                names.CAIRN_HOT_TOKENS: event.num_hot,
+                names.CAIRN_STORE_TOKENS: event.num_store,
+                names.CAIRN_KNOWN_TOKENS: event.num_known,
+                names.CAIRN_STOP_REASON: event.reason,
+            }
+            self._add_span(tree, names.SPAN_LOOKUP, event.started_ns, event.at_ns, attributes)
+            tree.root.set_attribute(names.CAIRN_STOP_REASON, event.reason)
+
+    def _awaited(self, event: PrefixAwaited) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            attributes: Attributes = {names.CAIRN_OWNER: event.owner, names.CAIRN_SHARED_TOKENS: event.num_shared}
+            tree.phase.add_event(names.EVENT_AWAITED, attributes, event.at_ns + tree.offset_ns)
+            if (owner := self._trees.get(event.owner)) is not None:
+                tree.root.add_link(owner.root.get_span_context())
+
+    def _restored(self, event: StateRestored) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            attributes: Attributes = {
+                names.CAIRN_POSITION: event.position,
+                names.CAIRN_STATE_SIZE: event.size_bytes,
+                names.CAIRN_COMPUTE_TIME: (event.at_ns - event.fetched_ns) / 1e9,
+            }
+            self._add_span(tree, names.SPAN_RESTORE, event.started_ns, event.at_ns, attributes)
+
+    def _captured(self, event: StateCaptured) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            attributes: Attributes = {
+                names.CAIRN_NUM_BLOCKS: event.num_blocks,
+                names.CAIRN_NUM_SNAPSHOTS: event.num_snapshots,
+                names.CAIRN_STATE_SIZE: event.size_bytes,
+                names.CAIRN_COMPUTE_TIME: (event.at_ns - event.started_ns) / 1e9,
+            }
+            tree.phase.add_event(names.EVENT_CAPTURED, attributes, event.at_ns + tree.offset_ns)
+
+    def _add_span(self, tree: _Tree, name: str, started_ns: int, ended_ns: int, attributes: Attributes) -> None:
+        """A span that is over when it is told of."""
+        span = self._tracer.start_span(
+            name, tree.context, attributes=attributes, start_time=started_ns + tree.offset_ns
+        )
+        span.end(ended_ns + tree.offset_ns)
 
     def _enter(self, tree: _Tree, name: str, at_ns: int, attributes: Attributes | None = None) -> None:
         self._leave(tree, at_ns)

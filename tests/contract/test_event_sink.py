@@ -16,10 +16,14 @@ from application.events import (
     FaultObserved,
     ModelLoaded,
     ModelUnloaded,
+    PrefixAwaited,
+    PrefixMatched,
     RecordsDropped,
     RecordsEvicted,
     RecordsPersisted,
     RequestRefused,
+    StateCaptured,
+    StateRestored,
     StepCompleted,
     StoreFault,
 )
@@ -30,12 +34,18 @@ from tests.support.event_script import Script, at
 from tests.support.otel import MetricRecorder, SpanRecorder, clear_otel_variables
 from tests.support.recording import RecordingEvents
 
+SCRIPT_ID = Script().id
+
 OTHERS: list[Event] = [
     ModelLoaded(ModelId("demo"), 1, 1, "single", "probe failed", at(0)),
     ModelUnloaded(ModelId("demo"), at(0)),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
     StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
     FaultObserved("engine.sequence", "no", at(0)),
+    PrefixMatched(SCRIPT_ID, 1025, 512, 256, 1024, "no-snapshot", at(0), at(0.02)),
+    PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
+    StateRestored(SCRIPT_ID, 768, 3_000_000, at(0), at(0.01), at(0.02)),
+    StateCaptured(SCRIPT_ID, 2, 1, 4_000_000, at(0), at(0.01)),
     RecordsPersisted(4, 1_000_000, 250_000, at(0), at(0.01)),
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
@@ -89,7 +99,7 @@ def test_the_events_here_are_all_there_are() -> None:
 
 
 def test_every_event_is_taken(sink: EventSink) -> None:
-    for event in (*OTHERS, *Script().finished()):
+    for event in (*Script().prefilled(), *OTHERS, *Script().finished()):
         sink.emit(event)
     assert failures(sink) == {}
 

@@ -16,10 +16,14 @@ from application.events import (
     FaultObserved,
     ModelLoaded,
     ModelUnloaded,
+    PrefixAwaited,
+    PrefixMatched,
     RecordsDropped,
     RecordsEvicted,
     RecordsPersisted,
     RequestRefused,
+    StateCaptured,
+    StateRestored,
     StepCompleted,
     StoreFault,
 )
@@ -37,6 +41,8 @@ REQUEST = (
     MODEL,
 )
 
+SCRIPT_ID = Script().id
+
 EVERYTHING: list[Event] = [
     ModelLoaded(ModelId("demo"), 2_000_000_000, 44_000_000, "batched", "", at(-5)),
     *Script("finished").finished(),
@@ -47,6 +53,10 @@ EVERYTHING: list[Event] = [
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
     StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
     FaultObserved("engine.sequence", "no", at(0)),
+    PrefixMatched(SCRIPT_ID, 1025, 512, 256, 1024, "no-snapshot", at(0), at(0.02)),
+    PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
+    StateRestored(SCRIPT_ID, 768, 3_000_000, at(0), at(0.01), at(0.02)),
+    StateCaptured(SCRIPT_ID, 2, 1, 4_000_000, at(0), at(0.01)),
     RecordsPersisted(4, 1_000_000, 250_000, at(0), at(0.01)),
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),

@@ -7,7 +7,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from adapters.fake.clock import FakeClock
 from adapters.otel.spans import SpanEvents
-from application.events import Event, RequestAdmitted
+from application.events import (
+    Event,
+    PrefixAwaited,
+    PrefixMatched,
+    RequestAdmitted,
+    StateCaptured,
+    StateRestored,
+)
 from domain.ids import RequestId
 from domain.sampling import SamplingParams, StopRules
 from tests.support.event_script import START_NS, Script, at, text_script
@@ -187,6 +194,47 @@ def test_a_request_that_is_admitted_again_has_a_second_prefill(recorder: SpanRec
     play(recorder, [*ENDINGS["decode"], *again])
     assert [span.name for span in recorder.spans()] == ["queue", "prefill", "decode", "prefill", "decode", "chat demo"]
     assert [span.attributes["cairn.prefill.chunks"] for span in recorder.spans() if span.name == "prefill"] == [2, 0]
+
+
+def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
+    id, owner = SCRIPT.id, Script("owner")
+    play(
+        recorder,
+        [
+            owner.queued(),
+            SCRIPT.queued(),
+            PrefixAwaited(id, owner.id, 512, at(0.25)),
+            owner.ended(),
+            StateRestored(id, 768, 3_000_000, at(0.5), at(0.75), at(0.875)),
+            PrefixMatched(id, 1025, 512, 256, 1024, "no-snapshot", at(0.25), at(0.9)),
+            SCRIPT.admitted(),
+            StateCaptured(id, 2, 1, 4_000_000, at(1.0), at(1.5)),
+            SCRIPT.ended(),
+        ],
+    )
+    lookup, restore, prefill = (recorder.named(name) for name in ("prefix lookup", "restore", "prefill"))
+    (request,) = [span for span in recorder.spans() if (span.attributes or {}).get("gen_ai.response.id") == id]
+    assert request.context is not None
+    for span in (lookup, restore, prefill):
+        assert span.parent is not None
+        assert span.parent.span_id == request.context.span_id
+    assert times(restore) == (0.5, 0.875)
+    assert dict(restore.attributes or {}) == {
+        "cairn.state.position": 768,
+        "cairn.state.size": 3_000_000,
+        "cairn.compute.time": 0.125,
+    }
+    assert times(lookup) == (0.25, pytest.approx(0.9))
+    assert dict(lookup.attributes or {}) == {
+        "cairn.prompt.hot_tokens": 512,
+        "cairn.prompt.store_tokens": 256,
+        "cairn.prompt.known_tokens": 1024,
+        "cairn.cache.stop_reason": "no-snapshot",
+    }
+    assert (request.attributes or {})["cairn.cache.stop_reason"] == "no-snapshot"
+    assert [event.name for event in prefill.events] == ["cairn.state.captured"]
+    (owner_span,) = [span for span in recorder.spans() if (span.attributes or {}).get("gen_ai.response.id") == "owner"]
+    assert [link.context for link in request.links] == [owner_span.context]
 
 
 def test_events_of_unknown_requests_change_nothing(recorder: SpanRecorder) -> None:
