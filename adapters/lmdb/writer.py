@@ -128,29 +128,28 @@ class Writer:
 
     def _insert(self, ledger: Ledger, batch: Batch) -> PutOutcome | None:
         """Looks before it writes, so that an outcome other than STORED leaves the transaction unchanged."""
-        fresh: set[RecordKey] = set()
-        present: set[RecordKey] = set()
+        seen: set[RecordKey] = set()
+        absent: list[bool] = []
         for record in batch.records:
-            if not self._has_parent(ledger, record, fresh):
+            if not self._has_parent(ledger, record, seen):
                 return PutOutcome.ORPHAN
-            if record.key in fresh or self._is_present(ledger, record.key):
-                present.add(record.key)
-            elif record.key not in batch.encoded:
+            absent.append(record.key not in seen and not self._is_present(ledger, record.key))
+            if absent[-1] and record.key not in batch.encoded:
                 return None
-            fresh.add(record.key)
-        for record in batch.records:
+            seen.add(record.key)
+        for record, is_absent in zip(batch.records, absent, strict=True):
             info = batch.infos.get(record.key.namespace, NamespaceInfo(record.key.namespace, "", ""))
             row = ledger.namespace(record.key.namespace) or ledger.open_namespace(info)
-            if record.key in present:
-                ledger.touch(record_key(row.space, record.key))
-            if record.key in fresh - present:
+            if is_absent:
                 ledger.insert(row.space, batch.encoded[record.key])
+            else:
+                ledger.touch(record_key(row.space, record.key))
         return PutOutcome.STORED
 
-    def _has_parent(self, ledger: Ledger, record: Record, fresh: set[RecordKey]) -> bool:
+    def _has_parent(self, ledger: Ledger, record: Record, seen: set[RecordKey]) -> bool:
         parent = BlockKey(record.key.namespace, record.parent)
         is_first = record.parent == BlockHash(record.key.namespace)
-        return is_first or parent in fresh or self._is_present(ledger, parent)
+        return is_first or parent in seen or self._is_present(ledger, parent)
 
     def _is_present(self, ledger: Ledger, key: RecordKey) -> bool:
         space = self._space(ledger, key.namespace)

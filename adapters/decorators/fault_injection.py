@@ -1,0 +1,99 @@
+"""A block store that fails as often as it is told, in every way the contract allows and in no other.
+
+Reads may miss what is there, writes may be refused; nothing wrong is ever returned and nothing refused is stored. The
+draws come from a seed, so a failing run replays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from threading import Lock
+
+from application.ports.block_store import BlockStore, IntegrityReport, Presence, PutOutcome, StoreUsage
+from domain.ids import BlockHash, GroupIndex
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Chances from 0 to 1: that one `get` misses, that a `put` is refused, that one `lookup` misses."""
+
+    seed: int = 0
+    get_misses: float = 0.0
+    put_refusals: float = 0.0
+    lookup_misses: float = 0.0
+
+
+class FaultInjectingBlockStore:
+    """Wraps any BlockStore. While `is_down` is set every read misses and every write is refused. Any thread."""
+
+    def __init__(self, store: BlockStore, plan: FaultPlan) -> None:
+        self._store = store
+        self._plan = plan
+        self._random = Random(plan.seed)
+        self._lock = Lock()
+        self._injected = 0
+        self.is_down = False
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        self._store.open_namespace(info)
+
+    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+        found = self._store.lookup(keys)
+        return [Presence.MISS if self._strikes(self._plan.lookup_misses) else presence for presence in found]
+
+    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+        return [[] for _ in blocks] if self.is_down else self._store.snapshots(namespace, blocks)
+
+    def children(
+        self, namespace: Namespace, parent: BlockHash, limit: int
+    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
+        return [] if self.is_down else self._store.children(namespace, parent, limit)
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        found = self._store.get(keys, groups)
+        return [None if self._strikes(self._plan.get_misses) else record for record in found]
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        return PutOutcome.UNAVAILABLE if self._strikes(self._plan.put_refusals) else self._store.put(records)
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        self._store.touch(keys)
+
+    def pin(self, keys: Sequence[RecordKey]) -> None:
+        self._store.pin(keys)
+
+    def unpin(self, keys: Sequence[RecordKey]) -> None:
+        self._store.unpin(keys)
+
+    def delete(self, keys: Sequence[RecordKey]) -> int:
+        return 0 if self.is_down else self._store.delete(keys)
+
+    def delete_namespace(self, namespace: Namespace) -> int:
+        return 0 if self.is_down else self._store.delete_namespace(namespace)
+
+    def usage(self) -> StoreUsage:
+        usage = self._store.usage()
+        with self._lock:
+            faults = {**usage.faults, **({"injected": self._injected} if self._injected else {})}
+        return StoreUsage(usage.quota_bytes, usage.stored_bytes, usage.namespaces, usage.evicted, faults)
+
+    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
+        return self._store.check_integrity(payloads=payloads)
+
+    def flush(self) -> None:
+        self._store.flush()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _strikes(self, chance: float) -> bool:
+        with self._lock:
+            strikes = self.is_down or self._random.random() < chance
+            self._injected += strikes
+        return strikes
+
+
+__all__ = ("FaultInjectingBlockStore", "FaultPlan")

@@ -1,0 +1,359 @@
+"""The BlockStore contract, over every adapter. Faults that the contract allows are retried, so what is asserted here is
+what must hold in spite of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.memory.block_store import MemoryBlockStore
+from adapters.zstd.codec import ZstdStateCodec
+from application.ports.block_store import BlockStore, Presence, PutOutcome
+from domain.ids import BlockHash, GroupIndex
+from domain.record import BlockKey, Record, RecordKey
+from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+
+QUOTA_BYTES = 2 << 20
+ONE = namespace_of("one")
+TWO = namespace_of("two")
+
+
+def open_lmdb(path: Path) -> LmdbBlockStore:
+    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), EventList(), FakeClock())
+
+
+def open_faulty(path: Path) -> FaultInjectingBlockStore:
+    plan = FaultPlan(seed=1, get_misses=0.3, put_refusals=0.3, lookup_misses=0.3)
+    return FaultInjectingBlockStore(open_lmdb(path), plan)
+
+
+ADAPTERS: dict[str, Callable[[Path], BlockStore]] = {
+    "memory": lambda path: MemoryBlockStore(QUOTA_BYTES),
+    "lmdb": open_lmdb,
+    "lmdb-with-faults": open_faulty,
+}
+
+
+@pytest.fixture(params=ADAPTERS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore]:
+    store = ADAPTERS[request.param](tmp_path / "store")
+    store.open_namespace(ONE)
+    store.open_namespace(TWO)
+    yield store
+    problems = store.check_integrity(payloads=True).problems
+    store.close()
+    assert problems == ()
+
+
+def put(store: BlockStore, records: Sequence[Record]) -> PutOutcome:
+    for _ in range(50):
+        if (outcome := store.put(records)) is not PutOutcome.UNAVAILABLE:
+            return outcome
+    return PutOutcome.UNAVAILABLE
+
+
+def get(store: BlockStore, keys: Sequence[RecordKey]) -> list[Record | None]:
+    found: list[Record | None] = [None] * len(keys)
+    for _ in range(50):
+        found = [old or new for old, new in zip(found, store.get(keys), strict=True)]
+        if None not in found:
+            break
+    return found
+
+
+def present(store: BlockStore, records: Sequence[Record]) -> list[bool]:
+    keys = [record.key for record in records if isinstance(record.key, BlockKey)]
+    seen = [False] * len(keys)
+    for _ in range(50):
+        seen = [old or new is Presence.HIT for old, new in zip(seen, store.lookup(keys), strict=True)]
+        if all(seen):
+            break
+    return seen
+
+
+def fill(store: BlockStore, count: int, *, size_bytes: int = 100_000) -> list[Record]:
+    """Single blocks, the oldest first."""
+    records = [chain(ONE, 1, seed=seed, size_bytes=size_bytes)[0] for seed in range(1000, 1000 + count)]
+    for record in records:
+        assert put(store, [record]) is PutOutcome.STORED
+    return records
+
+
+def test_what_was_put_comes_back_bit_for_bit(store: BlockStore) -> None:
+    blocks = chain(ONE, 3, size_bytes=50_000)
+    records = [*blocks, snapshot(blocks[-1], [7, 8]), snapshot(ONE, [1]), snapshot(blocks[0], [])]
+    assert put(store, records) is PutOutcome.STORED
+    assert all(map(same, get(store, keys_of(records)), records))
+
+
+def test_a_record_without_state_is_a_record(store: BlockStore) -> None:
+    first = chain(ONE, 1)[0]
+    bare = Record(first.key, first.parent, first.position, (), {}, first.provenance)
+    assert put(store, [bare]) is PutOutcome.STORED
+    assert same(get(store, [bare.key])[0], bare)
+
+
+def test_get_can_be_limited_to_state_groups(store: BlockStore) -> None:
+    first = chain(ONE, 1)[0]
+    assert put(store, [first]) is PutOutcome.STORED
+    for wanted in (frozenset({GroupIndex(1)}), frozenset[GroupIndex]()):
+        found = None
+        while found is None:
+            found = store.get([first.key], [wanted])[0]
+        assert set(found.groups) == wanted
+        assert found.token_ids == first.token_ids
+
+
+def test_a_block_without_its_parent_is_refused(store: BlockStore) -> None:
+    blocks = chain(ONE, 3)
+    assert put(store, blocks[1:]) is PutOutcome.ORPHAN
+    assert put(store, [blocks[0], blocks[2]]) is PutOutcome.ORPHAN
+    assert put(store, [snapshot(blocks[0], [1])]) is PutOutcome.ORPHAN
+    assert present(store, blocks) == [False, False, False]
+    assert put(store, blocks[:1]) is PutOutcome.STORED
+    assert put(store, blocks[1:]) is PutOutcome.STORED
+
+
+def test_putting_again_changes_nothing(store: BlockStore) -> None:
+    blocks = chain(ONE, 2)
+    assert put(store, blocks) is PutOutcome.STORED
+    before = store.usage().namespaces
+    assert put(store, [*blocks, *blocks]) is PutOutcome.STORED
+    assert store.usage().namespaces == before
+
+
+def test_a_batch_may_repeat_a_record(store: BlockStore) -> None:
+    blocks = chain(ONE, 2)
+    assert put(store, [blocks[0], blocks[0], blocks[1], blocks[1]]) is PutOutcome.STORED
+    assert sum(space.num_blocks for space in store.usage().namespaces) == 2
+
+
+def test_snapshots_are_listed_by_block_in_ascending_order(store: BlockStore) -> None:
+    blocks = chain(ONE, 2)
+    hanging = [snapshot(blocks[1], tokens) for tokens in ([9, 9, 9], [], [5], [4])]
+    assert put(store, [*blocks, snapshot(ONE, [3]), *hanging]) is PutOutcome.STORED
+    places = [BlockHash(ONE.namespace), blocks[0].key.hash, blocks[1].key.hash]  # type: ignore[union-attr]
+    at_root, at_first, at_second = store.snapshots(ONE.namespace, places)
+    assert [key.num_partial for key in at_root] == [1]
+    assert list(at_first) == []
+    assert [key.num_partial for key in at_second] == [0, 1, 1, 3]
+    assert set(at_second) == {record.key for record in hanging}
+
+
+def test_children_name_what_follows_a_block(store: BlockStore) -> None:
+    trunk = chain(ONE, 2)
+    branches = [chain(ONE, 1, seed=seed, after=trunk[-1])[0] for seed in range(5)]
+    assert put(store, [*trunk, *branches, snapshot(trunk[-1], [1])]) is PutOutcome.STORED
+    found = store.children(ONE.namespace, trunk[-1].key.hash, 10)  # type: ignore[union-attr]
+    assert dict(found) == {branch.key: branch.token_ids for branch in branches}
+    assert len(store.children(ONE.namespace, trunk[-1].key.hash, 3)) == 3  # type: ignore[union-attr]
+    assert [key for key, _ in store.children(ONE.namespace, BlockHash(ONE.namespace), 10)] == [trunk[0].key]
+    assert list(store.children(TWO.namespace, BlockHash(TWO.namespace), 10)) == []
+
+
+def test_namespaces_share_nothing(store: BlockStore) -> None:
+    mine = chain(ONE, 1)[0]
+    assert isinstance(mine.key, BlockKey)
+    theirs = Record(
+        BlockKey(TWO.namespace, mine.key.hash), BlockHash(TWO.namespace), 16, mine.token_ids, {}, mine.provenance
+    )
+    assert put(store, [mine]) is PutOutcome.STORED
+    assert present(store, [theirs]) == [False]
+    assert put(store, [theirs]) is PutOutcome.STORED
+    assert same(get(store, [theirs.key])[0], theirs)
+    assert store.delete_namespace(TWO.namespace) == 1
+    assert same(get(store, [mine.key])[0], mine)
+
+
+def test_deleting_takes_what_hangs_on_it(store: BlockStore) -> None:
+    trunk = chain(ONE, 3)
+    branch = chain(ONE, 2, seed=5, after=trunk[1])
+    hanging = snapshot(branch[0], [1])
+    assert put(store, [*trunk, *branch, hanging]) is PutOutcome.STORED
+    assert store.delete([branch[0].key]) == 3
+    assert present(store, [*trunk, *branch]) == [True, True, True, False, False]
+    assert store.delete([branch[0].key, hanging.key]) == 0
+    assert store.delete([trunk[0].key]) == 3
+    assert sum(space.num_blocks + space.num_snapshots for space in store.usage().namespaces) == 0
+
+
+def test_a_namespace_can_be_emptied_and_filled_again(store: BlockStore) -> None:
+    blocks = chain(ONE, 4)
+    other = chain(TWO, 2)
+    assert put(store, [*blocks, snapshot(blocks[2], [1]), snapshot(ONE, [2])]) is PutOutcome.STORED
+    assert put(store, other) is PutOutcome.STORED
+    assert store.delete_namespace(ONE.namespace) == 6
+    assert present(store, [*blocks, *other]) == [False] * 4 + [True] * 2
+    assert put(store, blocks) is PutOutcome.STORED
+    assert present(store, blocks) == [True] * 4
+
+
+def test_usage_adds_up(store: BlockStore) -> None:
+    blocks = chain(ONE, 4, size_bytes=30_000)
+    assert put(store, [*blocks, snapshot(blocks[2], [1])]) is PutOutcome.STORED
+    usage = store.usage()
+    one = next(space for space in usage.namespaces if space.info.namespace == ONE.namespace)
+    assert (one.info, one.num_blocks, one.num_snapshots) == (ONE, 4, 1)
+    assert one.raw_bytes == 4 * 45_000 + 4096
+    assert 0 < one.stored_bytes <= usage.stored_bytes <= usage.quota_bytes == QUOTA_BYTES
+
+
+def test_the_quota_holds_and_the_oldest_leaves_go_first(store: BlockStore) -> None:
+    records = fill(store, 60)
+    usage = store.usage()
+    assert usage.stored_bytes <= QUOTA_BYTES
+    seen = present(store, records)
+    assert usage.evicted == seen.count(False) > 0
+    assert seen == sorted(seen)
+
+
+def test_a_use_keeps_a_record(store: BlockStore) -> None:
+    favourite = fill(store, 1)[0]
+    for seed in range(60):
+        store.touch([favourite.key])
+        assert put(store, chain(ONE, 1, seed=seed, size_bytes=100_000)) is PutOutcome.STORED
+    assert present(store, [favourite]) == [True]
+
+
+def test_eviction_never_takes_a_parent_before_its_children(store: BlockStore) -> None:
+    long = chain(ONE, 8, size_bytes=50_000)
+    assert put(store, long) is PutOutcome.STORED
+    for seed in range(40):
+        assert put(store, chain(ONE, 1, seed=seed, size_bytes=50_000)) is PutOutcome.STORED
+        seen = present(store, long)
+        assert seen == sorted(seen, reverse=True)
+    assert not seen[-1]
+
+
+def test_a_growing_chain_keeps_its_own_blocks(store: BlockStore) -> None:
+    fill(store, 30)
+    last = None
+    grown: list[Record] = []
+    for seed in range(12):
+        piece = chain(ONE, 1, seed=seed, size_bytes=60_000, after=last)
+        assert put(store, piece) is PutOutcome.STORED
+        grown.extend(piece)
+        last = piece[-1]
+    assert all(present(store, grown))
+
+
+def test_what_is_pinned_is_not_evicted(store: BlockStore) -> None:
+    kept = fill(store, 3)
+    store.pin(keys_of(kept))
+    store.pin(keys_of(kept[:1]))
+    fill(store, 60, size_bytes=90_000)
+    assert present(store, kept) == [True] * 3
+    store.unpin(keys_of(kept))
+    for seed in range(60):
+        put(store, chain(TWO, 1, seed=seed, size_bytes=100_000))
+    assert present(store, kept) == [True, False, False]
+    store.unpin(keys_of(kept[:1]))
+    store.unpin(keys_of(kept))
+
+
+def test_full_of_pins_is_full(store: BlockStore) -> None:
+    kept: list[Record] = []
+    outcome = PutOutcome.STORED
+    for seed in range(100):
+        record = chain(ONE, 1, seed=seed, size_bytes=100_000)
+        outcome = put(store, record)
+        if outcome is not PutOutcome.STORED:
+            break
+        kept.extend(record)
+        store.pin(keys_of(record))
+    assert outcome is PutOutcome.FULL
+    assert all(present(store, kept))
+    store.unpin(keys_of(kept))
+    assert put(store, chain(ONE, 1, seed=999, size_bytes=100_000)) is PutOutcome.STORED
+
+
+def test_a_batch_beyond_the_quota_stores_nothing(store: BlockStore) -> None:
+    before = fill(store, 2)
+    blocks = chain(TWO, 8, size_bytes=400_000)
+    assert put(store, blocks) is PutOutcome.FULL
+    assert present(store, [*before, *blocks]) == [True] * 2 + [False] * 8
+
+
+def test_nothing_known_is_nothing_done(store: BlockStore) -> None:
+    absent = chain(ONE, 1)[0]
+    store.touch([absent.key])
+    store.unpin([absent.key])
+    assert store.delete([absent.key]) == 0
+    assert store.delete_namespace(namespace_of("never").namespace) == 0
+    assert list(store.get([absent.key])) == [None]
+    assert list(store.get([])) == list(store.lookup([])) == []
+    assert put(store, []) is PutOutcome.STORED
+
+
+def test_an_unannounced_namespace_is_accepted(store: BlockStore) -> None:
+    blocks = chain(namespace_of("unannounced"), 2)
+    assert put(store, blocks) is PutOutcome.STORED
+    assert all(map(same, get(store, keys_of(blocks)), blocks))
+
+
+def test_after_close_reads_miss_and_writes_are_refused(store: BlockStore) -> None:
+    blocks = chain(ONE, 2)
+    assert put(store, blocks) is PutOutcome.STORED
+    store.close()
+    store.close()
+    assert present(store, blocks) == [False, False]
+    assert list(store.get(keys_of(blocks))) == [None, None]
+    assert store.put(blocks) is PutOutcome.UNAVAILABLE
+    assert store.delete(keys_of(blocks)) == store.delete_namespace(ONE.namespace) == 0
+    assert [list(keys) for keys in store.snapshots(ONE.namespace, [blocks[0].parent])] == [[]]
+    assert list(store.children(ONE.namespace, blocks[0].parent, 5)) == []
+    store.touch(keys_of(blocks))
+    store.flush()
+    assert store.usage().stored_bytes == 0
+
+
+def test_a_batch_is_visible_whole_or_not_at_all(store: BlockStore) -> None:
+    batches = [chain(ONE, 4, seed=seed, size_bytes=2000) for seed in range(40)]
+    done = Event()
+    torn: list[list[bool]] = []
+
+    def watch() -> None:
+        while not done.is_set():
+            for batch in batches:
+                seen = [record is not None for record in store.get(keys_of(batch))]
+                if len(set(seen)) > 1 and not isinstance(store, FaultInjectingBlockStore):
+                    torn.append(seen)
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        assert all(put(store, batch) is PutOutcome.STORED for batch in batches)
+    finally:
+        done.set()
+        watcher.join()
+    assert torn == []
+
+
+def test_threads_may_do_everything_at_once(store: BlockStore) -> None:
+    wrong: list[RecordKey] = []
+
+    def work(number: int) -> None:
+        for seed in range(15):
+            blocks = chain(ONE if number % 2 else TWO, 3, seed=number * 100 + seed, size_bytes=20_000)
+            store.pin(keys_of(blocks[:1]))
+            put(store, blocks)
+            for stored, record in zip(store.get(keys_of(blocks)), blocks, strict=True):
+                if stored is not None and not same(stored, record):
+                    wrong.append(record.key)
+            store.touch(keys_of(blocks))
+            store.unpin(keys_of(blocks[:1]))
+            if seed % 5 == 4:
+                store.delete(keys_of(blocks[1:2]))
+                store.usage()
+
+    threads = [Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert store.usage().stored_bytes <= QUOTA_BYTES
