@@ -123,7 +123,7 @@ def test_choices_of_one_request_run_side_by_side() -> None:
     second_seen = threading.Event()
 
     def hold_the_first(operation: str, sequence: SequenceId | None, count: int) -> None:
-        if operation == "decode" and sequence == 1 and count == 4:
+        if operation == "decode" and sequence == 0 and count == 4:
             assert second_seen.wait(20)
 
     options = FakeOptions(reply=reply_with("abcdef"), hook=hold_the_first)
