@@ -109,7 +109,7 @@ OUTPUT_TOKENS = MetricSpec(
 )
 STEP_TOKENS = MetricSpec(
     names.CAIRN_STEP_TOKENS,
-    MetricKind.COUNTER,
+    MetricKind.OBSERVED_COUNTER,
     "{token}",
     "Tokens that engine steps computed, by phase: prefill or decode.",
     (names.CAIRN_STEP_PHASE,),

@@ -29,6 +29,13 @@ class EngineMetrics:
         self._instruments = instruments
         self._weight_bytes: dict[ModelId, int] = {}
         self._queued_bytes = 0
+        # Summed here and read when metrics are collected: two counter additions a step would cost twice its histogram.
+        self._num_prefill_tokens = 0
+        self._num_decode_tokens = 0
+        instruments.observe(
+            catalogue.STEP_TOKENS,
+            lambda: [(self._num_prefill_tokens, _PREFILL_STEP), (self._num_decode_tokens, _DECODE_STEP)],
+        )
         instruments.observe(catalogue.MODELS_LOADED, lambda: [(len(self._weight_bytes), {})])
         instruments.observe(catalogue.MODEL_WEIGHTS, self._read_weights)
         instruments.observe(catalogue.STORE_QUEUED, lambda: [(self._queued_bytes, {})])
@@ -47,8 +54,8 @@ class EngineMetrics:
 
     def _step(self, event: StepCompleted) -> None:
         self._instruments.record(catalogue.STEP_DURATION, (event.at_ns - event.started_ns) / 1e9, {})
-        self._instruments.add(catalogue.STEP_TOKENS, event.num_prefill_tokens, _PREFILL_STEP)
-        self._instruments.add(catalogue.STEP_TOKENS, event.num_decode_tokens, _DECODE_STEP)
+        self._num_prefill_tokens += event.num_prefill_tokens
+        self._num_decode_tokens += event.num_decode_tokens
 
     def _loaded(self, event: ModelLoaded) -> None:
         self._weight_bytes[event.id] = event.weight_bytes

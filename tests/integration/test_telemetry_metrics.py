@@ -167,6 +167,13 @@ def test_gauges_follow_requests_through_their_stages() -> None:
     assert gauges() == (0, 0)
 
 
+def test_steps_add_up() -> None:
+    board = Board([StepCompleted(1, 2, 512, 3, at(0), at(0.25)), StepCompleted(0, 3, 0, 4, at(0.25), at(0.5))])
+    assert board.value("cairn.step.tokens", ("cairn.step.phase", "prefill")) == 512
+    assert board.value("cairn.step.tokens", ("cairn.step.phase", "decode")) == 7
+    assert board.histogram("cairn.step.duration").sum == pytest.approx(0.5)
+
+
 def test_models_come_and_go() -> None:
     board = Board(EVERYTHING[:1])
     assert (board.value("cairn.models.loaded"), board.value("cairn.model.weights", MODEL)) == (1, 44_000_000)
