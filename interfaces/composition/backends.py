@@ -27,10 +27,9 @@ class Backend:
 def fake_backend(settings: Settings) -> Backend:
     """The deterministic toy engine: the whole service without MLX."""
     from adapters.fake.engine import FakeEngine
-    from adapters.fake.models import FakeModels
     from adapters.fake.tokenizer import FakeTokenizers
 
-    return Backend(FakeEngine, FakeModels(), FakeTokenizers(), default_grid=settings.engine.block_size)
+    return Backend(FakeEngine, model_repository(settings), FakeTokenizers(), default_grid=settings.engine.block_size)
 
 
 def mlx_backend(settings: Settings) -> Backend:
@@ -38,19 +37,29 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.system.blas import load_blas
 
     load_blas()
-    from adapters.huggingface.repository import HuggingFaceRepository
     from adapters.mlx.device import preferred_grid
     from adapters.mlx.engine import MlxEngine
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    model = settings.model
-    paths = [model.default] if "/" in model.default and Path(model.default).expanduser().is_dir() else []
     return Backend(
-        lambda: MlxEngine(model.dtype, cache_dir()),
-        HuggingFaceRepository(model.dirs, paths=paths, allow_download=model.download),
+        lambda: MlxEngine(settings.model.dtype, cache_dir()),
+        model_repository(settings),
         HfTokenizerLoader(),
         default_grid=preferred_grid(),
     )
+
+
+def model_repository(settings: Settings) -> ModelRepository:
+    """Where the chosen backend finds models; needs no engine, so that listing them never starts one."""
+    if settings.engine.backend == "fake":
+        from adapters.fake.models import FakeModels
+
+        return FakeModels()
+    from adapters.huggingface.repository import HuggingFaceRepository
+
+    model = settings.model
+    paths = [model.default] if "/" in model.default and Path(model.default).expanduser().is_dir() else []
+    return HuggingFaceRepository(model.dirs, paths=paths, allow_download=model.download)
 
 
 def cache_dir() -> Path:
@@ -59,4 +68,4 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "cairn"
 
 
-__all__ = ("Backend", "cache_dir", "fake_backend", "mlx_backend")
+__all__ = ("Backend", "cache_dir", "fake_backend", "mlx_backend", "model_repository")
