@@ -1,0 +1,193 @@
+"""The write-behind queue: bounded, in order, and honest about what it did not write."""
+
+from collections.abc import Iterator, Sequence
+from threading import Event
+
+import pytest
+
+from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
+from adapters.fake.clock import FakeClock
+from adapters.memory.block_store import MemoryBlockStore
+from application.events import RecordsDropped, RecordsPersisted
+from application.ports.block_store import Presence, PutOutcome
+from application.services.write_behind import WriteBehind
+from application.services.write_behind_store import WriteBehindStore
+from domain.record import Record
+from tests.support.store_records import EventList, chain, keys_of, namespace_of, snapshot
+
+INFO = namespace_of("one")
+WAIT_S = 20.0
+
+
+class GatedStore(MemoryBlockStore):
+    """Writes wait until the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Event()
+        self.entered = Event()
+        self.batches: list[int] = []
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        self.entered.set()
+        assert self.gate.wait(WAIT_S)
+        self.batches.append(len(records))
+        return super().put(records)
+
+
+@pytest.fixture
+def gated() -> Iterator[GatedStore]:
+    store = GatedStore()
+    yield store
+    store.gate.set()
+
+
+def balance(writer: WriteBehind) -> None:
+    counts = writer.counts()
+    late = sum(number for reason, number in counts.dropped.items() if reason != "queue_full")
+    assert counts.enqueued == counts.persisted + counts.queued + late
+
+
+def test_what_is_offered_is_stored_in_order_and_reported() -> None:
+    store, events = MemoryBlockStore(), EventList()
+    writer = WriteBehind(store, events, FakeClock(), max_bytes=1 << 20)
+    blocks = chain(INFO, 6)
+    assert all(writer.offer(INFO, [record]) for record in blocks)
+    assert writer.flush(WAIT_S)
+    assert list(store.lookup(keys_of(blocks))) == [Presence.HIT] * 6
+    counts = writer.close(WAIT_S)
+    assert (counts.enqueued, counts.persisted, counts.queued, counts.queued_bytes) == (6, 6, 0, 0)
+    assert counts.dropped == {}
+    assert sum(event.num_records for event in events.of(RecordsPersisted)) == 6
+    assert store.usage().namespaces[0].info == INFO
+
+
+def test_queued_records_are_pending(gated: GatedStore) -> None:
+    writer = WriteBehind(gated, EventList(), FakeClock(), max_bytes=1 << 20)
+    view = WriteBehindStore(gated, writer)
+    blocks = chain(INFO, 3)
+    assert writer.offer(INFO, blocks[:1])
+    assert gated.entered.wait(WAIT_S)
+    assert writer.offer(INFO, blocks[1:2])
+    assert list(view.lookup(keys_of(blocks))) == [Presence.PENDING, Presence.PENDING, Presence.MISS]
+    assert not writer.flush(0.01)
+    gated.gate.set()
+    assert writer.flush(WAIT_S)
+    assert list(view.lookup(keys_of(blocks))) == [Presence.HIT, Presence.HIT, Presence.MISS]
+    writer.close(WAIT_S)
+
+
+def test_a_full_queue_drops_the_rest_of_a_chain_and_nothing_else(gated: GatedStore) -> None:
+    events = EventList()
+    blocks, other = chain(INFO, 6), chain(namespace_of("two"), 1, size_bytes=64)
+    size_bytes = sum(payload.size_bytes for payload in blocks[0].groups.values())
+    writer = WriteBehind(gated, events, FakeClock(), max_bytes=3 * size_bytes + 500)
+    assert writer.offer(INFO, blocks[:1])
+    assert gated.entered.wait(WAIT_S)
+    assert [writer.offer(INFO, [record]) for record in blocks[1:4]] == [True, True, False]
+    tail = snapshot(blocks[3], [1], size_bytes=8)
+    assert not writer.offer(INFO, [tail])
+    assert writer.offer(namespace_of("two"), other)
+    assert writer.counts().queued_bytes <= 3 * size_bytes + 500
+    gated.gate.set()
+    assert writer.flush(WAIT_S)
+    # There is room now, and still no hole is made.
+    assert [writer.offer(INFO, [record]) for record in blocks[4:]] == [False, False]
+    assert [writer.offer(INFO, [record]) for record in blocks[3:]] == [True, True, True]
+    counts = writer.close(WAIT_S)
+    assert counts.dropped == {"queue_full": 4}
+    assert counts.persisted == counts.enqueued == 7
+    assert gated.check_integrity().problems == ()
+    assert sum(event.num_records for event in events.of(RecordsDropped)) == 4
+    balance(writer)
+
+
+def test_waiting_offers_are_written_together(gated: GatedStore) -> None:
+    writer = WriteBehind(gated, EventList(), FakeClock(), max_bytes=1 << 20)
+    blocks = chain(INFO, 9)
+    assert writer.offer(INFO, blocks[:1])
+    assert gated.entered.wait(WAIT_S)
+    assert all(writer.offer(INFO, [record]) for record in blocks[1:])
+    gated.gate.set()
+    assert writer.flush(WAIT_S)
+    assert gated.batches == [1, 8]
+    writer.close(WAIT_S)
+
+
+def test_one_bad_offer_does_not_take_the_others_with_it(gated: GatedStore) -> None:
+    events = EventList()
+    writer = WriteBehind(gated, events, FakeClock(), max_bytes=1 << 20)
+    good, orphans = chain(INFO, 3), chain(INFO, 3, seed=9)[1:]
+    assert writer.offer(INFO, good[:1])
+    assert gated.entered.wait(WAIT_S)
+    assert writer.offer(INFO, orphans)
+    assert writer.offer(INFO, good[1:])
+    gated.gate.set()
+    assert writer.flush(WAIT_S)
+    assert list(gated.lookup(keys_of(good))) == [Presence.HIT] * 3
+    assert writer.counts().dropped == {"orphan": 2}
+    assert [event.reason for event in events.of(RecordsDropped)] == ["orphan"]
+    writer.close(WAIT_S)
+    balance(writer)
+
+
+def test_shutdown_says_what_it_could_not_write(gated: GatedStore) -> None:
+    events = EventList()
+    writer = WriteBehind(gated, events, FakeClock(), max_bytes=1 << 20)
+    blocks = chain(INFO, 5)
+    assert writer.offer(INFO, blocks[:1])
+    assert gated.entered.wait(WAIT_S)
+    assert writer.offer(INFO, blocks[1:])
+    counts = writer.close(0.05)
+    assert counts.dropped == {"shutdown": 4}
+    assert counts.queued == 1
+    assert [event.num_records for event in events.of(RecordsDropped)] == [4]
+    assert not writer.offer(INFO, chain(INFO, 1, seed=4))
+    gated.gate.set()
+    assert writer.flush(WAIT_S)
+    assert writer.counts().persisted == 1
+
+
+def test_a_store_that_is_down_is_counted_and_never_blocks() -> None:
+    store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
+    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20)
+    store.is_down = True
+    blocks = chain(INFO, 4)
+    assert writer.offer(INFO, blocks[:2])
+    assert writer.flush(WAIT_S)
+    assert writer.counts().dropped == {"unavailable": 2}
+    store.is_down = False
+    assert not writer.offer(INFO, blocks[2:])
+    assert writer.offer(INFO, blocks)
+    assert writer.close(WAIT_S).persisted == 4
+    assert store.check_integrity().problems == ()
+
+
+def test_a_store_that_raises_does_not_end_the_thread() -> None:
+    class RaisingStore(MemoryBlockStore):
+        def put(self, records: Sequence[Record]) -> PutOutcome:
+            raise RuntimeError("a defect")
+
+    writer = WriteBehind(RaisingStore(), EventList(), FakeClock(), max_bytes=1 << 20)
+    assert writer.offer(INFO, chain(INFO, 1))
+    assert writer.offer(INFO, chain(INFO, 1, seed=2))
+    assert writer.close(WAIT_S).dropped == {"failed": 2}
+
+
+def test_more_than_the_whole_queue_is_taken_when_it_is_empty() -> None:
+    writer = WriteBehind(MemoryBlockStore(), EventList(), FakeClock(), max_bytes=10)
+    assert writer.offer(INFO, chain(INFO, 3))
+    assert writer.close(WAIT_S).persisted == 3
+
+
+def test_idle_time_writes_out_what_the_store_holds_back() -> None:
+    class CountingStore(MemoryBlockStore):
+        flushed = Event()
+
+        def flush(self) -> None:
+            self.flushed.set()
+
+    store = CountingStore()
+    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, idle_s=0.01)
+    assert store.flushed.wait(WAIT_S)
+    writer.close(WAIT_S)
