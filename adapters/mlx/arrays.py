@@ -46,6 +46,11 @@ def parameters(network: Any) -> list[tuple[str, mx.array]]:
     return cast(list[tuple[str, mx.array]], _mlx_utils.tree_flatten(network.parameters()))
 
 
+def arrays_in(tree: object) -> list[mx.array]:
+    """The arrays of a nested list, tuple or dict."""
+    return [found for _, found in _mlx_utils.tree_flatten(tree) if isinstance(found, mx.array)]
+
+
 def map_rows(function: Callable[[mx.array], mx.array], rows: mx.array) -> mx.array:
     """`function` of every row, stacked, in one vectorised operation."""
     return cast(mx.array, _mx.vmap(function)(rows))
@@ -53,6 +58,7 @@ def map_rows(function: Callable[[mx.array], mx.array], rows: mx.array) -> mx.arr
 
 __all__ = (
     "add_at",
+    "arrays_in",
     "byte_view",
     "evaluate",
     "evaluate_soon",

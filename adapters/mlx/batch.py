@@ -171,11 +171,13 @@ def join_groups(groups: list[DecodeGroup]) -> list[DecodeGroup]:
     for group in groups:
         if len(group.rows) != 1:
             continue
-        index = choose_group(group.rows[0].position, [[row.position for row in other.rows] for other in settled])
+        shapes = cache_state.recurrent_shapes(group.caches)
+        alike = [other for other in settled if cache_state.recurrent_shapes(other.caches) == shapes]
+        index = choose_group(group.rows[0].position, [[row.position for row in other.rows] for other in alike])
         if index is None:
             settled.append(group)
         else:
-            settled[index].absorb(group)
+            alike[index].absorb(group)
     return settled
 
 

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import token_array
+from adapters.mlx.arrays import arrays_in, token_array
 from adapters.mlx.file_limit import mlx_lm_module
 from domain.state_layout import LayerState, LeafPath, StateKind, StateLayout
 
@@ -259,16 +259,8 @@ def live_arrays(caches: Sequence[Any]) -> list[mx.array]:
         if traits is not None:
             found += [tensor for tensor in traits.tensors(cache) if tensor is not None]
         else:
-            _collect(getattr(cache, "state", ()), found)
+            found += arrays_in(getattr(cache, "state", ()))
     return found
-
-
-def _collect(tree: Any, found: list[mx.array]) -> None:
-    if isinstance(tree, mx.array):
-        found.append(tree)
-    elif isinstance(tree, (list, tuple)):
-        for member in cast(Sequence[Any], tree):
-            _collect(member, found)
 
 
 # ---- capture and restore of one leaf -------------------------------------------------------------------------------
@@ -293,13 +285,10 @@ def token_slices(cache: Any, row: int, num_tokens: int, start: int, end: int) ->
 
 def _cut(tensor: mx.array, slots: _Slots, start: int, end: int) -> mx.array:
     first, count = slots.origin + start - slots.oldest, end - start
-    if slots.ring is None:
-        return tensor[..., first : first + count, :]
-    first %= slots.ring
-    head = min(count, slots.ring - first)
-    if head == count:
-        return tensor[..., first : first + count, :]
-    return mx.concatenate([tensor[..., first:, :], tensor[..., : count - head, :]], axis=-2)
+    first = first if slots.ring is None else first % slots.ring
+    wrapped = 0 if slots.ring is None else max(0, first + count - slots.ring)
+    head = tensor[..., first : first + count - wrapped, :]
+    return mx.concatenate([head, tensor[..., :wrapped, :]], axis=-2) if wrapped else head
 
 
 def recurrent_tensors(cache: Any, row: int) -> Tensors:
@@ -335,6 +324,13 @@ def unbatchable(caches: Caches) -> str:
     """Names of the cache classes that cannot share a batch; empty when all can."""
     found = {label_of(cache) for cache in leaves(caches) if not ((traits := _traits(cache)) and traits.can_batch)}
     return ", ".join(sorted(found))
+
+
+def recurrent_shapes(caches: Caches) -> list[tuple[int, ...] | None]:
+    """Shapes of all recurrent states without the row axis. Some grow over a sequence's first tokens, and only rows of
+    equal shapes can share a batch."""
+    states = [tensor for cache in leaves(caches) if type(cache) is _lib.ArraysCache for tensor in cache.cache]
+    return [None if tensor is None else tuple(tensor.shape[1:]) for tensor in states]
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
@@ -392,6 +388,7 @@ __all__ = (
     "merge",
     "new_caches",
     "num_tensors",
+    "recurrent_shapes",
     "recurrent_tensors",
     "take_row",
     "token_slices",

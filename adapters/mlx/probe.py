@@ -21,13 +21,14 @@ from domain.model_card import DecodeMode
 from domain.state_layout import StateLayout
 
 WRONG_WHEN_BATCHED = {
+    "afm7": "the layers that reuse keys count the padding of a batch as positions",
     "minimax_m3_vl": "its sparse attention blocks move with the padding of a batch once a prompt is long enough",
 }
-"""Families whose error a short probe cannot show, by model type."""
+"""Families whose error a short probe may not show clearly, by model type."""
 
-_SHORT, _LONG, _STEPS = 3, 11, 4
+_SHORT, _LONG, _STEPS = 3, 27, 4
 _TOLERANCE = {mx.float32: 0.02}
-_HALF_TOLERANCE = 0.3
+_HALF_TOLERANCE = 0.25
 """Largest accepted difference, as a share of the logits' standard deviation. Wrong families miss it by their whole."""
 
 

@@ -1,0 +1,168 @@
+"""Restored state equals recomputed state: every bit at grid positions, for each kind of cache layout."""
+
+import mlx.core as mx
+import pytest
+
+from adapters.mlx.model import MlxModel
+from domain.errors import ComputeFailed
+from domain.state_layout import HitPolicy
+from tests.support.state_replay import (
+    BLOCK,
+    Captured,
+    capture,
+    continue_greedy,
+    new_id,
+    open_at,
+    prefill,
+    prompt_of,
+    start_greedy,
+    whole_state,
+)
+from tests.support.tiny_models import names, tiny_model
+
+FAMILIES = {
+    "llama": "full attention",
+    "gpt2": "full attention, learnt positions",
+    "deepseek_v3": "latents: keys and values of unequal width",
+    "deepseek_v32": "composite of two token caches",
+    "minimax_m3_vl": "an indexer whose values have no width",
+    "gemma3_text": "rotating windows and full attention",
+    "gpt_oss": "rotating windows with sinks",
+    "gemma3n": "fewer caches than layers",
+    "llama4": "chunked attention",
+    "mamba": "recurrent only",
+    "mamba2": "recurrent only, state space duality",
+    "rwkv7": "recurrent only, three arrays a layer",
+    "lfm2": "short convolutions and attention",
+    "qwen3_next": "gated delta and attention",
+    "qwen3_5": "gated delta and attention, nested configuration",
+    "jamba": "mamba and attention",
+    "falcon_h1": "composite of recurrent and token caches",
+    "baichuan_m1": "composite of recurrent and rotating caches",
+    "nemotron_h": "layers without a cache",
+    "recurrent_gemma": "recurrent and rotating",
+    "longcat_flash_ngram": "token ids as a recurrent state",
+    "kimi_linear": "four arrays a layer, and latents",
+    "deepseek_v41": "a cache class of its own",
+}
+PROMPT = prompt_of(151)
+AT_GRID = 96
+
+installed = [name for name in FAMILIES if name in names()]
+
+
+@pytest.fixture(scope="module", params=installed)
+def model(request: pytest.FixtureRequest) -> MlxModel:
+    return tiny_model(request.param)
+
+
+def test_restoring_at_a_grid_position_changes_no_bit(model: MlxModel) -> None:
+    assert model.description.layout.is_reusable
+    cold = open_at(model, PROMPT)
+    expected = whole_state(model, cold)
+    output = continue_greedy(model, cold, PROMPT, 12)
+    captured = capture(model, PROMPT, AT_GRID)
+    for source in (captured, captured.on_host(), _mixed(captured)):
+        restored = open_at(model, PROMPT, source)
+        assert whole_state(model, restored) == expected
+        assert continue_greedy(model, restored, PROMPT, 12) == output
+    assert not model.open_ids()
+
+
+def test_only_the_blocks_a_window_reaches_are_needed(model: MlxModel) -> None:
+    layout = model.description.layout
+    captured = capture(model, PROMPT, AT_GRID)
+    trailing = {group.index for group in layout.groups if group.policy is HitPolicy.TRAILING}
+    captured.blocks[0] = {index: found for index, found in captured.blocks[0].items() if index not in trailing}
+    cold, restored = open_at(model, PROMPT), open_at(model, PROMPT, captured)
+    assert whole_state(model, restored) == whole_state(model, cold)
+    model.close([cold, restored])
+
+
+def test_a_snapshot_off_the_grid_resumes_to_the_same_tokens(model: MlxModel) -> None:
+    expected = continue_greedy(model, open_at(model, PROMPT), PROMPT, 8)
+    for position in (AT_GRID + 9, 150, 7):
+        captured = capture(model, PROMPT, position).on_host()
+        assert continue_greedy(model, open_at(model, PROMPT, captured), PROMPT, 8) == expected
+
+
+def test_state_captured_while_decoding_resumes_the_same_stream(model: MlxModel) -> None:
+    """Alone and from the middle of a batch, at a block's end and elsewhere."""
+    prompt = PROMPT[:60]
+    expected = continue_greedy(model, open_at(model, prompt), prompt, 24)
+    id, others = open_at(model, prompt), [open_at(model, prompt_of(length, 1)) for length in (75, 44)]
+    start_greedy(model, id, prompt)
+    for other, length in zip(others, (75, 44), strict=True):
+        start_greedy(model, other, prompt_of(length, 1))
+    output: list[int] = []
+    for step in range(16):
+        company = others if 4 <= step < 12 else []
+        results = model.decode([*company[:1], id, *company[1:]])
+        output += [result.token_id for result in results if result.id == id]
+        position = model.position(id)
+        full = position // BLOCK
+        resumed = (*prompt, *output)[:position]
+        if step in (2, 5, 9, 14) and position - len(prompt) <= len(output):
+            blocks = capture(model, resumed, full * BLOCK).blocks
+            captured = Captured(position, blocks, model.capture_snapshot(id, full * BLOCK)).on_host()
+            tokens = (*prompt, *expected[: position - len(prompt) + 1])
+            tail = continue_greedy(model, open_at(model, tokens, captured), tokens, 6)
+            assert tail == expected[len(tokens) - len(prompt) :][:6]
+    assert output == expected[:16]
+    model.close([id, *others])
+
+
+def test_captures_stay_as_they_are_while_the_sequence_goes_on(model: MlxModel) -> None:
+    id = new_id()
+    model.open(id)
+    prefill(model, id, PROMPT, 2 * BLOCK)
+    blocks = model.capture_blocks(id, [(0, BLOCK), (BLOCK, 2 * BLOCK)])
+    snapshot = model.capture_snapshot(id, BLOCK)
+    before = Captured(2 * BLOCK, list(blocks), snapshot).on_host()
+    prefill(model, id, PROMPT, 140)
+    start_greedy(model, id, PROMPT[:141])
+    for _ in range(45):
+        model.decode([id])
+    after = Captured(2 * BLOCK, list(blocks), snapshot).on_host()
+    assert after == before
+    model.close([id])
+
+
+def test_pieces_that_do_not_fit_leave_an_empty_sequence(model: MlxModel) -> None:
+    captured = capture(model, PROMPT, AT_GRID)
+    id = new_id()
+    model.open(id)
+    if any(group.policy is HitPolicy.ALL for group in model.description.layout.groups):
+        with pytest.raises(ComputeFailed, match="tokens"):
+            model.restore(id, AT_GRID, captured.blocks[:-1], captured.snapshot)
+        assert model.position(id) == 0
+    if model.description.layout.needs_snapshots:
+        with pytest.raises(ComputeFailed, match="snapshot"):
+            model.restore(id, AT_GRID, captured.blocks, {})
+    prefill(model, id, PROMPT, 150)
+    cold = open_at(model, PROMPT)
+    assert whole_state(model, id) == whole_state(model, cold)
+    model.close([id, cold])
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_half_precision_state_is_restored_bit_for_bit(name: str) -> None:
+    model = tiny_model(name, mx.bfloat16) if name != "qwen3_next" else tiny_model("olmo_hybrid", mx.bfloat16)
+    cold = open_at(model, PROMPT)
+    expected = whole_state(model, cold)
+    captured = capture(model, PROMPT, AT_GRID)
+    specs = {spec.dtype for payload in captured.snapshot.values() for spec in payload.specs}
+    specs |= {spec.dtype for block in captured.blocks for payload in block.values() for spec in payload.specs}
+    assert "bfloat16" in specs
+    for source in (captured, captured.on_host()):
+        restored = open_at(model, PROMPT, source)
+        assert whole_state(model, restored) == expected
+        model.close([restored])
+    model.close([cold])
+
+
+def _mixed(captured: Captured) -> Captured:
+    """Some blocks from the device, some from the host, as a hot tier in front of a store gives them."""
+    pairs = zip(captured.blocks, captured.on_host().blocks, strict=True)
+    blocks = [own if index % 2 else other for index, (own, other) in enumerate(pairs)]
+    return Captured(captured.position, blocks, captured.snapshot)
