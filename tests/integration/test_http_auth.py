@@ -23,7 +23,7 @@ def service() -> Iterator[FakeService]:
     [
         {},
         {"authorization": "Bearer"},
-        {"authorization": "Bearer x "},
+        {"authorization": "Bearer x y"},
         {"authorization": "Bearer wrong"},
         {"authorization": f"Bearer {KEY}x".encode()},
         {"authorization": f"Basic {KEY}".encode()},

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
 from domain.ids import SequenceId
-from tests.support.fake_service import FakeService, fake_service
+from tests.support.fake_service import FakeService, fake_service, wait_until
 from tests.support.sse import completion_text, events
 
 PATH = "/v1/completions"
@@ -120,15 +120,19 @@ def test_token_ids_on_request(service: FakeService) -> None:
 
 def test_choices_of_one_request_run_side_by_side() -> None:
     """The first prompt's answer cannot end before the client has read text of the second's."""
+    text = "abcdef" * 10
     second_seen = threading.Event()
+    running: list[FakeService] = []
 
     def hold_the_first(operation: str, sequence: SequenceId | None, count: int) -> None:
-        if operation == "decode" and sequence == 0 and count == 4:
+        if sequence == 0 and operation == "prefill":
+            wait_until(lambda: len(running[0].hub) == 2, "the second prompt to be submitted")
+        if sequence == 0 and operation == "decode" and count == 50:
             assert second_seen.wait(20)
 
-    options = FakeOptions(reply=reply_with("abcdef"), hook=hold_the_first)
-    with fake_service(options) as service:
-        body = {"prompt": ["one", "two"], "stream": True}
+    with fake_service(FakeOptions(reply=reply_with(text), hook=hold_the_first)) as service:
+        running.append(service)
+        body = {"prompt": ["one", "two"], "stream": True, "max_tokens": 100}
         with service.client.stream("POST", PATH, json=body) as response:
             lines: list[str] = []
             for line in response.iter_lines():
@@ -136,7 +140,7 @@ def test_choices_of_one_request_run_side_by_side() -> None:
                 if '"index":1,"text":"' in line:
                     second_seen.set()
         chunks = events("\n".join(lines) + "\n")
-        assert [completion_text(chunks, index) for index in range(2)] == ["abcdef", "abcdef"]
+        assert [completion_text(chunks, index) for index in range(2)] == [text, text]
 
 
 def test_greedy_answers_ignore_what_else_is_in_the_request() -> None:

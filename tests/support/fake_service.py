@@ -25,7 +25,7 @@ from application.use_cases.list_models import ListModels
 from domain.ids import ModelId
 from domain.scheduling import StepLimits
 from interfaces.http.app import create_app
-from interfaces.http.server import HttpServer
+from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
 from tests.support.recording import RecordingEvents
 
@@ -104,7 +104,12 @@ def fake_service(
     app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9")
     server = HttpServer(settings)
     started = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(app, lambda _url: started.set())), name="http")
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(server.serve(app, lambda _url: started.set()))
+
+    thread = threading.Thread(target=serve, name="http")
     loop.start()
     thread.start()
     try:
