@@ -106,7 +106,7 @@ def _has_32_bit_integers(library: ctypes.CDLL) -> bool:
     dot = library.cblas_sdot
     dot.restype = ctypes.c_float
     dot.argtypes = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-    return dot(_TWO_OR_NEGATIVE, _FLOATS(1, 2), 1, _FLOATS(3, 4), 1) == 11.0
+    return bool(dot(_TWO_OR_NEGATIVE, _FLOATS(1, 2), 1, _FLOATS(3, 4), 1) == 11.0)
 
 
 def _multiplies(library: ctypes.CDLL) -> bool:

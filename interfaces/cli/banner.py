@@ -1,0 +1,36 @@
+"""What `cairn serve` tells once it can answer: where it is, how to ask, what computes, where data is kept."""
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from application.settings import Settings
+from domain.byte_size import format_bytes
+from domain.model_card import DecodeMode, ModelDescription
+
+
+def banner(settings: Settings, base_url: str, model: ModelDescription, facts: Sequence[tuple[str, str]]) -> str:
+    """`base_url` without a path. `facts`: further lines, as (name, text)."""
+    rows = [("model", describe_model(model)), *facts]
+    lines = [f"Cairn serves {model.id} at {base_url}/v1", "", *curl_lines(settings, base_url, model.id), ""]
+    return "\n".join(lines + [f"  {name:<8} {text}" for name, text in rows])
+
+
+def curl_lines(settings: Settings, base_url: str, model: str) -> list[str]:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+    key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.api_key else ""
+    return [
+        f"  curl {base_url}/v1/chat/completions -H 'content-type: application/json'{key} \\",
+        f"    -d {shlex.quote(body)}",
+    ]
+
+
+def describe_model(model: ModelDescription) -> str:
+    """`cairn-demo: float32, 43.1 MiB of weights, context of 2048 tokens`, and why it decodes singly if it does."""
+    text = f"{model.id}: {model.dtype}, {format_bytes(model.weight_bytes)}, context of {model.context_length} tokens"
+    if model.decode_mode is DecodeMode.SINGLE:
+        text += f", one sequence at a time ({model.decode_note or 'batching unsupported'})"
+    return text
+
+
+__all__ = ("banner", "curl_lines", "describe_model")

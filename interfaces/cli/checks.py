@@ -1,0 +1,144 @@
+"""What `cairn doctor` looks at: each check is a name, what was found, and what is wrong with it, if anything.
+
+A check never raises: what it cannot find out is itself a finding.
+"""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from adapters.config.locations import config_file
+from adapters.system.disk_speed import measure_disk_speed
+from adapters.system.machine import open_file_limits, usable_cpus
+from adapters.system.memory_probe import SystemMemory
+from application.settings import Settings
+from domain.byte_size import format_bytes
+
+LIBRARIES = ("cairn", "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zstandard")
+MIN_OPEN_FILES = 4096
+MIN_MEMORY_BYTES = 2 * 2**30
+MIN_DISK_BYTES = 2 * 2**30
+SLOW_DISK_BYTES_S = 100 * 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`problem` is empty when all is well, else what to do about it."""
+
+    name: str
+    found: str
+    problem: str = ""
+
+
+def run_checks(settings: Settings, data_dir: Path) -> Iterator[Check]:
+    """Every check, in the order shown. Takes a few seconds: MLX is imported and the disk is measured."""
+    parts: tuple[Callable[[], Iterator[Check]], ...] = (
+        _versions,
+        lambda: _computing(settings),
+        lambda: _model(settings),
+        _limits,
+        lambda: _data(settings, data_dir),
+        _configuration,
+    )
+    for part in parts:
+        try:
+            yield from part()
+        except Exception as error:
+            yield Check("doctor", f"{type(error).__name__}: {error}", "a check failed; please report it")
+
+
+def _versions() -> Iterator[Check]:
+    yield Check("system", f"{platform.platform()}, Python {platform.python_version()}")
+    found: list[str] = []
+    missing: list[str] = []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    yield Check("versions", ", ".join(found), f"not installed: {', '.join(missing)}" if missing else "")
+
+
+def _computing(settings: Settings) -> Iterator[Check]:
+    from interfaces.cli.machine_facts import device_and_blas
+
+    try:
+        device, blas = device_and_blas(settings)
+    except ImportError as error:
+        yield Check("device", f"MLX cannot be imported: {error}", "on Linux install the extra cpu, cuda12 or cuda13")
+        return
+    yield Check("device", f"{device}, {usable_cpus()} CPUs")
+    if blas is not None:
+        slow = blas.is_needed and not blas.is_active
+        yield Check("BLAS", blas.describe(), blas.remedy if slow else "")
+    if sys.platform == "linux" and device == "cpu" and os.environ.get("MLX_DISABLE_COMPILE") is None:
+        compiler = shutil.which("g++")
+        yield Check("compiler", compiler or "no g++: MLX runs some operations unfused, a little slower")
+
+
+def _model(settings: Settings) -> Iterator[Check]:
+    from domain.ids import ModelId
+    from interfaces.composition.backends import model_repository
+
+    id = ModelId(settings.model.default)
+    source = model_repository(settings).find(id)
+    if source is not None:
+        yield Check("model", f"{id} in {source.path}")
+    elif settings.model.download and id.count("/") == 1:
+        yield Check("model", f"{id}, to be downloaded on first use")
+    else:
+        yield Check("model", f"{id} is not here", "see `cairn models`, or name a hub model as ORG/NAME")
+
+
+def _limits() -> Iterator[Check]:
+    memory = SystemMemory().read()
+    available = f", {format_bytes(memory.available_bytes)} available" if memory.available_bytes else ""
+    short = 0 < memory.available_bytes < MIN_MEMORY_BYTES
+    yield Check(
+        "memory",
+        format_bytes(memory.total_bytes) + available,
+        "less than 2 GiB are available: only small models will fit" if short else "",
+    )
+    soft, hard = open_file_limits()
+    few = 0 <= hard < MIN_OPEN_FILES
+    yield Check(
+        "open files",
+        f"{_limit(soft)} (may be raised to {_limit(hard)})",
+        f"raise the hard limit to {MIN_OPEN_FILES} or more: every connection takes one" if few else "",
+    )
+
+
+def _data(settings: Settings, data_dir: Path) -> Iterator[Check]:
+    folder = Path(settings.store.dir).expanduser() if settings.store.dir else data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        speed = measure_disk_speed(folder)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Check("data", f"{folder}: {error.strerror or error}", "name a folder that can be written: --store DIR")
+        return
+    full = free < MIN_DISK_BYTES
+    yield Check("data", f"{folder}, {format_bytes(free)} free", "less than 2 GiB are free" if full else "")
+    slow = min(speed.write_bytes_s, speed.read_bytes_s) < SLOW_DISK_BYTES_S
+    yield Check(
+        "disk speed",
+        f"writes {speed.write_bytes_s / 1e6:.0f} MB/s, reads {speed.read_bytes_s / 1e6:.0f} MB/s",
+        "slow: restoring prefixes from this disk may take longer than recomputing them" if slow else "",
+    )
+
+
+def _configuration() -> Iterator[Check]:
+    file = config_file(os.environ)
+    yield Check("settings", f"{file}{'' if file.exists() else ' (none yet)'}")
+
+
+def _limit(value: int) -> str:
+    return "no limit" if value < 0 else str(value)
+
+
+__all__ = ("Check", "run_checks")

@@ -1,0 +1,48 @@
+"""`cairn config`: what is set, where it was set, and where the file is."""
+
+import json
+import os
+
+import typer
+
+from interfaces.cli.options import AsJson, settings_with
+
+config_app = typer.Typer(help="Show the settings and where they come from.", no_args_is_help=True)
+
+
+@config_app.command("show")
+def show(
+    origin: bool = typer.Option(False, "--origin", help="Also show what decided each value."), as_json: AsJson = False
+) -> None:
+    """Show every setting as it would be used now; secrets only as set or unset."""
+    from adapters.config.fields import setting_fields
+    from adapters.config.values import shown
+
+    loaded = settings_with({})
+    rows: list[tuple[str, object, str]] = []
+    for path, field in setting_fields().items():
+        section, name = path.split(".")
+        value: object = getattr(getattr(loaded.settings, section), name)
+        rows.append((path, ("set" if value else "unset") if field.is_secret else shown(value), loaded.origins[path]))
+    if as_json:
+        typer.echo(json.dumps({path: {"value": value, "origin": source} for path, value, source in rows}, indent=2))
+        return
+    width = max(len(path) for path, _, _ in rows)
+    for path, value, source in rows:
+        line = f"{path:{width}}  {_as_toml(value)}"
+        typer.echo(f"{line:{width + 26}}  {source}" if origin else line)
+
+
+@config_app.command("path")
+def path() -> None:
+    """Show the configuration file's path, whether or not it exists."""
+    from adapters.config.locations import config_file
+
+    typer.echo(str(config_file(os.environ)))
+
+
+def _as_toml(value: object) -> str:
+    return "(none)" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+__all__ = ("config_app",)

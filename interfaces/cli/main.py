@@ -1,0 +1,47 @@
+"""The `cairn` command. Modules of commands import what is heavy inside the command, so that help is instant."""
+
+import faulthandler
+import signal
+import sys
+from importlib.metadata import version
+
+import typer
+
+from interfaces.cli import config, doctor, models, run, serve
+
+app = typer.Typer(
+    name="cairn",
+    help="An LLM inference server on MLX that never computes a prompt twice.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(serve.serve)
+app.command("run")(run.run)
+app.command("models")(models.models)
+app.command("doctor")(doctor.doctor)
+app.add_typer(config.config_app, name="config")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cairn {version('cairn')}")
+        raise typer.Exit
+
+
+@app.callback()
+def cairn(
+    _version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """An LLM inference server on MLX that never computes a prompt twice."""
+
+
+def main() -> None:
+    """Entry point. A crash in native code, and SIGUSR1, write every thread's stack to stderr."""
+    faulthandler.enable()
+    if sys.platform != "win32":
+        faulthandler.register(signal.SIGUSR1)
+    app()
+
+
+__all__ = ("app", "main")

@@ -1,0 +1,105 @@
+"""`cairn run`: talk to a model in the terminal, without a server."""
+
+import asyncio
+import contextlib
+import importlib
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interfaces.cli.failure import fail
+from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
+
+if TYPE_CHECKING:
+    from application.settings import Settings
+    from domain.sampling import SamplingParams, StopRules
+    from interfaces.cli.chat import Chat
+
+
+def run(
+    model: Model = None,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="[PROMPT]", help="Ask once and exit; without it chat, or ask the piped input."),
+    ] = None,
+    dtype: Dtype = None,
+    model_dir: ModelDirs = None,
+    system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 for the likeliest answer.")] = 0.0,
+    backend: Backend = None,
+) -> None:
+    """Talk to a model in the terminal. Ctrl-C cancels an answer, Ctrl-D ends the chat."""
+    from domain.errors import DomainError
+    from domain.sampling import SamplingParams, StopRules
+    from interfaces.cli.logs import configure_logging
+
+    settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
+    configure_logging("critical", "plain")  # what goes wrong is said once, by this command
+    if prompt is None and not sys.stdin.isatty():
+        prompt = sys.stdin.read().strip()
+        if not prompt:
+            fail("the piped input is empty")
+    try:
+        _converse(settings, SamplingParams(temperature=temperature), StopRules(max_tokens=max_tokens), system, prompt)
+    except DomainError as error:
+        fail(error.message)
+
+
+def _converse(
+    settings: "Settings", sampling: "SamplingParams", stop: "StopRules", system: str | None, prompt: str | None
+) -> None:
+    """Start a service, ask once or chat, stop it in any case. Raises DomainError; Ctrl-C before the chat ends it."""
+    from interfaces.cli.chat import Chat
+    from interfaces.cli.loading import wait_for_model
+    from interfaces.composition.service import build_service
+
+    service = build_service(settings)
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(service.start())
+            runner.run(wait_for_model(service, lambda line: typer.echo(line, err=True)))
+            chat = Chat(service, sampling, stop, system)
+            if prompt is not None:
+                runner.run(chat.ask(prompt, _show))
+                typer.echo()
+            else:
+                _chat_until_the_end(runner, chat, settings.model.default)
+        except KeyboardInterrupt:
+            fail("cancelled", 130)
+        finally:
+            runner.run(service.stop())
+
+
+def _chat_until_the_end(runner: asyncio.Runner, chat: "Chat", name: str) -> None:
+    from domain.errors import DomainError
+
+    with contextlib.suppress(ImportError):
+        importlib.import_module("readline")  # gives `input` line editing and history, where Python has it
+    typer.echo(f"{name}. Ctrl-C cancels an answer, Ctrl-D ends.", err=True)
+    while True:
+        try:
+            text = input("> ").strip()
+        except EOFError:
+            typer.echo()
+            return
+        except KeyboardInterrupt:
+            typer.echo()
+            continue
+        if not text:
+            continue
+        try:
+            runner.run(chat.ask(text, _show))
+            typer.echo()
+        except KeyboardInterrupt:
+            typer.echo(" [cancelled]")
+        except DomainError as error:
+            typer.echo(f"cairn: {error.message}", err=True)
+
+
+def _show(text: str) -> None:
+    typer.echo(text, nl=False)
+
+
+__all__ = ("run",)

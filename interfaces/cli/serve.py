@@ -1,0 +1,102 @@
+"""`cairn serve`: the HTTP server on this machine, until it is told to stop."""
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interfaces.cli.failure import fail
+from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
+
+if TYPE_CHECKING:
+    from application.settings import Settings
+
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on; one that others can reach needs a key.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")]
+ApiKey = Annotated[str | None, typer.Option(help="Key that clients must send.")]
+Store = Annotated[str | None, typer.Option(metavar="DIR|off", help="Where prefixes are kept.")]
+StoreQuota = Annotated[str | None, typer.Option(metavar="SIZE", help="Most the store may take: 16GiB, 50%.")]
+HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for prefixes: 2GiB, 10%.")]
+BlockSize = Annotated[int | None, typer.Option(help="Tokens in a block.")]
+PrefillGrid = Annotated[int | None, typer.Option(help="Tokens in a prefill chunk; 0 fits the device.")]
+MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
+Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
+Exact = Annotated[
+    bool | None, typer.Option("--exact/--no-exact", help="Reuse only what is bit-identical to recomputing.")
+]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+LogFormat = Annotated[str | None, typer.Option(help="plain or json.")]
+
+
+def serve(
+    model: Model = None,
+    dtype: Dtype = None,
+    host: Host = None,
+    port: Port = None,
+    api_key: ApiKey = None,
+    model_dir: ModelDirs = None,
+    store: Store = None,
+    store_quota: StoreQuota = None,
+    hot_tier: HotTier = None,
+    block_size: BlockSize = None,
+    prefill_grid: PrefillGrid = None,
+    max_batch: MaxBatch = None,
+    queue: Queue = None,
+    exact: Exact = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    backend: Backend = None,
+) -> None:
+    """Serve models over HTTP, in OpenAI's dialect."""
+    from interfaces.cli.logs import configure_logging
+
+    flags = model_flags(model, dtype, model_dir, backend) | {
+        "server.host": ("--host", host),
+        "server.port": ("--port", port),
+        "server.api_key": ("--api-key", api_key),
+        "server.log_level": ("--log-level", log_level),
+        "server.log_format": ("--log-format", log_format),
+        "engine.block_size": ("--block-size", block_size),
+        "engine.prefill_grid": ("--prefill-grid", prefill_grid),
+        "engine.max_batch": ("--max-batch", max_batch),
+        "engine.queue": ("--queue", queue),
+        "store.quota": ("--store-quota", store_quota),
+        "store.hot_tier": ("--hot-tier", hot_tier),
+        "cache.exact": ("--exact", exact),
+    }
+    settings = settings_with(flags | _store_flags(store)).settings
+    configure_logging(settings.server.log_level, settings.server.log_format)
+    _run(settings)
+
+
+def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
+    """`off` switches the store off; a folder switches it on, whatever other sources say."""
+    if store is None:
+        return {}
+    if store.lower() == "off":
+        return {"store.kind": ("--store", "off")}
+    return {"store.kind": ("--store", "lmdb"), "store.dir": ("--store", store)}
+
+
+def _run(settings: "Settings") -> None:
+    import uvloop
+
+    from interfaces.cli.server_process import serve_until_stopped
+    from interfaces.http.server import AddressUnavailable
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            outcome = runner.run(serve_until_stopped(settings))
+    except AddressUnavailable as error:
+        fail(str(error))
+    if not outcome.is_clean:
+        # The compute thread hangs inside native code: a normal exit would wait for it for ever.
+        typer.echo("cairn: the compute thread did not end in time", err=True)
+        os._exit(1)
+    if outcome.problem:
+        fail(outcome.problem)
+
+
+__all__ = ("serve",)

@@ -1,0 +1,80 @@
+"""One server in this process, from its socket to its last thread, and what became of it."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+import typer
+
+from adapters.config.locations import config_file
+from application.settings import Settings
+from domain.errors import DomainError
+from interfaces.cli.banner import banner
+from interfaces.cli.loading import wait_for_model
+from interfaces.cli.machine_facts import describe_computing
+from interfaces.cli.stop_signals import StopSignals
+from interfaces.composition.backends import cache_dir
+from interfaces.composition.service import Service, build_service
+from interfaces.http.server import HttpServer
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`problem` is empty for a server that was asked to stop. `is_clean`: every thread has ended."""
+
+    problem: str
+    is_clean: bool
+
+
+async def serve_until_stopped(settings: Settings) -> Outcome:
+    """Serve until a signal, or until the default model turns out not to load. Raises AddressUnavailable."""
+    server = HttpServer(settings.server)
+    signals = StopSignals(server.stop)
+    typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
+    facts = [
+        ("device", await asyncio.to_thread(describe_computing, settings)),
+        ("data", str(cache_dir())),
+        ("config", _config_fact()),
+    ]
+    service = build_service(settings)
+    app = service.app
+    announcing: asyncio.Task[str] | None = None
+    if signals.is_stopping:
+        server.close()
+        return Outcome("", is_clean=True)
+
+    def started(base_url: str) -> None:
+        nonlocal announcing
+        if signals.is_stopping:
+            server.stop()
+        announcing = asyncio.create_task(_announce(service, server, base_url, facts))
+
+    await service.start()
+    try:
+        await server.serve(app, started)
+    finally:
+        if announcing is not None:
+            announcing.cancel()
+            await asyncio.wait([announcing])
+        is_clean = await service.stop()
+    problem = "" if announcing is None or announcing.cancelled() else announcing.result()
+    return Outcome(problem, is_clean)
+
+
+async def _announce(service: Service, server: HttpServer, base_url: str, facts: list[tuple[str, str]]) -> str:
+    """Print the banner once the model is there; or stop the server and return why it is not."""
+    try:
+        served = await wait_for_model(service, typer.echo)
+    except DomainError as error:
+        server.stop()
+        return error.message
+    typer.echo(banner(service.settings, base_url, served.description, facts))
+    return ""
+
+
+def _config_fact() -> str:
+    file = config_file(os.environ)
+    return str(file) if file.exists() else f"{file} (none yet)"
+
+
+__all__ = ("Outcome", "serve_until_stopped")
