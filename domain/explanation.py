@@ -101,8 +101,8 @@ class Explanation:
         return replace(self, divergence=told)
 
 
-def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many leading tokens two runs share."""
+def common_length(left: Sequence[object], right: Sequence[object]) -> int:
+    """How many leading elements two runs share."""
     limit = min(len(left), len(right))
     if left[:limit] == right[:limit]:
         return limit

@@ -157,7 +157,7 @@ def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evi
     if position == limit:
         return StopReason.LAST_TOKEN
     reach = min(num_run * rules.block_size, limit)
-    if rules.is_exact and reach // rules.grid * rules.grid <= position < reach:
+    if rules.is_exact and (limit < position + rules.grid or position < reach < position + rules.grid):
         return StopReason.OFF_GRID
     if reach > position:
         return StopReason.NO_SNAPSHOT if rules.needs_snapshots else StopReason.PARTIAL_BLOCK

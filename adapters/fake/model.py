@@ -195,6 +195,8 @@ class FakeModel:
         else:
             sources: list[Mapping[GroupIndex, StatePayload]] = [*blocks, snapshot]
             pieces = [unpack(source[group.index].buffers()) for source in sources if group.index in source]
+        if any(len(piece) != len(group.leaves) for piece in pieces):
+            raise ValueError(f"group {group.index} does not have {len(group.leaves)} tensors")
         for number, path in enumerate(group.leaves):
             leaf = state.leaves[path]
             own = [piece[number] for piece in pieces]

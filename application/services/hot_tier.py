@@ -69,6 +69,10 @@ class HotTier:
         self._evicted = 0
         self._clock = 0
 
+    @property
+    def budget_bytes(self) -> int:
+        return self._budget_bytes
+
     def put(self, records: Sequence[Record]) -> int:
         """Take records in order; returns how many are in the tier afterwards.
 
@@ -127,12 +131,15 @@ class HotTier:
             return [self._entries[key].record.token_ids for key in keys[:limit]]
 
     def remove(self, keys: Sequence[RecordKey]) -> int:
-        """Drop leaves that nobody has pinned; others stay. Returns how many went."""
+        """Drop, in this order, what is a leaf by then and not pinned; others stay. Returns how many went."""
+        num_gone = 0
         with self._lock:
-            gone = [key for key in keys if (entry := self._entries.get(key)) and entry.is_evictable]
-            for key in gone:
-                self._drop(key)
-            return len(gone)
+            for key in keys:
+                entry = self._entries.get(key)
+                if entry is not None and entry.is_evictable:
+                    self._drop(key)
+                    num_gone += 1
+        return num_gone
 
     def resize(self, budget_bytes: int) -> int:
         """Change the budget, evicting what no longer fits; returns how many bytes that freed."""

@@ -75,7 +75,9 @@ class PrefixFetch:
                 self._records[self._cold[number * RECORDS_PER_READ + order]] = record
         checked = zip(self._keys, self._groups, self._records, strict=True)
         self.missing = frozenset(
-            key for key, groups, record in checked if record is None or not self._is_as_promised(record, groups)
+            key
+            for key, groups, record in checked
+            if record is None or record.key != key or not self._is_as_promised(record, groups)
         )
         self._promote()
         self._tiers.touch([key for key in self._keys if key not in self.missing])
@@ -114,7 +116,8 @@ class PrefixFetch:
 
     def _promote(self) -> None:
         """Keep in the hot tier what was read from the store, parents first, and pinned like the rest."""
-        fresh = [record for index in self._cold if (record := self._records[index]) and record.key not in self.missing]
+        cold = [(self._keys[index], self._records[index]) for index in self._cold]
+        fresh = [record for key, record in cold if record is not None and key not in self.missing]
         self._tiers.hot.put(fresh)
         kept = self._tiers.hot.acquire([record.key for record in fresh], [None] * len(fresh))
         self._pinned += [record.key for record in kept if record is not None]

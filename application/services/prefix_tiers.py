@@ -18,8 +18,9 @@ T = TypeVar("T")
 class RecordWriter(Protocol):
     """What stands in front of the store: takes records for storing, from any thread, without blocking."""
 
-    def offer(self, records: Sequence[Record]) -> bool:
-        """Queue records, or refuse them all: then nothing that hangs on them should be offered either."""
+    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
+        """Queue records of one namespace, parents first, or refuse them all: then nothing that hangs on them should be
+        offered either."""
         ...
 
 
@@ -27,13 +28,13 @@ class RecordWriter(Protocol):
 class Lookup:
     """Where to resume, and what is where.
 
-    `known[i]`: full block i of the prompt is in some tier. `unpersisted`: blocks that are in the hot tier only although
-    there is a store. `snapshots`: all usable ones, by position.
+    By full block of the prompt: `is_hot` (in the hot tier, whole) and `is_stored` (in the store, or on its way there).
+    `snapshots`: all usable ones, by position.
     """
 
     match: PrefixMatch
-    known: tuple[bool, ...]
-    unpersisted: frozenset[int]
+    is_hot: tuple[bool, ...]
+    is_stored: tuple[bool, ...]
     snapshots: dict[int, SnapshotKey]
 
 
@@ -46,11 +47,6 @@ class PrefixTiers:
         self.seen = SeenBlocks()
         self._writer = writer
         self._workers = workers
-
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        """Before the first record of a namespace is offered."""
-        if self.store is not None:
-            self.store.open_namespace(info)
 
     def look_up(
         self,
@@ -71,16 +67,23 @@ class PrefixTiers:
         snapshots = {position: key for position, key in snapshots.items() if key not in absent}
         evicted = [index for index, key in enumerate(keys) if not known[index] and key.hash in self.seen]
         match = find_prefix(len(prompt_ids), chain, known, snapshots, rules, evicted)
-        unpersisted = [
-            index for index, presence in enumerate(stored) if presence is Presence.MISS and held[index] is not None
-        ]
-        return Lookup(match, known, frozenset(unpersisted if self.store is not None else ()), snapshots)
+        is_hot = [groups is not None and groups >= rules.sliced_groups for groups in held]
+        is_stored = [presence is not Presence.MISS for presence in stored]
+        if absent:
+            is_hot = [flag and key not in absent for key, flag in zip(keys, is_hot, strict=True)]
+            is_stored = [flag and key not in absent for key, flag in zip(keys, is_stored, strict=True)]
+        return Lookup(match, tuple(is_hot), tuple(is_stored), snapshots)
 
-    def offer(self, records: Sequence[Record], *, persist: bool = True) -> bool:
-        """Put records into the hot tier and hand them on for storing. False when they will not be stored."""
+    def keep(self, records: Sequence[Record]) -> None:
+        """Put records into the hot tier."""
         self.hot.put(records)
         self.seen.note(record.key.hash for record in records if isinstance(record.key, BlockKey))
-        return persist and self._writer is not None and self._writer.offer(records)
+
+    def store_behind(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
+        """Hand records on for storing. False when they will not be stored, nor anything that hangs on them."""
+        if self._writer is None:
+            return False
+        return not records or self._writer.offer(info, records)
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
         """Let records go, with all that hangs on them in the store; a worker does that."""
@@ -105,9 +108,9 @@ class PrefixTiers:
     def _snapshots(
         self, prompt_ids: Sequence[int], chain: BlockChain, rules: ReuseRules, known: Sequence[bool]
     ) -> dict[int, SnapshotKey]:
-        """Usable snapshots. Without recurrent layers only those after the last known block can matter."""
+        """Usable snapshots. Without recurrent layers only those in the last block that can be resumed in matter."""
         num_run = next((index for index, is_known in enumerate(known) if not is_known), len(known))
-        first = 0 if rules.needs_snapshots else num_run
+        first = 0 if rules.needs_snapshots else min(num_run, (len(prompt_ids) - 1) // rules.block_size)
         parents = [chain.parent(index) for index in range(first, num_run + 1)]
         hot = self.hot.snapshots(chain.namespace, parents)
         stored: Sequence[Sequence[SnapshotKey]] = [()] * len(parents)

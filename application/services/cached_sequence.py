@@ -1,0 +1,325 @@
+"""One sequence's dealings with the prefix cache, from admission to its end. Compute thread only.
+
+    begin ──► waiting for an earlier sequence ──► fetching ──► ready ──► restored ──► computing ──► ended
+                         ▲                           │
+                         └── what was found is gone ─┘
+
+The engine loop polls until `poll` says ready, calls `restore` once, then `prefilled` after each chunk, `decoded` after
+each step and `end` (or `abandon`) at the end.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from application.events import FaultObserved, PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
+from application.ports.clock import Clock
+from application.ports.compute import LoadedModel
+from application.ports.event_sink import EventSink
+from application.ports.tokenizer import EncodedPrompt
+from application.services.in_flight import find_owner
+from application.services.prefix_fetch import Fetched, PrefixFetch
+from application.services.prefix_tiers import Lookup, PrefixTiers
+from application.services.state_capture import Captured, StateCapture
+from domain.errors import ComputeFailed
+from domain.explanation import Explanation, StopReason, nearest_fork
+from domain.hashing import BlockChain
+from domain.ids import RequestId, SequenceId
+from domain.prefix import ReuseRules
+from domain.record import NamespaceInfo, Record, RecordKey
+
+MAX_FAILED_FETCHES = 3
+"""How often a lookup is repeated because what it found was gone; then the prompt is computed."""
+
+
+class SequenceCache(Protocol):
+    """What the engine loop sees of it."""
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Positions at which prefill must pause, ascending; may grow while prefilling."""
+        ...
+
+    @property
+    def explanation(self) -> Explanation:
+        """What was reused and why no more; final once restored."""
+        ...
+
+    def poll(self) -> bool:
+        """Move on; True when `restore` may be called. Cheap, called once a step while not ready."""
+        ...
+
+    def restore(self, model: LoadedModel) -> int:
+        """Put the (open, empty) sequence at the furthest position that could be had; returns it."""
+        ...
+
+    def prefilled(self, model: LoadedModel, position: int) -> None:
+        """A chunk up to `position` has been computed."""
+        ...
+
+    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+        """A token was decoded; `output_ids` are all so far."""
+        ...
+
+    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+        """The sequence finished or was cancelled; its state is still open. Keeps what there is of it."""
+        ...
+
+    def abandon(self) -> None:
+        """The sequence failed, or never had a state. Idempotent, also after `end`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacheContext:
+    """What all sequences of one cache share. `on_ready`: wakes the engine loop; called from workers."""
+
+    tiers: PrefixTiers
+    clock: Clock
+    events: EventSink
+    open: "dict[SequenceId, CachedSequence]"
+    on_ready: Callable[[], None]
+
+
+class CachedSequence:
+    """A SequenceCache of a model whose state can be captured."""
+
+    def __init__(
+        self,
+        context: CacheContext,
+        id: SequenceId,
+        request_id: RequestId,
+        prompt: EncodedPrompt,
+        info: NamespaceInfo,
+        rules: ReuseRules,
+    ) -> None:
+        self.id = id
+        self.request_id = request_id
+        self.prompt_ids = prompt.token_ids
+        self.chain = BlockChain(info.namespace, rules.block_size)
+        self.chain.feed(prompt.token_ids)
+        self.position = 0
+        self._context = context
+        self._prompt = prompt
+        self._info = info
+        self._rules = rules
+        self._started_ns = context.clock.now_ns()
+        self._owner: tuple[CachedSequence, int] | None = None
+        self._fetch: PrefixFetch | None = None
+        self._fetched: Fetched | None = None
+        self._capture: StateCapture | None = None
+        self._absent: frozenset[RecordKey] = frozenset()
+        self._num_failed = 0
+        self._expected: set[int] = set()
+        self._lookup = self._seek()
+        self.explanation = self._explain(0, 0, self._lookup.match.reason)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        return self._capture.stops if self._capture is not None else ()
+
+    @property
+    def owner(self) -> "CachedSequence | None":
+        """The sequence this one waits for."""
+        return self._owner[0] if self._owner else None
+
+    def poll(self) -> bool:
+        if self._owner is not None:
+            owner, target = self._owner
+            if owner.id in self._context.open and owner.position < target:
+                return False
+            self._lookup = self._seek()
+        while self._fetch is not None and self._fetch.is_done and self._fetched is None:
+            self._fetched = self._fetch.finish()
+            if self._fetched is None:
+                self._num_failed += 1
+                self._absent |= self._fetch.missing
+                self._close_fetch()
+                self._lookup = self._seek()
+        return self._owner is None and (self._fetch is None or self._fetched is not None)
+
+    def restore(self, model: LoadedModel) -> int:
+        lookup, fetched = self._lookup, self._fetched
+        position, reason, is_canonical = 0, lookup.match.reason, True
+        if fetched is not None and self._restore(model, fetched):
+            position, is_canonical = fetched.position, fetched.is_canonical and fetched.position % self._rules.grid == 0
+            self.explanation = self._explain(fetched.num_hot, fetched.num_store, reason)
+        else:
+            self.explanation = self._explain(0, 0, StopReason.UNREADABLE if lookup.match.position else reason)
+        self._announce()
+        self.position = position
+        self._capture = StateCapture(
+            self._context.tiers,
+            self._info,
+            self.chain,
+            self._rules,
+            self._prompt,
+            self._lookup,
+            position,
+            is_canonical=is_canonical,
+        )
+        for expected in self._expected:
+            self._capture.expect(expected)
+        self._persist_restored()
+        self._close_fetch()
+        return position
+
+    def prefilled(self, model: LoadedModel, position: int) -> None:
+        if self._capture is not None:
+            started = self._context.clock.now_ns()
+            self._note(self._capture.after_prefill(model, self.id, position), started)
+            self.position = position
+
+    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+        if self._capture is not None:
+            started = self._context.clock.now_ns()
+            self._note(self._capture.after_decode(model, self.id, output_ids), started)
+
+    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+        if self._capture is not None:
+            started = self._context.clock.now_ns()
+            self._note(self._capture.at_end(model, self.id, output_ids), started)
+        self.abandon()
+
+    def abandon(self) -> None:
+        self._capture = None
+        self._close_fetch()
+        self._context.open.pop(self.id, None)
+
+    def expect(self, position: int) -> None:
+        """A later sequence waits for this one to pass `position` and will resume there."""
+        self._expected.add(position)
+        if self._capture is not None:
+            self._capture.expect(position)
+
+    def _seek(self) -> Lookup:
+        """Look up, then wait for an earlier sequence, start fetching, or be ready to compute from the start."""
+        context = self._context
+        self._owner = None
+        lookup = context.tiers.look_up(self.prompt_ids, self.chain, self._rules, self._absent)
+        step = self._rules.grid if self._rules.is_exact else 1
+        others = context.open.values() if context.tiers.hot.budget_bytes else ()
+        found = find_owner(self, lookup.match.position, others, step)
+        if found is not None and (owner := context.open.get(found[0].id)) is not None:
+            self._owner = (owner, found[1])
+            owner.expect(found[1])
+            context.events.emit(PrefixAwaited(self.request_id, owner.request_id, found[1], context.clock.now_ns()))
+        elif lookup.match.position and self._num_failed <= MAX_FAILED_FETCHES:
+            self._fetch = PrefixFetch(context.tiers, lookup, self.prompt_ids, self._rules, context.on_ready)
+        return lookup
+
+    def _restore(self, model: LoadedModel, fetched: Fetched) -> bool:
+        context = self._context
+        fetched_ns = context.clock.now_ns()
+        try:
+            model.restore(self.id, fetched.position, fetched.blocks, fetched.snapshot)
+        except ComputeFailed as error:
+            if self.id not in model.open_ids():
+                raise
+            # What does not fit once never will: let it go and compute.
+            context.events.emit(FaultObserved("cache.restore", str(error), context.clock.now_ns()))
+            self._close_fetch()
+            match = self._lookup.match
+            keys: list[RecordKey] = [match.snapshot] if match.snapshot is not None else []
+            context.tiers.discard([*keys, *(need.key for need in reversed(match.blocks))])
+            self._lookup = Lookup(match, (), (), {})
+            return False
+        context.events.emit(
+            StateRestored(
+                self.request_id,
+                fetched.position,
+                fetched.size_bytes,
+                self._started_ns,
+                fetched_ns,
+                context.clock.now_ns(),
+            )
+        )
+        return True
+
+    def _persist_restored(self) -> None:
+        """Blocks that only the hot tier has (the writer once refused them) are offered again, or nothing after them
+        could be stored."""
+        if self._fetch is None or self._fetched is None:
+            return
+        records: list[Record] = []
+        for index in range(len(self._lookup.match.blocks)):
+            if not self._lookup.is_stored[index]:
+                record = self._fetch.record_at(index)
+                if record is None or frozenset(record.groups) != self._rules.sliced_groups:
+                    break
+                records.append(record)
+        self._context.tiers.store_behind(self._info, records)
+
+    def _close_fetch(self) -> None:
+        if self._fetch is not None:
+            self._fetch.close()
+            self._fetch = None
+            self._fetched = None
+
+    def _explain(self, num_hot: int, num_store: int, reason: StopReason) -> Explanation:
+        return Explanation(
+            len(self.prompt_ids),
+            num_hot,
+            num_store,
+            reason,
+            num_known=self._lookup.match.num_known,
+            nearest_fork=nearest_fork(self._prompt.fork_points, num_hot + num_store),
+        )
+
+    def _announce(self) -> None:
+        told, context = self.explanation, self._context
+        context.events.emit(
+            PrefixMatched(
+                self.request_id,
+                told.num_prompt,
+                told.num_hot,
+                told.num_store,
+                told.num_known,
+                told.reason.value,
+                self._started_ns,
+                context.clock.now_ns(),
+            )
+        )
+
+    def _note(self, captured: Captured, started_ns: int) -> None:
+        if captured.num_blocks or captured.num_snapshots:
+            self._context.events.emit(
+                StateCaptured(
+                    self.request_id,
+                    captured.num_blocks,
+                    captured.num_snapshots,
+                    captured.size_bytes,
+                    started_ns,
+                    self._context.clock.now_ns(),
+                )
+            )
+
+
+class UncachedSequence:
+    """A SequenceCache that reuses nothing: the model's layout is unsupported, or reuse is off."""
+
+    stops: tuple[int, ...] = ()
+
+    def __init__(self, num_prompt: int, reason: StopReason, note: str = "") -> None:
+        self.explanation = Explanation(num_prompt, 0, 0, reason, note=note)
+
+    def poll(self) -> bool:
+        return True
+
+    def restore(self, model: LoadedModel) -> int:
+        return 0
+
+    def prefilled(self, model: LoadedModel, position: int) -> None:
+        pass
+
+    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+        pass
+
+    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+__all__ = ("CacheContext", "CachedSequence", "SequenceCache", "UncachedSequence")

@@ -1,0 +1,139 @@
+"""The prefix cache: which models take part, which sequences are in flight, and what there is to say about a prompt.
+
+`begin` gives every admitted sequence its SequenceCache; everything else happens there. A model whose layout cannot be
+captured takes part too: its sequences reuse nothing and say why. `attach`, `detach` and `begin` belong to the compute
+thread; the rest may be called from any thread.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.tokenizer import EncodedPrompt
+from application.services.cached_sequence import CacheContext, CachedSequence, SequenceCache, UncachedSequence
+from application.services.hot_tier import HotUsage
+from application.services.prefix_explainer import PrefixExplainer
+from application.services.prefix_tiers import PrefixTiers
+from domain.errors import ModelNotFound
+from domain.explanation import Explanation, StopReason
+from domain.fingerprint import Fingerprint
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.model_card import ModelDescription
+from domain.prefix import ReuseRules
+from domain.record import NamespaceInfo
+
+MAX_NAMESPACES = 1_024
+"""Namespaces remembered by (model, salt); beyond that they are worked out anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRules:
+    """Settings. `block_size` and `grid` in tokens, `grid` a multiple of `block_size`."""
+
+    block_size: int
+    grid: int
+    is_exact: bool = False
+    is_enabled: bool = True
+
+
+class PrefixCache:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        tiers: PrefixTiers,
+        clock: Clock,
+        events: EventSink,
+        rules: CacheRules,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_ready` is called from workers when a fetch made progress, so that an idle engine loop wakes up."""
+        self._tiers = tiers
+        self._rules = rules
+        self._models: dict[ModelId, ModelDescription] = {}
+        self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
+        self._open: dict[SequenceId, CachedSequence] = {}
+        self._on_ready = on_ready
+        self._context = CacheContext(tiers, clock, events, self._open, lambda: self._on_ready())
+        self._explainer = PrefixExplainer(tiers)
+
+    def wake_with(self, on_ready: Callable[[], None]) -> None:
+        """Replace `on_ready`: the engine loop that is to be woken is made after its prefix cache."""
+        self._on_ready = on_ready
+
+    def attach(self, model: ModelDescription) -> str:
+        """A model was loaded. Returns why its prompts are never reused; empty when they are."""
+        self._models[model.id] = model
+        self._infos = {key: info for key, info in self._infos.items() if key[0] != model.id}
+        return self.note(model)
+
+    def detach(self, id: ModelId) -> None:
+        """A model was unloaded. What is stored of it stays."""
+        self._models.pop(id, None)
+
+    def note(self, model: ModelDescription) -> str:
+        """Why a model's prompts are never reused; empty when they are."""
+        if not self._rules.is_enabled:
+            return "prefix reuse is off"
+        if model.layout.is_reusable:
+            return ""
+        classes = ", ".join(model.layout.unsupported)
+        return f"its cache cannot be captured ({classes})" if classes else "it keeps no state between tokens"
+
+    def begin(
+        self, id: SequenceId, request_id: RequestId, model: ModelId, prompt: EncodedPrompt, salt: str = ""
+    ) -> SequenceCache:
+        """Look a prompt up and start fetching what there is. Index reads only; nothing is waited for."""
+        described = self._models.get(model)
+        if described is None or self.note(described):
+            return self._uncached(described, prompt)
+        sequence = CachedSequence(
+            self._context, id, request_id, prompt, self._info(described, salt), self._reuse_rules(described)
+        )
+        self._open[id] = sequence
+        return sequence
+
+    def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "") -> Explanation:
+        """What a request with this prompt would find, without computing anything. Reads the store: not on the event
+        loop. Raises ModelNotFound for a model that is not loaded."""
+        described = self._models.get(model)
+        if described is None:
+            raise ModelNotFound(f"model {model} is not loaded", param="model")
+        if self.note(described):
+            return self._uncached(described, prompt).explanation
+        fingerprint = self._fingerprint(described, salt)
+        return self._explainer.explain(prompt, self._info(described, salt), self._reuse_rules(described), fingerprint)
+
+    def hot_usage(self) -> HotUsage:
+        return self._tiers.hot.usage()
+
+    def num_open(self) -> int:
+        """Sequences in flight; for leak checks."""
+        return len(self._open)
+
+    def _uncached(self, model: ModelDescription | None, prompt: EncodedPrompt) -> UncachedSequence:
+        unsupported = model is not None and self._rules.is_enabled
+        reason = StopReason.UNSUPPORTED_LAYOUT if unsupported else StopReason.DISABLED
+        return UncachedSequence(len(prompt.token_ids), reason, self.note(model) if model is not None else "")
+
+    def _reuse_rules(self, model: ModelDescription) -> ReuseRules:
+        rules = self._rules
+        return ReuseRules.of(model.layout, block_size=rules.block_size, grid=rules.grid, is_exact=rules.is_exact)
+
+    def _fingerprint(self, model: ModelDescription, salt: str) -> Fingerprint:
+        rules = self._rules
+        return Fingerprint.of(model, block_size=rules.block_size, grid=rules.grid, exact=rules.is_exact, salt=salt)
+
+    def _info(self, model: ModelDescription, salt: str) -> NamespaceInfo:
+        info = self._infos.get((model.id, salt))
+        if info is None:
+            fingerprint = self._fingerprint(model, salt)
+            info = NamespaceInfo(fingerprint.namespace(), str(model.id), fingerprint.canonical_json())
+            if len(self._infos) >= MAX_NAMESPACES:
+                self._infos.clear()
+            self._infos[model.id, salt] = info
+        return info
+
+
+__all__ = ("CacheRules", "PrefixCache")

@@ -1,0 +1,104 @@
+"""Explains a lookup in full: where the prompt leaves what is stored, and whether another fingerprint holds it.
+
+Reads indexes and token ids, never state. Any thread; blocks for the store's reads.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from application.ports.block_store import Presence
+from application.ports.tokenizer import EncodedPrompt
+from application.services.prefix_tiers import Lookup, PrefixTiers
+from domain.explanation import Divergence, Explanation, StopReason, find_divergence, nearest_fork
+from domain.fingerprint import Fingerprint, shares_tenant
+from domain.hashing import BlockChain, block_hash
+from domain.ids import BlockHash, GroupIndex
+from domain.prefix import ReuseRules
+from domain.record import BlockKey, Namespace, NamespaceInfo
+
+MAX_FOLLOWERS = 64
+"""Stored continuations compared with the prompt."""
+
+
+class PrefixExplainer:
+    """See the module docstring."""
+
+    def __init__(self, tiers: PrefixTiers) -> None:
+        self._tiers = tiers
+
+    def explain(
+        self, prompt: EncodedPrompt, info: NamespaceInfo, rules: ReuseRules, fingerprint: Fingerprint
+    ) -> Explanation:
+        chain = BlockChain(info.namespace, rules.block_size)
+        chain.feed(prompt.token_ids)
+        lookup = self._tiers.look_up(prompt.token_ids, chain, rules)
+        match = lookup.match
+        num_hot = self._hot_tokens(lookup, rules)
+        explained = Explanation(
+            len(prompt.token_ids), num_hot, match.position - num_hot, match.reason, num_known=match.num_known
+        )
+        if match.reason is not StopReason.LAST_TOKEN:
+            explained = replace(explained, divergence=self._divergence(prompt, chain, match.num_known))
+        if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
+            explained = self._elsewhere(explained, prompt, info, fingerprint)
+        at = explained.divergence.position if explained.divergence is not None else match.position
+        return replace(explained, nearest_fork=nearest_fork(prompt.fork_points, at))
+
+    def _hot_tokens(self, lookup: Lookup, rules: ReuseRules) -> int:
+        match = lookup.match
+        held = self._tiers.hot.held([need.key for need in match.blocks])
+        hot = sum(
+            rules.block_size
+            for need, groups in zip(match.blocks, held, strict=True)
+            if groups is not None and need.groups <= groups
+        )
+        if match.snapshot is not None and self._tiers.hot.held([match.snapshot])[0] is not None:
+            hot += match.snapshot.num_partial
+        return hot
+
+    def _divergence(self, prompt: EncodedPrompt, chain: BlockChain, start: int) -> Divergence | None:
+        parent = chain.parent(start // chain.block_size)
+        stored: list[tuple[int, ...]] = self._tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
+        stored += self._stored_followers(chain.namespace, parent)
+        return find_divergence(prompt.token_ids, start, stored)
+
+    def _stored_followers(self, namespace: Namespace, parent: BlockHash) -> Sequence[tuple[int, ...]]:
+        store = self._tiers.store
+        if store is None:
+            return []
+        blocks = [token_ids for _, token_ids in store.children(namespace, parent, MAX_FOLLOWERS)]
+        tails = store.snapshots(namespace, [parent])[0][:MAX_FOLLOWERS]
+        no_state: frozenset[GroupIndex] = frozenset()
+        records = store.get(tails, [no_state] * len(tails)) if tails else ()
+        return [*blocks, *(record.token_ids for record in records if record is not None)]
+
+    def _elsewhere(
+        self, explained: Explanation, prompt: EncodedPrompt, info: NamespaceInfo, fingerprint: Fingerprint
+    ) -> Explanation:
+        """Whether the same tenant's first block is stored under another fingerprint, and what differs."""
+        first = prompt.token_ids[: fingerprint.block_size]
+        store = self._tiers.store
+        if store is None or len(first) < fingerprint.block_size:
+            return explained
+        others = [
+            usage.info
+            for usage in store.usage().namespaces
+            if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, fingerprint.salt_digest)
+        ]
+        keys = [BlockKey(other.namespace, block_hash(BlockHash(other.namespace), first)) for other in others]
+        for other, presence in zip(others, store.lookup(keys) if keys else (), strict=True):
+            if presence is not Presence.MISS:
+                fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"
+                note = f"stored by {other.model} with another {fields}"
+                return replace(explained, reason=StopReason.OTHER_FINGERPRINT, note=note, divergence=None)
+        return explained
+
+
+def _differing_fields(left: str, right: str) -> list[str]:
+    mine, theirs = (cast("dict[str, object]", json.loads(text)) for text in (left, right))
+    return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+
+
+__all__ = ("PrefixExplainer",)

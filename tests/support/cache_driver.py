@@ -1,0 +1,211 @@
+"""Drives a toy model through the prefix cache as the engine loop does, one sequence or several interleaved."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from adapters.fake import FakeClock, FakeModel, FakeOptions
+from adapters.memory.block_store import MemoryBlockStore
+from application.ports.block_store import BlockStore, PutOutcome
+from application.ports.compute import DecodeStart
+from application.ports.tokenizer import EncodedPrompt
+from application.services.cached_sequence import SequenceCache
+from application.services.hot_tier import HotTier
+from application.services.prefix_cache import CacheRules, PrefixCache
+from application.services.prefix_tiers import PrefixTiers
+from domain.explanation import Explanation
+from domain.fork_point import ForkPoint
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.model_card import ModelSource
+from domain.record import NamespaceInfo, Record
+from domain.sampling import SamplingParams
+from domain.scheduling import next_chunk_end
+from tests.support.recording import RecordingEvents
+
+VOCAB = 1 << 20
+BLOCK = 16
+GRID = 32
+
+
+class InlineExecutor(Executor):
+    """Runs work at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class HeldExecutor(Executor):
+    """Keeps work until `run`; for testing what happens in between."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self._waiting.append(lambda: future.set_result(fn(*args, **kwargs)))
+        return future
+
+    def run(self) -> int:
+        """Do all that waits, in order; returns how much that was."""
+        waiting, self._waiting = self._waiting, []
+        for work in waiting:
+            work()
+        return len(waiting)
+
+
+class DirectWriter:
+    """A RecordWriter that stores at once. `is_refusing`: the queue is full."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+        self.is_refusing = False
+        self.outcomes: list[PutOutcome] = []
+
+    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
+        if self.is_refusing:
+            return False
+        self._store.open_namespace(info)
+        self.outcomes.append(self._store.put(records))
+        return True
+
+
+@dataclass
+class Job:
+    """One request on its way. `output` grows; `computed` counts prefilled tokens."""
+
+    id: SequenceId
+    prompt: EncodedPrompt
+    num_output: int
+    cache: SequenceCache
+    position: int = -1
+    computed: int = 0
+    output: list[int] = field(default_factory=list[int])
+    is_done: bool = False
+
+    @property
+    def explanation(self) -> Explanation:
+        return self.cache.explanation
+
+
+class CacheDriver:
+    """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model."""
+
+    def __init__(
+        self,
+        options: FakeOptions,
+        *,
+        hot_bytes: int = 1 << 30,
+        store: BlockStore | None = None,
+        is_exact: bool = False,
+        is_enabled: bool = True,
+        executor: Executor | None = None,
+    ) -> None:
+        self.store = store
+        self.writer = DirectWriter(store) if store is not None else None
+        self.hot = HotTier(hot_bytes)
+        self.tiers = PrefixTiers(self.hot, store, self.writer, executor or InlineExecutor())
+        self.events = RecordingEvents()
+        rules = CacheRules(BLOCK, GRID, is_exact, is_enabled)
+        self.num_wakes = 0
+        self.cache = PrefixCache(self.tiers, FakeClock(), self.events, rules, self._wake)
+        self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
+        self.note = self.cache.attach(self.model.description)
+        self._next_id = 0
+
+    def begin(self, prompt: Sequence[int], num_output: int = 4, forks: Sequence[ForkPoint] = (), salt: str = "") -> Job:
+        """Admit a request; it does nothing until stepped."""
+        id = SequenceId(self._next_id)
+        self._next_id += 1
+        encoded = EncodedPrompt(tuple(prompt), tuple(forks))
+        self.model.open(id)
+        return Job(id, encoded, num_output, self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt))
+
+    def step(self, job: Job) -> bool:
+        """One restore, prefill chunk or decode step. False when there was nothing to do (it waits, or is done)."""
+        prompt = job.prompt.token_ids
+        end = len(prompt) - 1
+        if job.is_done:
+            return False
+        if job.position < 0:
+            if not job.cache.poll():
+                return False
+            job.position = job.cache.restore(self.model)
+            assert self.model.position(job.id) == job.position
+        elif job.position < end:
+            chunk_end = next_chunk_end(job.position, end, GRID, job.cache.stops)
+            self.model.prefill(job.id, prompt[job.position : chunk_end])
+            job.computed += chunk_end - job.position
+            job.position = chunk_end
+            job.cache.prefilled(self.model, chunk_end)
+        else:
+            self._decode(job)
+        return True
+
+    def finish(self, *jobs: Job) -> None:
+        """Step all in turn until all are done."""
+        while not all(job.is_done for job in jobs):
+            progress = [self.step(job) for job in jobs]
+            assert any(progress), "every sequence waits"
+
+    def run(self, prompt: Sequence[int], num_output: int = 4, forks: Sequence[ForkPoint] = (), salt: str = "") -> Job:
+        job = self.begin(prompt, num_output, forks, salt)
+        self.finish(job)
+        return job
+
+    def cancel(self, job: Job) -> None:
+        if not job.is_done:
+            job.cache.end(self.model, job.output)
+            self._close(job)
+
+    def fail(self, job: Job) -> None:
+        if not job.is_done:
+            job.cache.abandon()
+            self._close(job)
+
+    def check(self) -> None:
+        """Everything is sound, and nothing is held by a sequence that is gone."""
+        assert self.hot.check_integrity() == []
+        if self.store is not None:
+            assert self.store.check_integrity(payloads=True).problems == ()
+
+    def check_idle(self) -> None:
+        self.check()
+        assert self.cache.num_open() == 0
+        assert self.hot.usage().num_pinned == 0
+        assert self.model.open_ids() == frozenset()
+
+    def _wake(self) -> None:
+        self.num_wakes += 1
+
+    def _decode(self, job: Job) -> None:
+        prompt = job.prompt.token_ids
+        if not job.output:
+            self.model.start_decode(job.id, DecodeStart(prompt[-1], prompt, SamplingParams(temperature=0), 0))
+        job.output.append(self.model.decode([job.id])[0].token_id)
+        job.cache.decoded(self.model, job.output)
+        if len(job.output) >= job.num_output:
+            job.cache.end(self.model, job.output)
+            self._close(job)
+
+    def _close(self, job: Job) -> None:
+        self.model.close([job.id])
+        job.is_done = True
+
+
+def plain_answer(options: FakeOptions, prompt: Sequence[int], num_output: int = 4) -> list[int]:
+    """What the model says without any cache."""
+    driver = CacheDriver(options, is_enabled=False)
+    return driver.run(prompt, num_output).output
+
+
+def memory_store(quota_bytes: int | None = None) -> MemoryBlockStore:
+    return MemoryBlockStore(quota_bytes)
+
+
+__all__ = ("BLOCK", "GRID", "VOCAB", "CacheDriver", "DirectWriter", "HeldExecutor", "InlineExecutor", "Job")

@@ -1,0 +1,303 @@
+"""The prefix cache service in the situations it exists for."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adapters.fake import ATTENTION, HYBRID, LAYOUTS, UNSUPPORTED, WINDOWED, FakeOptions, FakeTokenizer
+from adapters.memory.block_store import MemoryBlockStore
+from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
+from application.ports.tokenizer import EncodedPrompt
+from domain.explanation import Explanation, StopReason
+from domain.fork_point import ForkKind, ForkPoint
+from domain.ids import GroupIndex, ModelId
+from domain.payload import HostPayload
+from domain.record import Record, RecordKey
+from domain.state_layout import StateLayout
+from tests.support.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, HeldExecutor, plain_answer
+
+OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
+PROMPT = list(range(100, 300))
+KINDS = pytest.mark.parametrize("layout", [ATTENTION, WINDOWED, HYBRID, LAYOUTS["everything"]], ids=lambda _: "")
+
+
+def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
+    return replace(OPTIONS, layout=layout, weights=weights)
+
+
+def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
+    return driver.cache.explain(ModelId("toy"), EncodedPrompt(tuple(prompt)), salt)
+
+
+@KINDS
+def test_eight_requests_with_one_fresh_prompt_compute_it_once(layout: StateLayout) -> None:
+    driver = CacheDriver(options(layout))
+    jobs = [driver.begin(PROMPT) for _ in range(8)]
+    driver.finish(*jobs)
+    assert sum(job.computed for job in jobs) == len(PROMPT) - 1
+    assert [job.output for job in jobs] == [plain_answer(options(layout), PROMPT)] * 8
+    assert len(driver.events.of("PrefixAwaited")) == 7
+    driver.check_idle()
+
+
+@KINDS
+def test_requests_that_share_a_prefix_being_computed_part_exactly_where_they_differ(layout: StateLayout) -> None:
+    driver = CacheDriver(options(layout))
+    prompts = [[*PROMPT[:150], *range(1000 * at, 1000 * at + 40)] for at in range(1, 5)]
+    jobs = [driver.begin(prompt) for prompt in prompts]
+    driver.finish(*jobs)
+    assert [job.computed for job in jobs] == [189, 39, 39, 39]
+    assert [job.output for job in jobs] == [plain_answer(options(layout), prompt) for prompt in prompts]
+
+
+@KINDS
+def test_followers_go_on_by_themselves_when_the_one_they_follow_ends(layout: StateLayout) -> None:
+    driver = CacheDriver(options(layout))
+    leader, second, third = (driver.begin(PROMPT) for _ in range(3))
+    for _ in range(3):
+        driver.step(leader)
+    done = leader.position
+    driver.cancel(leader)
+    driver.finish(second, third)
+    assert second.computed == len(PROMPT) - 1 - done
+    assert third.computed == 0
+    assert second.output == third.output == plain_answer(options(layout), PROMPT)
+    driver.check_idle()
+
+
+@KINDS
+def test_a_cancelled_prefill_is_continued_where_it_stopped(layout: StateLayout) -> None:
+    driver = CacheDriver(options(layout), store=MemoryBlockStore())
+    job = driver.begin(PROMPT)
+    while job.position < 120:
+        driver.step(job)
+    reached = job.position
+    driver.cancel(job)
+    again = driver.run(PROMPT)
+    assert again.computed == len(PROMPT) - 1 - reached
+    assert again.output == plain_answer(options(layout), PROMPT)
+
+
+@KINDS
+def test_a_restart_loses_nothing_that_was_stored(layout: StateLayout) -> None:
+    store = MemoryBlockStore()
+    before = CacheDriver(options(layout), store=store).run(PROMPT, 40)
+    driver = CacheDriver(options(layout), store=store)
+    again = driver.run(PROMPT, 40)
+    assert (again.computed, again.output) == (0, before.output)
+    assert again.explanation.num_store == len(PROMPT) - 1
+    turn = driver.run([*PROMPT, *before.output, *range(5)])
+    assert turn.computed <= 5
+    assert driver.run(PROMPT).explanation.num_hot == len(PROMPT) - 1
+    driver.check_idle()
+
+
+@KINDS
+def test_a_record_evicted_between_lookup_and_fetch_is_recomputed(layout: StateLayout) -> None:
+    store = MemoryBlockStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    executor = HeldExecutor()
+    driver = CacheDriver(options(layout), store=store, executor=executor)
+    job = driver.begin(PROMPT)
+    assert not driver.step(job)
+    namespace = store.usage().namespaces[0].info.namespace
+    store.delete_namespace(namespace)
+    executor.run()
+    assert driver.num_wakes > 0
+    driver.finish(job)
+    assert job.computed == len(PROMPT) - 1
+    assert job.output == plain_answer(options(layout), PROMPT)
+    executor.run()
+    driver.check_idle()
+
+
+class LyingStore(MemoryBlockStore):
+    """Answers every read with the records of another prompt's positions, as a corrupt index would."""
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        return list(reversed(super().get(keys, groups)))
+
+
+@KINDS
+def test_records_that_are_not_what_their_key_says_are_not_used(layout: StateLayout) -> None:
+    store = LyingStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), store=store)
+    job = driver.run(PROMPT)
+    assert job.output == plain_answer(options(layout), PROMPT)
+
+
+class ShrunkStore(MemoryBlockStore):
+    """Keeps every record and loses the contents of its state."""
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        empty = HostPayload((), ())
+        found = super().get(keys, groups)
+        return [record and replace(record, groups=dict.fromkeys(record.groups, empty)) for record in found]
+
+
+@KINDS
+def test_a_state_that_does_not_fit_is_let_go_and_computed_anew(layout: StateLayout) -> None:
+    store = ShrunkStore()
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), store=store)
+    job = driver.run(PROMPT)
+    assert job.output == plain_answer(options(layout), PROMPT)
+    assert (job.computed, job.explanation.reason) == (len(PROMPT) - 1, StopReason.UNREADABLE)
+    assert len(driver.events.of("FaultObserved")) == 1
+    again = driver.run(PROMPT)
+    assert (again.computed, again.output) == (0, job.output)
+    driver.check_idle()
+
+
+def test_an_unsupported_layout_is_served_without_reuse_and_says_so() -> None:
+    driver = CacheDriver(options(UNSUPPORTED))
+    assert "FakeOddCache" in driver.note
+    for _ in range(2):
+        job = driver.run(PROMPT)
+        assert job.computed == len(PROMPT) - 1
+        assert job.explanation.reason is StopReason.UNSUPPORTED_LAYOUT
+        assert "FakeOddCache" in job.explanation.note
+    assert explain(driver, PROMPT).reason is StopReason.UNSUPPORTED_LAYOUT
+
+
+def test_disabled_reuse_says_so() -> None:
+    driver = CacheDriver(options(ATTENTION), is_enabled=False)
+    driver.run(PROMPT)
+    job = driver.run(PROMPT)
+    assert (job.computed, job.explanation.reason) == (len(PROMPT) - 1, StopReason.DISABLED)
+
+
+@KINDS
+def test_tenants_share_nothing_and_cannot_tell(layout: StateLayout) -> None:
+    driver = CacheDriver(options(layout), store=MemoryBlockStore())
+    driver.run(PROMPT, salt="alice")
+    fresh = explain(driver, [1, 2, 3, *PROMPT], salt="bob")
+    other = explain(driver, PROMPT, salt="bob")
+    assert (other.reason, other.note, other.divergence) == (fresh.reason, fresh.note, fresh.divergence)
+    assert driver.run(PROMPT, salt="bob").computed == len(PROMPT) - 1
+    assert driver.run(PROMPT, salt="alice").computed == 0
+
+
+def test_two_requests_of_different_tenants_do_not_follow_each_other() -> None:
+    driver = CacheDriver(options(ATTENTION))
+    jobs = [driver.begin(PROMPT, salt="alice"), driver.begin(PROMPT, salt="bob")]
+    driver.finish(*jobs)
+    assert [job.computed for job in jobs] == [len(PROMPT) - 1] * 2
+
+
+def test_what_the_writer_refused_is_offered_again_with_the_next_use() -> None:
+    store = MemoryBlockStore()
+    driver = CacheDriver(options(ATTENTION), store=store)
+    assert driver.writer is not None
+    driver.writer.is_refusing = True
+    driver.run(PROMPT)
+    assert store.usage().stored_bytes == 0
+    driver.writer.is_refusing = False
+    longer = driver.run([*PROMPT, *range(60)])
+    assert longer.computed <= 60 + BLOCK
+    restarted = CacheDriver(options(ATTENTION), store=store)
+    assert restarted.run([*PROMPT, *range(60)]).computed == 0
+
+
+@KINDS
+def test_explain_names_the_first_differing_token_and_its_surroundings(layout: StateLayout) -> None:
+    tokenizer = FakeTokenizer()
+    driver = CacheDriver(replace(options(layout), alphabet=range(32, 127)), store=MemoryBlockStore())
+    stored = tokenizer.encode("You are a helpful assistant. Today is Monday, the 3rd of May. What is new?").token_ids
+    driver.run(stored)
+    asked = tokenizer.encode("You are a helpful assistant. Today is Friday, the 7th of May. What is new?").token_ids
+    for hot in (True, False):
+        if not hot:
+            driver.hot.resize(0)
+        told = explain(driver, asked).with_text(tokenizer.decode)
+        assert told.divergence is not None
+        assert told.divergence.position == len("You are a helpful assistant. Today is ")
+        assert told.divergence.before == "t. Today is "
+        assert told.divergence.prompt == "Friday, the "
+        assert told.divergence.stored.startswith("Monday, t"[: len(told.divergence.stored)])
+        assert told.divergence.stored
+        assert f"diverged={told.divergence.position}" in told.header()
+
+
+def test_explain_predicts_what_a_request_then_finds() -> None:
+    for layout in (ATTENTION, HYBRID, WINDOWED):
+        driver = CacheDriver(options(layout), store=MemoryBlockStore())
+        driver.run(PROMPT)
+        for prompt in (PROMPT, [*PROMPT, 1, 2, 3], [*PROMPT[:70], 1, 2, 3], [9, 9, 9]):
+            told = explain(driver, prompt)
+            job = driver.run(prompt)
+            assert (told.stopped_at, told.num_hot, told.reason) == (
+                job.explanation.stopped_at,
+                job.explanation.num_hot,
+                job.explanation.reason,
+            )
+
+
+def test_reasons() -> None:
+    driver = CacheDriver(options(HYBRID), store=MemoryBlockStore(), hot_bytes=1 << 30)
+    assert explain(driver, PROMPT).reason is StopReason.NEVER_SEEN
+    driver.run(PROMPT)
+    assert explain(driver, PROMPT).reason is StopReason.LAST_TOKEN
+    edited = [*PROMPT[:90], *range(40)]
+    assert explain(driver, edited).reason is StopReason.NO_SNAPSHOT
+    assert explain(driver, edited).num_known == 90 // BLOCK * BLOCK
+    assert driver.store is not None
+    driver.store.delete_namespace(driver.store.usage().namespaces[0].info.namespace)
+    driver.hot.resize(0)
+    assert explain(driver, PROMPT).reason is StopReason.EVICTED
+
+
+def test_explain_finds_the_prompt_under_another_fingerprint() -> None:
+    store = MemoryBlockStore()
+    CacheDriver(options(ATTENTION, weights=1), store=store).run(PROMPT)
+    told = explain(CacheDriver(options(ATTENTION, weights=2), store=store), PROMPT)
+    assert told.reason is StopReason.OTHER_FINGERPRINT
+    assert told.note == "stored by toy with another weights"
+
+
+def test_exact_mode_resumes_on_the_grid_only_and_bit_identically() -> None:
+    sensitive = replace(options(HYBRID), chunk_sensitive=True)
+    driver = CacheDriver(sensitive, is_exact=True, store=MemoryBlockStore())
+    expected = plain_answer(sensitive, PROMPT, 40)
+    assert driver.run(PROMPT, 40, [ForkPoint(75, ForkKind.SYSTEM_END)]).output == expected
+    again = driver.run(PROMPT, 40)
+    assert again.output == expected
+    assert again.explanation.stopped_at % GRID == 0
+    assert again.computed < GRID
+    assert again.explanation.reason is StopReason.OFF_GRID
+
+
+def test_a_long_conversation_keeps_few_snapshots() -> None:
+    driver = CacheDriver(options(HYBRID), store=MemoryBlockStore())
+    history = list(range(40))
+    for turn in range(30):
+        job = driver.run(history, 24, [ForkPoint(len(history) - 2, ForkKind.NEXT_TURN)])
+        history += [*job.output, *range(5000 + 100 * turn, 5030 + 100 * turn)]
+    assert driver.store is not None
+    usage = driver.store.usage().namespaces[0]
+    assert usage.num_blocks >= len(history) // BLOCK - 3
+    assert usage.num_snapshots <= 30
+    assert driver.run(history).computed <= 30
+    driver.check_idle()
+
+
+def test_events_tell_what_happened() -> None:
+    driver = CacheDriver(options(HYBRID), store=MemoryBlockStore())
+    jobs = [driver.begin(PROMPT), driver.begin(PROMPT)]
+    driver.finish(*jobs)
+    waited = driver.events.of("PrefixAwaited")
+    assert isinstance(waited[0], PrefixAwaited)
+    assert waited[0].num_shared == len(PROMPT) - 1
+    matched = [event for event in driver.events.events if isinstance(event, PrefixMatched)]
+    assert [(event.num_hot, event.reason) for event in matched] == [(0, "never-seen"), (199, "last-token")]
+    restored = [event for event in driver.events.events if isinstance(event, StateRestored)]
+    assert [event.position for event in restored] == [199]
+    captured = [event for event in driver.events.events if isinstance(event, StateCaptured)]
+    assert sum(event.num_blocks for event in captured) == len(PROMPT) // BLOCK
+    assert all(event.size_bytes > 0 for event in captured)
