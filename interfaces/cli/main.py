@@ -41,7 +41,7 @@ def main() -> None:
     faulthandler.enable()
     if sys.platform != "win32":
         faulthandler.register(signal.SIGUSR1)
-    app()
+    app(prog_name="cairn")
 
 
 __all__ = ("app", "main")

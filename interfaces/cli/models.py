@@ -30,7 +30,8 @@ def models(model_dir: ModelDirs = None, backend: Backend = None, as_json: AsJson
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("model", "from", "changed", "folder", box=None, pad_edge=False, header_style="bold")
+    table = Table("model", "from", "changed", box=None, pad_edge=False, header_style="bold")
+    table.add_column("folder", overflow="fold")
     for source in found:
         name = f"{source.id} (default)" if source.id == settings.model.default else source.id
         table.add_row(name, source.owned_by, f"{datetime.fromtimestamp(source.created_s, UTC):%Y-%m-%d}", source.path)

@@ -13,7 +13,7 @@ FAKE_MODEL = "fake-attention"
 
 Model = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="A model's name, a local folder, or a hub id. Default: the embedded model."),
+    typer.Argument(metavar="MODEL", help="A model's name, a local folder, or a hub id. Default: the embedded model."),
 ]
 Dtype = Annotated[
     str | None,

@@ -21,7 +21,7 @@ def run(
     model: Model = None,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[PROMPT]", help="Ask once and exit; without it chat, or ask the piped input."),
+        typer.Argument(metavar="PROMPT", help="Ask once and exit; without it chat, or ask the piped input."),
     ] = None,
     dtype: Dtype = None,
     model_dir: ModelDirs = None,
