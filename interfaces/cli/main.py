@@ -3,7 +3,6 @@
 import faulthandler
 import signal
 import sys
-from importlib.metadata import version
 
 import typer
 
@@ -25,6 +24,8 @@ app.add_typer(config.config_app, name="config")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"cairn {version('cairn')}")
         raise typer.Exit
 

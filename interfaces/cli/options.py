@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adapters.config.loader import DEFAULT, Flag, InvalidSettings, LoadedSettings, load_settings
 from interfaces.cli.failure import USAGE, fail
+
+if TYPE_CHECKING:
+    from adapters.config.loader import LoadedSettings
 
 FAKE_MODEL = "fake-attention"
 
@@ -29,11 +31,13 @@ Backend = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
-def settings_with(flags: Mapping[str, tuple[str, object]]) -> LoadedSettings:
+def settings_with(flags: Mapping[str, tuple[str, object]]) -> "LoadedSettings":
     """Every source of settings together; ends the command where they cannot be used.
 
     `flags`: by settings path, the flag's name and its value; None for a flag that was not given.
     """
+    from adapters.config.loader import DEFAULT, Flag, InvalidSettings, load_settings
+
     given = {path: Flag(name, value) for path, (name, value) in flags.items() if value is not None}
     try:
         loaded = load_settings(os.environ, given)

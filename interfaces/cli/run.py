@@ -1,6 +1,5 @@
 """`cairn run`: talk to a model in the terminal, without a server."""
 
-import asyncio
 import contextlib
 import importlib
 import sys
@@ -12,6 +11,8 @@ from interfaces.cli.failure import fail
 from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 if TYPE_CHECKING:
+    from asyncio import Runner
+
     from application.settings import Settings
     from domain.sampling import SamplingParams, StopRules
     from interfaces.cli.chat import Chat
@@ -51,6 +52,8 @@ def _converse(
     settings: "Settings", sampling: "SamplingParams", stop: "StopRules", system: str | None, prompt: str | None
 ) -> None:
     """Start a service, ask once or chat, stop it in any case. Raises DomainError; Ctrl-C before the chat ends it."""
+    import asyncio
+
     from interfaces.cli.chat import Chat
     from interfaces.cli.loading import wait_for_model
     from interfaces.composition.service import build_service
@@ -72,7 +75,7 @@ def _converse(
             runner.run(service.stop())
 
 
-def _chat_until_the_end(runner: asyncio.Runner, chat: "Chat", name: str) -> None:
+def _chat_until_the_end(runner: "Runner", chat: "Chat", name: str) -> None:
     from domain.errors import DomainError
 
     with contextlib.suppress(ImportError):

@@ -1,6 +1,5 @@
 """`cairn serve`: the HTTP server on this machine, until it is told to stop."""
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +80,8 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 
 
 def _run(settings: "Settings") -> None:
+    import asyncio
+
     import uvloop
 
     from interfaces.cli.server_process import serve_until_stopped
