@@ -11,8 +11,9 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
-from application.services.engine_loop import EngineLoop, Submission
+from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool, ServedModel
+from application.services.sequence_run import Submission
 from application.services.stream_hub import RequestStream, StreamHub
 from domain.errors import ContextOverflow, DomainError, InvalidRequest
 from domain.model_card import ModelDescription

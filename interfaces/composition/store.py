@@ -1,0 +1,116 @@
+"""The block store that the settings ask for: where it lies, how large it may become, how it encodes."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from shutil import disk_usage
+
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.memory.block_store import MemoryBlockStore
+from adapters.system.disk_speed import measure_disk_speed
+from adapters.zstd.codec import ZstdStateCodec
+from adapters.zstd.rates import measure_decode_rate
+from application.events import StoreFault
+from application.ports.block_store import BlockStore, StoreOpenError
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.settings import StoreSettings
+from domain.codec_choice import StoreRates, compression_pays
+from interfaces.composition.backends import cache_dir
+
+NUM_THREADS = 2
+"""For encoding and decoding, each on its own; two saturate the disks that were measured."""
+
+_DEFAULT_SHARE = 0.2
+_MAX_DEFAULT_BYTES = 128 << 30
+_RESERVE_SHARE = 0.03
+_MAX_RESERVE_BYTES = 5 << 30
+_PROBE_BYTES = 16 << 20
+_RATES_FILE = "rates.json"
+
+
+def store_dir(settings: StoreSettings) -> Path:
+    """`store.dir`, or `store` in Cairn's cache folder."""
+    return Path(settings.dir).expanduser() if settings.dir else cache_dir() / "store"
+
+
+def quota_bytes(settings: StoreSettings, path: Path) -> int:
+    """What is set, a share meaning one of the space free now plus what the store takes already.
+
+    By default a fifth of that, at most 128 GiB: never more than what is free.
+    """
+    available = disk_usage(_existing(path)).free + _taken_bytes(path)
+    if settings.quota is not None:
+        return settings.quota.resolve(available)
+    return min(int(available * _DEFAULT_SHARE), _MAX_DEFAULT_BYTES)
+
+
+def open_lmdb_store(
+    settings: StoreSettings, events: EventSink, clock: Clock, *, read_only: bool = False
+) -> LmdbBlockStore:
+    """The store on disk. Raises StoreOpenError."""
+    path = store_dir(settings)
+    if read_only:
+        options = LmdbOptions(0, read_only=True, num_threads=NUM_THREADS)
+        return LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
+    reserve_bytes = min(int(disk_usage(_existing(path)).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
+    options = LmdbOptions(
+        quota_bytes(settings, path),
+        durability=settings.durability,
+        free_reserve_bytes=reserve_bytes,
+        num_threads=NUM_THREADS,
+    )
+    return LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
+
+
+def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> BlockStore | None:
+    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without."""
+    if settings.kind == "off":
+        return None
+    if settings.kind == "memory":
+        return MemoryBlockStore(settings.quota.num_bytes if settings.quota is not None else None)
+    try:
+        return open_lmdb_store(settings, events, clock)
+    except StoreOpenError as failure:
+        events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
+        return None
+
+
+def store_rates(path: Path) -> StoreRates | None:
+    """Measured once and remembered in the store's folder; None where it cannot be written to."""
+    file = path / _RATES_FILE
+    try:
+        return StoreRates(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        pass
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk_bytes_s = measure_disk_speed(path, _PROBE_BYTES).read_bytes_s
+        rates = StoreRates(disk_bytes_s, measure_decode_rate() * NUM_THREADS)
+        file.write_text(json.dumps(asdict(rates)))
+    except OSError:
+        return None
+    return rates
+
+
+def _compresses(settings: StoreSettings, path: Path) -> bool:
+    if settings.codec != "auto":
+        return settings.codec == "zstd"
+    rates = store_rates(path)
+    return rates is None or compression_pays(rates)
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _taken_bytes(path: Path) -> int:
+    try:
+        return (path / "data.mdb").stat().st_size
+    except OSError:
+        return 0
+
+
+__all__ = ("NUM_THREADS", "build_store", "open_lmdb_store", "quota_bytes", "store_dir", "store_rates")

@@ -1,0 +1,95 @@
+"""Flip bits of a store's file, open it, use it, and compare every byte that comes back. Runs as a process of its own,
+
+so that a crash is an exit status: `python -m tests.support.bit_flips DIR FIRST COUNT SEED`. Prints one JSON line with
+counts by what happened; exits non-zero, naming the flip, when a wrong byte was served or something raised.
+"""
+
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.zstd.codec import ZstdStateCodec
+from application.ports.block_store import PutOutcome
+from domain.record import Record
+from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+
+QUOTA_BYTES = 4 << 20
+INFO = namespace_of("flipped")
+
+
+def sample() -> list[Record]:
+    """Several branches and snapshots: a few index pages, and payloads inside of leaf pages as well as in their own."""
+    trunk = chain(INFO, 6, size_bytes=2000)
+    records = [*trunk, *chain(INFO, 4, seed=2, size_bytes=9000, after=trunk[2])]
+    for number in range(60):
+        records.extend(chain(INFO, 1, seed=100 + number, size_bytes=200, after=trunk[number % 6]))
+    records.extend(snapshot(trunk[number % 6], [number], size_bytes=3000) for number in range(12))
+    return records
+
+
+def open_store(path: Path, events: EventList | None = None) -> LmdbBlockStore:
+    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), events or EventList(), FakeClock())
+
+
+def make(path: Path) -> None:
+    """A store whose file also has freed pages with old content, as a used one has."""
+    store = open_store(path)
+    old = chain(INFO, 20, seed=9, size_bytes=6000)
+    assert store.put(old) is PutOutcome.STORED
+    assert store.put(sample()) is PutOutcome.STORED
+    assert store.delete(keys_of(old[:1])) == 20
+    store.close()
+
+
+def use(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
+    """Read, write, delete; returns the worst that happened. Raises AssertionError for a wrong byte."""
+    events = EventList()
+    store = open_store(path, events)
+    try:
+        missing = 0
+        for record in records:
+            found = store.get([record.key])[0]
+            assert found is None or same(found, record), f"{record.key} came back wrong"
+            missing += found is None
+        store.snapshots(INFO.namespace, [record.key.hash for record in records[:6]])  # type: ignore[union-attr]
+        store.children(INFO.namespace, records[0].parent, 100)
+        store.usage()
+        store.put(extra)
+        for record, found in zip(extra, store.get(keys_of(extra)), strict=True):
+            assert found is None or same(found, record), f"{record.key} came back wrong after a put"
+        store.delete(keys_of(records[:1]))
+        store.delete_namespace(INFO.namespace)
+        store.put(extra)
+        faults = store.usage().faults
+    finally:
+        store.close()
+    return "damaged" if "damaged" in faults else ",".join(sorted(faults)) or ("missing" if missing else "harmless")
+
+
+def main(origin: Path, scratch: Path, first: int, count: int, seed: int) -> None:
+    records, extra = sample(), chain(INFO, 3, seed=77, size_bytes=20_000)
+    intact = (origin / "data.mdb").read_bytes()
+    outcomes: Counter[str] = Counter()
+    for number in range(first, first + count):
+        random = Random(f"{seed} {number}")
+        data = bytearray(intact)
+        flips = [random.randrange(len(data) * 8) for _ in range(random.choice([1, 1, 1, 2, 8]))]
+        for bit in flips:
+            data[bit // 8] ^= 1 << (bit % 8)
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        shutil.copy(origin / "format", scratch / "format")
+        (scratch / "data.mdb").write_bytes(data)
+        print(number, flips, file=sys.stderr, flush=True)
+        outcomes[use(scratch, records, extra)] += 1
+    print(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *(int(argument) for argument in sys.argv[3:6]))
