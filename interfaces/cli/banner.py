@@ -17,7 +17,7 @@ def banner(settings: Settings, base_url: str, model: ModelDescription, facts: Se
 
 
 def curl_lines(settings: Settings, base_url: str, model: str) -> list[str]:
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "My cat is called Miso. What is my cat called?"}]})
     key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.api_key else ""
     return [
         f"  curl {base_url}/v1/chat/completions -H 'content-type: application/json'{key} \\",

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from interfaces.cli import config, doctor, models, run, serve
+from interfaces.cli import cache, config, doctor, models, run, serve
 
 app = typer.Typer(
     name="cairn",
@@ -20,6 +20,7 @@ app.command("run")(run.run)
 app.command("models")(models.models)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.config_app, name="config")
+app.add_typer(cache.cache_app, name="cache")
 
 
 def _show_version(wanted: bool) -> None:
