@@ -8,6 +8,9 @@ from application.settings import Settings
 from domain.byte_size import format_bytes
 from domain.model_card import DecodeMode, ModelDescription
 
+QUESTION = "My cat is called Miso. What is my cat called?"
+"""Within the abilities of the embedded model, which knows nothing that it is not told."""
+
 
 def banner(settings: Settings, base_url: str, model: ModelDescription, facts: Sequence[tuple[str, str]]) -> str:
     """`base_url` without a path. `facts`: further lines, as (name, text)."""
@@ -17,7 +20,7 @@ def banner(settings: Settings, base_url: str, model: ModelDescription, facts: Se
 
 
 def curl_lines(settings: Settings, base_url: str, model: str) -> list[str]:
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "My cat is called Miso. What is my cat called?"}]})
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}]})
     key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.api_key else ""
     return [
         f"  curl {base_url}/v1/chat/completions -H 'content-type: application/json'{key} \\",
