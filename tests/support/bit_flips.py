@@ -79,16 +79,16 @@ def main(origin: Path, scratch: Path, first: int, count: int, seed: int) -> None
     for number in range(first, first + count):
         random = Random(f"{seed} {number}")
         data = bytearray(intact)
-        flips = [random.randrange(len(data) * 8) for _ in range(random.choice([1, 1, 1, 2, 8]))]
+        flips = [random.randrange(len(data) * 8) for _ in range(random.choice([1, 1, 2, 4, 8, 16]))]
         for bit in flips:
             data[bit // 8] ^= 1 << (bit % 8)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         shutil.copy(origin / "format", scratch / "format")
         (scratch / "data.mdb").write_bytes(data)
-        print(number, flips, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{number} {flips}\n")
         outcomes[use(scratch, records, extra)] += 1
-    print(json.dumps(outcomes))
+    sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":
