@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from domain.errors import DomainError
+from domain.explanation import Explanation
 from domain.request import FinishReason, Usage
 
 
@@ -18,10 +19,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request left the queue. `num_reused_tokens` of its prompt need not be computed."""
+    """The request left the queue, and what its prompt could reuse has been restored."""
 
-    num_prompt_tokens: int
-    num_reused_tokens: int = 0
+    explanation: Explanation
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ from application.ports.clock import Clock
 from application.ports.compute import ComputeEngine
 from application.ports.event_sink import EventSink
 from application.ports.output_sink import OutputSink
-from application.services.step_runner import StepRunner, Submission
+from application.services.outlet import Outlet
+from application.services.prefix_cache import PrefixCache
+from application.services.sequence_run import Submission
+from application.services.step_runner import StepRunner
 from domain.errors import QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelDescription, ModelSource
@@ -27,7 +30,7 @@ from domain.scheduling import StepLimits
 T = TypeVar("T")
 
 IDLE_WAKE_S = 1.0
-"""How often an idle engine wakes up, so that a dead thread is told from an idle one."""
+"""How often an engine without work wakes up, so that a dead thread is told from an idle one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,16 @@ class _Unload:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wake:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class _Stop:
     pass
 
 
-_Command = Submission | _Cancel | _Load | _Unload | _Stop
+_Command = Submission | _Cancel | _Load | _Unload | _Wake | _Stop
 
 
 class EngineLoop:
@@ -76,6 +84,7 @@ class EngineLoop:
         sink: OutputSink,
         events: EventSink,
         clock: Clock,
+        prefix_cache: PrefixCache,
         limits: StepLimits,
         max_queue: int,
     ) -> None:
@@ -87,7 +96,9 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_reserved = 0
-        self._runner = StepRunner(sink, events, clock, limits, self.release_reservation)
+        self._runner = StepRunner(Outlet(sink, events, clock), prefix_cache, limits, self.release_reservation)
+        self._has_work = False
+        prefix_cache.wake_with(self.wake)
         self._thread = threading.Thread(target=self._main, name="cairn-compute")
         self._is_stopping = False
         self._fault = ""
@@ -146,6 +157,10 @@ class EngineLoop:
         self._enqueue(_Unload(id, result), result)
         return result
 
+    def wake(self) -> None:
+        """Something that sequences wait for has arrived: look at them now."""
+        self._inbox.put(_Wake())
+
     def _enqueue(self, command: _Load | _Unload, result: "Future[ModelDescription] | Future[None]") -> None:
         if self._is_stopping or not self._thread.is_alive():
             result.set_exception(ServerUnavailable(self._fault or "the engine is not running"))
@@ -170,13 +185,12 @@ class EngineLoop:
     def _serve(self, engine: ComputeEngine) -> None:
         while not self._is_stopping:
             self._take_commands(engine)
-            if self._runner.is_busy and not self._is_stopping:
-                self._runner.step()
+            self._has_work = self._runner.is_busy and not self._is_stopping and self._runner.step()
             self._last_progress_ns = self._clock.now_ns()
 
     def _take_commands(self, engine: ComputeEngine) -> None:
         try:
-            command = self._inbox.get(block=not self._runner.is_busy, timeout=IDLE_WAKE_S)
+            command = self._inbox.get(block=not self._has_work, timeout=IDLE_WAKE_S)
             while True:
                 self._obey(command, engine)
                 command = self._inbox.get_nowait()
@@ -193,6 +207,8 @@ class EngineLoop:
                 _settle(result, lambda: self._runner.load(engine, source))
             case _Unload(id, result):
                 _settle(result, lambda: self._runner.unload(engine, id))
+            case _Wake():
+                pass
             case _Stop():
                 self._is_stopping = True
 
@@ -219,4 +235,4 @@ def _settle(result: "Future[T]", work: Callable[[], T]) -> None:
         result.set_exception(error)
 
 
-__all__ = ("EngineLoop", "EngineStatus", "Submission")
+__all__ = ("EngineLoop", "EngineStatus")

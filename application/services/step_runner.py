@@ -5,103 +5,63 @@ produced is delivered at its end, in one batch.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from application.events import (
-    DecodeStarted,
-    FaultObserved,
-    FirstToken,
-    ModelLoaded,
-    ModelUnloaded,
-    PrefillChunkComputed,
-    RequestAdmitted,
-    RequestEnded,
-    RequestQueued,
-    StepCompleted,
-)
-from application.ports.clock import Clock
-from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel
-from application.ports.event_sink import EventSink
-from application.ports.output_sink import OutputSink
-from application.ports.tokenizer import Detokenizer, EncodedPrompt
-from application.services.output_pipeline import OutputPipeline
+from application.events import FaultObserved, ModelLoaded, ModelUnloaded, StepCompleted
+from application.ports.compute import ComputeEngine, LoadedModel
+from application.services.outlet import Outlet
+from application.services.prefix_cache import PrefixCache
+from application.services.sequence_run import SequenceRun, Submission
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription, ModelSource
-from domain.request import FinishReason, GenerationRequest, Usage
-from domain.scheduling import PrefillChunk, SequenceView, StepLimits, plan_step
-from domain.sequence import Phase, Sequence
-from domain.stream import Admitted, Failed, Finished, PrefillProgress, StreamItem
+from domain.request import FinishReason
+from domain.scheduling import StepLimits, StepPlan, plan_step
+from domain.sequence import Phase
+from domain.stream import Failed, Finished
 
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request whose prompt is encoded and checked. `seed` is always set."""
-
-    request: GenerationRequest
-    prompt: EncodedPrompt
-    max_new_tokens: int
-    seed: int
-    detokenizer: Detokenizer
-    model: ModelId
-
-
-@dataclass(slots=True)
-class _Running:
-    sequence: Sequence
-    submission: Submission
-    pipeline: OutputPipeline
-    num_reused: int = 0
-
-    def usage(self) -> Usage:
-        return Usage(len(self.sequence.prompt_ids), len(self.sequence.output_ids), self.num_reused)
+T = TypeVar("T")
 
 
 class StepRunner:
     """Holds every sequence from submission to its end, in order of arrival."""
 
     def __init__(
-        self,
-        sink: OutputSink,
-        events: EventSink,
-        clock: Clock,
-        limits: StepLimits,
-        on_left_queue: Callable[[], None],
+        self, outlet: Outlet, prefix_cache: PrefixCache, limits: StepLimits, on_left_queue: Callable[[], None]
     ) -> None:
         """`on_left_queue` is called once for every submission, when it is admitted or ends before that."""
-        self._sink = sink
-        self._events = events
-        self._clock = clock
+        self._outlet = outlet
+        self._prefix_cache = prefix_cache
         self._limits = limits
         self._on_left_queue = on_left_queue
-        self._running: dict[SequenceId, _Running] = {}
+        self._runs: dict[SequenceId, SequenceRun] = {}
         self._by_request: dict[RequestId, SequenceId] = {}
         self._models: dict[ModelId, LoadedModel] = {}
-        self._outbox: list[tuple[RequestId, StreamItem]] = []
         self._next_id = 0
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._running)
+        return bool(self._runs)
 
     @property
     def num_running(self) -> int:
         """Sequences past the queue. Any thread; may be a step old."""
-        return sum(running.sequence.phase is not Phase.QUEUED for running in tuple(self._running.values()))
+        return sum(run.phase is not Phase.QUEUED for run in tuple(self._runs.values()))
 
     def load(self, engine: ComputeEngine, source: ModelSource) -> ModelDescription:
-        started = self._clock.now_ns()
+        started = self._outlet.now_ns()
         model = engine.load(source, lambda _: None)
         self._models[source.id] = model
-        described = model.description
-        now = self._clock.now_ns()
-        self._events.emit(
+        described, now = model.description, self._outlet.now_ns()
+        notes = [described.decode_note, self._prefix_cache.attach(described)]
+        self._outlet.emit(
             ModelLoaded(
                 source.id,
                 now - started,
                 described.weight_bytes,
                 described.decode_mode.value,
-                described.decode_note,
+                "; ".join(note for note in notes if note),
                 now,
             )
         )
@@ -111,170 +71,106 @@ class StepRunner:
         model = self._models.pop(id, None)
         if model is None:
             return
-        for running in [running for running in self._running.values() if running.submission.model == id]:
-            self._fail(running, ServerUnavailable(f"model {id} was unloaded"))
+        for run in [run for run in self._runs.values() if run.submission.model == id]:
+            self._fail(run, ServerUnavailable(f"model {id} was unloaded"))
+        self._prefix_cache.detach(id)
         engine.unload(model)
-        self._events.emit(ModelUnloaded(id, self._clock.now_ns()))
-        self._deliver()
+        self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns()))
+        self._outlet.deliver()
 
     def add(self, submission: Submission) -> None:
         id = SequenceId(self._next_id)
         self._next_id += 1
-        request, prompt_ids = submission.request, submission.prompt.token_ids
-        model = self._models.get(submission.model)
-        eos = model.description.eos_token_ids if model else frozenset[int]()
-        pipeline = OutputPipeline(submission.detokenizer, eos, request.stop, submission.max_new_tokens)
-        sequence = Sequence(id, request, prompt_ids, submission.max_new_tokens)
-        self._running[id] = _Running(sequence, submission, pipeline)
-        self._by_request[request.id] = id
-        self._events.emit(RequestQueued(request, submission.model, len(prompt_ids), self._clock.now_ns()))
+        self._runs[id] = SequenceRun(id, submission, self._models.get(submission.model), self._outlet)
+        self._by_request[submission.request.id] = id
 
     def cancel(self, id: RequestId) -> None:
         if (sequence_id := self._by_request.get(id)) is not None:
-            running = self._running[sequence_id]
-            self._end(running, Phase.CANCELLED, Finished(FinishReason.CANCELLED, running.usage()))
-            self._deliver()
+            run = self._runs[sequence_id]
+            self._end(run, Phase.CANCELLED, Finished(FinishReason.CANCELLED, run.usage()))
+            self._outlet.deliver()
 
     def end_all(self, error: DomainError) -> None:
-        for running in tuple(self._running.values()):
-            self._fail(running, error)
-        self._deliver()
+        for run in tuple(self._runs.values()):
+            self._fail(run, error)
+        self._outlet.deliver()
 
-    def step(self) -> None:
-        """Plan and run one step."""
-        started = self._clock.now_ns()
-        plan = plan_step([self._view(running) for running in self._running.values()], self._limits)
+    def step(self) -> bool:
+        """Plan and run one step. False when everything waits for something outside this thread."""
+        started = self._outlet.now_ns()
+        num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in self._in_phase(Phase.RESTORING))
+        plan = plan_step([run.view() for run in self._runs.values()], self._limits)
         num_decoded = self._decode(plan.decode)
-        num_prefilled = sum(self._prefill(chunk) for chunk in plan.prefill)
+        num_prefilled = self._prefill(plan)
         for id in plan.admit:
-            self._admit(self._running[id])
+            run = self._runs[id]
+            self._on_left_queue()
+            self._guarded(run, partial(run.admit, self._prefix_cache))
         num_running = self.num_running
-        self._events.emit(
-            StepCompleted(
-                len(self._running) - num_running, num_running, num_prefilled, num_decoded, started, self._clock.now_ns()
-            )
-        )
-        self._deliver()
+        if not plan.is_empty:
+            now = self._outlet.now_ns()
+            num_waiting = len(self._runs) - num_running
+            self._outlet.emit(StepCompleted(num_waiting, num_running, num_prefilled, num_decoded, started, now))
+        self._outlet.deliver()
+        return bool(num_restored) or not plan.is_empty
 
-    def _view(self, running: _Running) -> SequenceView:
-        sequence = running.sequence
-        return SequenceView(sequence.id, sequence.phase, sequence.num_computed, sequence.prefill_end)
+    def _in_phase(self, phase: Phase) -> list[SequenceRun]:
+        return [run for run in self._runs.values() if run.phase is phase]
 
-    def _admit(self, running: _Running) -> None:
-        model = self._models.get(running.submission.model)
-        if model is None:
-            self._fail(running, ServerUnavailable(f"model {running.submission.model} was unloaded"))
-            return
-        sequence = running.sequence
-        self._on_left_queue()
-        sequence.enter(Phase.PREFILLING)
-        try:
-            model.open(sequence.id)
-        except Exception as error:
-            self._contain(running, error)
-            return
-        self._events.emit(RequestAdmitted(sequence.request.id, running.num_reused, self._clock.now_ns()))
-        self._send(running, Admitted(len(sequence.prompt_ids), running.num_reused))
-
-    def _prefill(self, chunk: PrefillChunk) -> int:
-        running = self._running.get(chunk.id)
-        if running is None:  # an earlier chunk of this step failed
-            return 0
-        sequence, model = running.sequence, self._models[running.submission.model]
-        started = self._clock.now_ns()
-        try:
-            if chunk.end > chunk.start:
-                model.prefill(sequence.id, sequence.prompt_ids[chunk.start : chunk.end])
-                now = self._clock.now_ns()
-                self._events.emit(PrefillChunkComputed(sequence.request.id, chunk.start, chunk.end, started, now))
-                self._send(running, PrefillProgress(chunk.end, len(sequence.prompt_ids)))
-            sequence.num_computed = chunk.end
-            if chunk.end == sequence.prefill_end:
-                self._start_decode(running, model)
-        except Exception as error:
-            self._contain(running, error)
-            return 0
-        return chunk.end - chunk.start
-
-    def _start_decode(self, running: _Running, model: LoadedModel) -> None:
-        sequence, request = running.sequence, running.sequence.request
-        prompt = sequence.prompt_ids
-        start = DecodeStart(prompt[-1], prompt, request.sampling, running.submission.seed, request.stop.min_tokens)
-        model.start_decode(sequence.id, start)
-        sequence.enter(Phase.DECODING)
-        self._events.emit(DecodeStarted(request.id, self._clock.now_ns()))
+    def _prefill(self, plan: StepPlan) -> int:
+        num_tokens = 0
+        for chunk in plan.prefill:
+            if (run := self._runs.get(chunk.id)) is not None:  # None: an earlier chunk of this step failed
+                num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
+        return num_tokens
 
     def _decode(self, ids: Iterable[SequenceId]) -> int:
         by_model: dict[ModelId, list[SequenceId]] = {}
         for id in ids:
-            by_model.setdefault(self._running[id].submission.model, []).append(id)
+            by_model.setdefault(self._runs[id].submission.model, []).append(id)
         num_tokens = 0
         for model_id, members in by_model.items():
             try:
                 results = self._models[model_id].decode(members)
             except Exception as error:  # the port promises errors by row; without one nothing of the batch is safe
                 for id in members:
-                    self._contain(self._running[id], error)
+                    self._contain(self._runs[id], error)
                 continue
             for result in results:
-                num_tokens += self._take_token(result)
+                run = self._runs[result.id]
+                if result.error is not None:
+                    self._fail(run, result.error)
+                    continue
+                num_tokens += 1
+                finished = self._guarded(run, partial(run.take, result))
+                if finished is not None:
+                    self._end(run, Phase.FINISHED, finished)
         return num_tokens
 
-    def _take_token(self, result: DecodeResult) -> int:
-        running = self._running[result.id]
-        if result.error is not None:
-            self._fail(running, result.error)
-            return 0
-        sequence = running.sequence
+    def _guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
+        """Run one sequence's work; an exception ends that sequence and gives None."""
         try:
-            step = running.pipeline.feed(result.token_id, result.logprob)
+            return work()
         except Exception as error:
-            self._contain(running, error)
-            return 0
-        sequence.output_ids.append(result.token_id)
-        if len(sequence.output_ids) == 1:
-            self._events.emit(FirstToken(sequence.request.id, self._clock.now_ns()))
-        self._send(running, step.delta)
-        if step.reason is not None:
-            self._end(running, Phase.FINISHED, Finished(step.reason, running.usage(), step.stop_text))
-        return 1
+            self._contain(run, error)
+            return None
 
-    def _contain(self, running: _Running, error: Exception) -> None:
-        """Turn any exception into the end of this one sequence."""
+    def _contain(self, run: SequenceRun, error: Exception) -> None:
         if not isinstance(error, DomainError):
-            self._events.emit(
-                FaultObserved("engine.sequence", f"{type(error).__name__}: {error}", self._clock.now_ns())
-            )
-            error = ComputeFailed(f"computing this request failed: {type(error).__name__}: {error}")
-        self._fail(running, error)
+            message = f"{type(error).__name__}: {error}"
+            self._outlet.emit(FaultObserved("engine.sequence", message, self._outlet.now_ns()))
+            error = ComputeFailed(f"computing this request failed: {message}")
+        self._fail(run, error)
 
-    def _fail(self, running: _Running, error: DomainError) -> None:
-        self._end(running, Phase.FAILED, Failed(error, running.usage()))
+    def _fail(self, run: SequenceRun, error: DomainError) -> None:
+        self._end(run, Phase.FAILED, Failed(error, run.usage()))
 
-    def _end(self, running: _Running, phase: Phase, item: Finished | Failed) -> None:
-        sequence = running.sequence
-        if sequence.phase is Phase.QUEUED:
+    def _end(self, run: SequenceRun, phase: Phase, item: Finished | Failed) -> None:
+        if run.phase is Phase.QUEUED:
             self._on_left_queue()
-        sequence.enter(phase)
-        del self._running[sequence.id]
-        del self._by_request[sequence.request.id]
-        if (model := self._models.get(running.submission.model)) is not None:
-            model.close([sequence.id])
-        id, usage, now = sequence.request.id, running.usage(), self._clock.now_ns()
-        if isinstance(item, Failed):
-            ended = RequestEnded(id, "error", usage, now, item.error.code, item.error.message)
-        else:
-            ended = RequestEnded(id, item.reason.value, usage, now)
-        self._events.emit(ended)
-        self._send(running, item)
-
-    def _send(self, running: _Running, item: StreamItem) -> None:
-        self._outbox.append((running.sequence.request.id, item))
-
-    def _deliver(self) -> None:
-        if self._outbox:
-            batch, self._outbox = self._outbox, []
-            self._sink.deliver(batch)
+        del self._runs[run.id]
+        del self._by_request[run.sequence.request.id]
+        run.end(phase, item)
 
 
-__all__ = ("StepRunner", "Submission")
+__all__ = ("StepRunner",)

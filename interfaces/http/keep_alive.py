@@ -23,7 +23,7 @@ class KeepAlive:
             if isinstance(item, PrefillProgress):
                 return f"prefill {item.num_done}/{item.num_total}"
             if isinstance(item, Admitted):
-                return f"prefill {item.num_reused_tokens}/{item.num_prompt_tokens}"
+                return f"prefill {item.explanation.stopped_at}/{item.explanation.num_prompt}"
         return "working"
 
 

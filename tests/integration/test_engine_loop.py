@@ -10,13 +10,15 @@ from adapters.fake.engine import FakeEngine
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.engine_loop import EngineLoop, Submission
+from application.services.engine_loop import EngineLoop
+from application.services.sequence_run import Submission
 from domain.errors import ComputeFailed, DomainError, QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.request import FinishReason, GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Admitted, Failed, Finished, PrefillProgress, StreamItem, TextDelta
+from tests.support.caches import prefix_cache
 from tests.support.recording import RecordingEvents, RecordingSink
 
 MODEL = ModelId("fake-attention")
@@ -30,7 +32,9 @@ class Bench:
         self.engine = FakeEngine(default=options)
         self.sink = RecordingSink()
         self.events = RecordingEvents()
-        self.loop = EngineLoop(lambda: self.engine, self.sink, self.events, FakeClock(tick_ns=1000), limits, max_queue)
+        self.loop = EngineLoop(
+            lambda: self.engine, self.sink, self.events, FakeClock(tick_ns=1000), prefix_cache(), limits, max_queue
+        )
         self.loop.start()
         source = FakeModels().find(MODEL)
         assert source is not None
@@ -200,7 +204,7 @@ def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
     def broken() -> FakeEngine:
         raise RuntimeError("no device")
 
-    loop = EngineLoop(broken, RecordingSink(), RecordingEvents(), FakeClock(), StepLimits(1, 32, 32), 4)
+    loop = EngineLoop(broken, RecordingSink(), RecordingEvents(), FakeClock(), prefix_cache(), StepLimits(1, 32, 32), 4)
     loop.start()
     source = FakeModels().find(MODEL)
     assert source is not None

@@ -12,13 +12,15 @@ from adapters.mlx.engine import MlxEngine
 from adapters.mlx.file_limit import mlx_lm_module
 from application.ports.compute import LoadedModel
 from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop, Submission
+from application.services.engine_loop import EngineLoop
+from application.services.sequence_run import Submission
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
 from domain.request import GenerationRequest, TokenPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import TextDelta
+from tests.support.caches import prefix_cache
 from tests.support.recording import RecordingEvents, RecordingSink
 from tests.support.tiny_models import build, tiny_model
 
@@ -66,7 +68,7 @@ def test_greedy_output_equals_the_plain_loop(name: str) -> None:
     prompts = [tuple(random.randrange(1, 250) for _ in range(length)) for length in lengths]
     num_tokens = [24, 5, 40, 12, 30, 8, 20, 16]
     sink = RecordingSink()
-    loop = EngineLoop(TinyEngine, sink, RecordingEvents(), FakeClock(), StepLimits(8, GRID, GRID), 100)
+    loop = EngineLoop(TinyEngine, sink, RecordingEvents(), FakeClock(), prefix_cache(), StepLimits(8, GRID, GRID), 100)
     loop.start()
     try:
         loop.load(ModelSource(ModelId(name), "tiny")).result(WAIT_S)

@@ -27,6 +27,7 @@ from domain.scheduling import StepLimits
 from interfaces.http.app import create_app
 from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
+from tests.support.caches import prefix_cache
 from tests.support.recording import RecordingEvents
 
 DEFAULT_MODEL = "fake-attention"
@@ -82,6 +83,7 @@ def fake_service(
     models: FakeModels | None = None,
     limits: StepLimits | None = None,
     max_queue: int = 64,
+    reuses: bool = False,
     trace_context: Callable[[], Mapping[str, str]] = dict,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind."""
@@ -89,7 +91,8 @@ def fake_service(
     clock, ids, events, hub = FakeClock(), FakeIds(), RecordingEvents(), StreamHub()
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
-    loop = EngineLoop(lambda: engine, hub, events, clock, limits, max_queue)
+    cache = prefix_cache(events, clock, is_enabled=reuses, block_size=256, grid=limits.grid)
+    loop = EngineLoop(lambda: engine, hub, events, clock, cache, limits, max_queue)
     repository = models or FakeModels()
     pool = ModelPool(repository, FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL))
     services = Services(

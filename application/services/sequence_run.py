@@ -1,0 +1,168 @@
+"""One sequence on its way through the engine: what happens to it in each phase, and what is told of it.
+
+    waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended
+                       (prefix cache at work)
+
+Every method may raise; the step runner turns that into the end of this sequence alone. Compute thread only.
+"""
+
+from dataclasses import dataclass
+
+from application.events import (
+    DecodeStarted,
+    FaultObserved,
+    FirstToken,
+    PrefillChunkComputed,
+    RequestAdmitted,
+    RequestEnded,
+    RequestQueued,
+)
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.ports.tokenizer import Detokenizer, EncodedPrompt
+from application.services.cached_sequence import SequenceCache
+from application.services.outlet import Outlet
+from application.services.output_pipeline import OutputPipeline
+from application.services.prefix_cache import PrefixCache
+from domain.errors import ServerUnavailable
+from domain.ids import ModelId, SequenceId
+from domain.request import GenerationRequest, Usage
+from domain.scheduling import PrefillChunk, SequenceView
+from domain.sequence import Phase, Sequence
+from domain.stream import Admitted, Failed, Finished, PrefillProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request whose prompt is encoded and checked. `seed` is always set."""
+
+    request: GenerationRequest
+    prompt: EncodedPrompt
+    max_new_tokens: int
+    seed: int
+    detokenizer: Detokenizer
+    model: ModelId
+
+
+class SequenceRun:
+    """`model` is None when it was unloaded before the sequence came; admission then fails."""
+
+    def __init__(self, id: SequenceId, submission: Submission, model: LoadedModel | None, outlet: Outlet) -> None:
+        request, prompt = submission.request, submission.prompt
+        eos = model.description.eos_token_ids if model is not None else frozenset[int]()
+        self.sequence = Sequence(id, request, prompt.token_ids, submission.max_new_tokens)
+        self.submission = submission
+        self.model = model
+        self._outlet = outlet
+        self._pipeline = OutputPipeline(submission.detokenizer, eos, request.stop, submission.max_new_tokens)
+        self._cache: SequenceCache | None = None
+        outlet.emit(RequestQueued(request, submission.model, len(prompt.token_ids), outlet.now_ns()))
+
+    @property
+    def id(self) -> SequenceId:
+        return self.sequence.id
+
+    @property
+    def phase(self) -> Phase:
+        return self.sequence.phase
+
+    def view(self) -> SequenceView:
+        """What the planner sees."""
+        sequence = self.sequence
+        stops = self._cache.stops if self._cache is not None else ()
+        return SequenceView(sequence.id, sequence.phase, sequence.num_computed, sequence.prefill_end, stops)
+
+    def usage(self) -> Usage:
+        reused = self._cache.explanation if self._cache is not None else None
+        num_prompt, num_output = len(self.sequence.prompt_ids), len(self.sequence.output_ids)
+        if reused is None or self.phase is Phase.QUEUED:
+            return Usage(num_prompt, num_output)
+        return Usage(num_prompt, num_output, reused.num_hot, reused.num_store)
+
+    def admit(self, prefix_cache: PrefixCache) -> None:
+        """Open a state and begin to look for a prefix of it."""
+        self.sequence.enter(Phase.RESTORING)
+        model, request = self._loaded(), self.sequence.request
+        model.open(self.id)
+        self._cache = prefix_cache.begin(
+            self.id, request.id, self.submission.model, self.submission.prompt, request.cache_salt
+        )
+
+    def try_restore(self) -> bool:
+        """Restore once everything needed is here; False while it is not."""
+        assert self._cache is not None
+        if not self._cache.poll():
+            return False
+        self.sequence.num_computed = self._cache.restore(self._loaded())
+        self.sequence.enter(Phase.PREFILLING)
+        explanation, request = self._cache.explanation, self.sequence.request
+        self._outlet.emit(RequestAdmitted(request.id, explanation.stopped_at, self._outlet.now_ns()))
+        self._outlet.send(request.id, Admitted(explanation))
+        return True
+
+    def prefill(self, chunk: PrefillChunk) -> int:
+        """Compute a chunk, and get ready to decode after the last one. Returns the tokens computed."""
+        assert self._cache is not None
+        sequence, model, request = self.sequence, self._loaded(), self.sequence.request
+        if chunk.end > chunk.start:
+            started = self._outlet.now_ns()
+            model.prefill(self.id, sequence.prompt_ids[chunk.start : chunk.end])
+            now = self._outlet.now_ns()
+            self._outlet.emit(PrefillChunkComputed(request.id, chunk.start, chunk.end, started, now))
+            self._outlet.send(request.id, PrefillProgress(chunk.end, len(sequence.prompt_ids)))
+            sequence.num_computed = chunk.end
+            self._cache.prefilled(model, chunk.end)
+        if chunk.end == sequence.prefill_end:
+            prompt, seed = sequence.prompt_ids, self.submission.seed
+            start = DecodeStart(prompt[-1], prompt, request.sampling, seed, request.stop.min_tokens)
+            model.start_decode(self.id, start)
+            sequence.enter(Phase.DECODING)
+            self._outlet.emit(DecodeStarted(request.id, self._outlet.now_ns()))
+        return chunk.end - chunk.start
+
+    def take(self, result: DecodeResult) -> Finished | None:
+        """Take in a sampled token; returns how the sequence ends, if it does."""
+        assert self._cache is not None
+        request, output_ids = self.sequence.request, self.sequence.output_ids
+        step = self._pipeline.feed(result.token_id, result.logprob)
+        output_ids.append(result.token_id)
+        if len(output_ids) == 1:
+            self._outlet.emit(FirstToken(request.id, self._outlet.now_ns()))
+        self._outlet.send(request.id, step.delta)
+        if step.reason is not None:
+            return Finished(step.reason, self.usage(), step.stop_text)
+        self._cache.decoded(self._loaded(), output_ids)
+        return None
+
+    def end(self, phase: Phase, item: Finished | Failed) -> None:
+        """The last thing that happens: keep what is worth keeping, release the state, tell everybody."""
+        request, usage = self.sequence.request, self.usage()
+        was_open = self.phase in (Phase.PREFILLING, Phase.DECODING)
+        self.sequence.enter(phase)
+        self._release_state(was_open and phase is not Phase.FAILED)
+        now = self._outlet.now_ns()
+        if isinstance(item, Failed):
+            self._outlet.emit(RequestEnded(request.id, "error", usage, now, item.error.code, item.error.message))
+        else:
+            self._outlet.emit(RequestEnded(request.id, item.reason.value, usage, now))
+        self._outlet.send(request.id, item)
+
+    def _release_state(self, keeps: bool) -> None:
+        if self._cache is None or self.model is None:
+            return
+        try:
+            if keeps:
+                self._cache.end(self.model, self.sequence.output_ids)
+        except Exception as error:  # losing a snapshot must not cost the answer
+            message = f"{type(error).__name__}: {error}"
+            self._outlet.emit(FaultObserved("cache.end", message, self._outlet.now_ns()))
+        finally:
+            self._cache.abandon()
+            self.model.close([self.id])
+
+    def _loaded(self) -> LoadedModel:
+        if self.model is None:
+            raise ServerUnavailable(f"model {self.submission.model} was unloaded")
+        return self.model
+
+
+__all__ = ("SequenceRun", "Submission")

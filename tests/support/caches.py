@@ -1,0 +1,29 @@
+"""Prefix caches for tests that are about something else: off, or in RAM only."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from adapters.fake.clock import FakeClock
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.services.hot_tier import HotTier
+from application.services.prefix_cache import CacheRules, PrefixCache
+from application.services.prefix_tiers import PrefixTiers
+from tests.support.recording import RecordingEvents
+
+
+def prefix_cache(
+    events: EventSink | None = None,
+    clock: Clock | None = None,
+    *,
+    is_enabled: bool = False,
+    hot_bytes: int = 1 << 28,
+    block_size: int = 16,
+    grid: int = 32,
+) -> PrefixCache:
+    """Without a store; `is_enabled` False: nothing is ever reused."""
+    tiers = PrefixTiers(HotTier(hot_bytes), None, None, ThreadPoolExecutor(1))
+    rules = CacheRules(block_size, grid, is_enabled=is_enabled)
+    return PrefixCache(tiers, clock or FakeClock(), events or RecordingEvents(), rules)
+
+
+__all__ = ("prefix_cache",)
