@@ -25,9 +25,12 @@ app.add_typer(cache.cache_app, name="cache")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(f"cairn {version('cairn')}")
+        try:
+            typer.echo(f"cairn {version('cairn')}")
+        except PackageNotFoundError:
+            typer.echo("cairn, from a checkout that was not installed")
         raise typer.Exit
 
 

@@ -1,0 +1,76 @@
+"""What the CLI writes: the banner and the log lines."""
+
+import json
+import logging
+import re
+import shlex
+import sys
+
+import pytest
+
+from application.settings import ServerSettings, Settings
+from domain.ids import ModelId
+from domain.model_card import DecodeMode, ModelDescription
+from domain.state_layout import StateLayout
+from interfaces.cli.banner import banner
+from interfaces.cli.logs import JsonFormatter, PlainFormatter
+
+MODEL = ModelDescription(
+    id=ModelId("it's"),
+    model_type="llama",
+    vocab_size=10,
+    context_length=8192,
+    eos_token_ids=frozenset(),
+    dtype="float32",
+    weight_bytes=44 * 2**20,
+    layout=StateLayout(()),
+    decode_mode=DecodeMode.SINGLE,
+    decode_note="the probe differed",
+)
+
+
+def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    information = (type(error), error, None) if error else None
+    return logging.LogRecord("cairn.engine", logging.WARNING, "f.py", 1, message, arguments, information)
+
+
+def test_banner_holds_what_is_needed():
+    text = banner(Settings(), "http://127.0.0.1:9", MODEL, [("device", "cpu"), ("data", "/data")])
+    assert text.splitlines()[0] == "Cairn serves it's at http://127.0.0.1:9/v1"
+    assert "it's: float32, 44 MiB, context of 8192 tokens, one sequence at a time (the probe differed)" in text
+    assert re.search(r"^  device   cpu$", text, re.MULTILINE)
+    assert re.search(r"^  data     /data$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_curl_line_is_a_command_that_asks_the_model(key: str | None):
+    settings = Settings(server=ServerSettings(api_key=key))
+    text = banner(settings, "http://127.0.0.1:9", MODEL, [])
+    words = shlex.split(text[text.index("curl") : text.index("  model")])
+    assert words[:2] == ["curl", "http://127.0.0.1:9/v1/chat/completions"]
+    body = json.loads(words[words.index("-d") + 1])
+    assert body["model"] == "it's"
+    assert body["messages"][0]["role"] == "user"
+    assert ("authorization: Bearer YOUR-KEY" in words) is (key is not None)
+    assert "secret" not in text
+
+
+def test_plain_log_line():
+    line = PlainFormatter().format(record("%d of %d", 1, 2))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING cairn\.engine: 1 of 2", line)
+
+
+def test_json_log_line():
+    fields = json.loads(JsonFormatter().format(record("two\nlines and “quotes”")))
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {"level": "warning", "logger": "cairn.engine", "message": "two\nlines and “quotes”"}
+
+
+def test_json_log_line_with_an_error_is_still_one_line():
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        entry = logging.LogRecord("cairn", logging.ERROR, "f.py", 1, "failed", (), sys.exc_info())
+    line = JsonFormatter().format(entry)
+    assert "\n" not in line
+    assert json.loads(line)["exception"].endswith("ValueError: bad")
