@@ -82,13 +82,11 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 def _run(settings: "Settings") -> None:
     import asyncio
 
-    import uvloop
-
     from interfaces.cli.server_process import serve_until_stopped
-    from interfaces.http.server import AddressUnavailable
+    from interfaces.http.server import AddressUnavailable, new_event_loop
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             outcome = runner.run(serve_until_stopped(settings))
     except AddressUnavailable as error:
         fail(str(error))
