@@ -13,6 +13,8 @@ from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
+from interfaces.composition.cache import CacheTiers
+from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
 
@@ -40,12 +42,15 @@ class Container(containers.DeclarativeContainer):
     )
     limits = providers.Singleton(step_limits, settings, backend)
     hub = providers.Singleton(StreamHub)
+    store = providers.Singleton(build_store, settings.provided.store, events, clock)
+    cache = providers.Singleton(CacheTiers, settings, limits, store, events, clock)
     engine = providers.Singleton(
         EngineLoop,
         engine_factory=backend.provided.engine_factory,
         sink=hub,
         events=events,
         clock=clock,
+        prefix_cache=cache.provided.prefix_cache,
         limits=limits,
         max_queue=settings.provided.engine.queue,
     )

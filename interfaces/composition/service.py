@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool, ServedModel
+from application.services.write_behind import SHUTDOWN
 from application.settings import Settings
 from domain.errors import DomainError
 from domain.ids import ModelId
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from litestar import Litestar
 
 STOP_TIMEOUT_S = 60.0
+FLUSH_TIMEOUT_S = 30.0
+"""How long shutting down may write captured state that still waits for the store."""
 
 _logger = logging.getLogger("cairn")
 
@@ -56,8 +59,14 @@ class Service:
             self._preload.cancel()
             await asyncio.gather(self._preload, return_exceptions=True)
         stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
+        await asyncio.to_thread(self._close_cache)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         return stopped
+
+    def _close_cache(self) -> None:
+        counts = self.container.cache().close(FLUSH_TIMEOUT_S)
+        if counts is not None and (lost := counts.dropped.get(SHUTDOWN, 0)):
+            _logger.warning("%d records could not be stored within %.0f s", lost, FLUSH_TIMEOUT_S)
 
     async def _load_default(self) -> None:
         try:

@@ -1,0 +1,52 @@
+"""The prefix cache of a service: hot tier, store, the queue between them, the workers; opened and closed together."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from adapters.system.memory_probe import SystemMemory
+from application.ports.block_store import BlockStore
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.services.hot_tier import HotTier
+from application.services.prefix_cache import CacheRules, PrefixCache
+from application.services.prefix_tiers import PrefixTiers
+from application.services.write_behind import WriteBehind, WriteBehindCounts
+from application.services.write_behind_store import WriteBehindStore
+from application.settings import Settings
+from domain.scheduling import StepLimits
+
+NUM_READERS = 2
+"""Workers that read and decode records; each also uses the store's own threads."""
+
+QUEUE_SHARE = 0.1
+"""Share of memory that captured state waiting for the store may take; it is in the hot tier as well, mostly."""
+
+
+class CacheTiers:
+    """Opened on construction. `store` is None when nothing is persisted."""
+
+    def __init__(
+        self, settings: Settings, limits: StepLimits, store: BlockStore | None, events: EventSink, clock: Clock
+    ) -> None:
+        total_bytes = SystemMemory().read().total_bytes
+        hot_bytes = settings.store.hot_tier.resolve(total_bytes)
+        self.store = store
+        self.writer: WriteBehind | None = None
+        self._workers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="cairn-restore")
+        if store is not None:
+            self.writer = WriteBehind(store, events, clock, max_bytes=int(total_bytes * QUEUE_SHARE))
+            store = WriteBehindStore(store, self.writer)
+        tiers = PrefixTiers(HotTier(hot_bytes), store, self.writer, self._workers)
+        is_enabled = bool(hot_bytes) or store is not None
+        rules = CacheRules(settings.engine.block_size, limits.grid, settings.cache.exact, is_enabled)
+        self.prefix_cache = PrefixCache(tiers, clock, events, rules)
+
+    def close(self, timeout_s: float) -> WriteBehindCounts | None:
+        """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        counts = self.writer.close(timeout_s) if self.writer is not None else None
+        if self.store is not None:
+            self.store.close()
+        return counts
+
+
+__all__ = ("CacheTiers",)
