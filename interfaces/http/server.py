@@ -76,7 +76,7 @@ class HttpServer:
             ws="none",
             lifespan="on",
             log_config=None,
-            log_level=self._settings.log_level,
+            log_level=None,  # as logging is configured
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
