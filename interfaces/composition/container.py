@@ -3,6 +3,7 @@
 from dependency_injector import containers, providers
 
 from adapters.system.clock import SystemClock
+from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
@@ -33,7 +34,8 @@ class Container(containers.DeclarativeContainer):
     clock = providers.Singleton(SystemClock)
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
-    events = providers.Singleton(make_events, telemetry, extra_sinks)
+    request_log = providers.Singleton(EventLog)
+    events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
 
     backend = providers.Selector(
         settings.provided.engine.backend,

@@ -1,8 +1,10 @@
 """The HTTP side of a container; imported only when a server is wanted."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import cast
 
 from litestar import Litestar
+from litestar.types import Middleware
 
 from interfaces.composition.container import Container
 from interfaces.http.app import create_app
@@ -18,7 +20,7 @@ def cairn_version() -> str:
 
 
 def build_app(container: Container) -> Litestar:
-    settings = container.settings()
+    settings, telemetry = container.settings(), container.telemetry()
     services = Services(
         generate=container.generate(),
         list_models=container.list_models(),
@@ -26,9 +28,14 @@ def build_app(container: Container) -> Litestar:
         ids=container.ids(),
         clock=container.clock(),
         events=container.events(),
-        trace_context=container.telemetry().trace_context,
+        trace_context=telemetry.trace_context,
+        metrics_text=telemetry.metrics_text,
     )
-    return create_app(services, settings.server, default_model=settings.model.default, version=cairn_version())
+    # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.
+    middleware = [cast(Middleware, telemetry.middleware)] if telemetry.middleware is not None else []
+    return create_app(
+        services, settings.server, default_model=settings.model.default, version=cairn_version(), middleware=middleware
+    )
 
 
 __all__ = ("build_app", "cairn_version")

@@ -61,6 +61,7 @@ class Service:
         stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
         await asyncio.to_thread(self._close_cache)
         await asyncio.to_thread(self.container.telemetry().shutdown)
+        await asyncio.to_thread(self.container.request_log().close)
         return stopped
 
     def _close_cache(self) -> None:

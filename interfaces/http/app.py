@@ -19,6 +19,7 @@ from domain.errors import DomainError
 from interfaces.http.auth import ApiKeyAuth
 from interfaces.http.errors import problem_of
 from interfaces.http.health import health_routes
+from interfaces.http.metrics import metrics_route
 from interfaces.http.openai.chat import chat_route
 from interfaces.http.openai.completions import completions_route
 from interfaces.http.openai.errors import ErrorBody, error_body
@@ -47,6 +48,7 @@ def create_app(
             completions_route(services, default_model, settings.keepalive_s),
             *model_routes(services),
             *health_routes(services.check_health, version),
+            *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         middleware=[*middleware, *auth],
         exception_handlers={Exception: _error_handler(services)},

@@ -18,7 +18,9 @@ def no_trace_context() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called."""
+    """`trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called.
+    `metrics_text` is the body of GET /metrics; without it there is no such route.
+    """
 
     generate: Generate
     list_models: ListModels
@@ -27,6 +29,7 @@ class Services:
     clock: Clock
     events: EventSink
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
+    metrics_text: Callable[[], bytes] | None = None
 
 
 __all__ = ("Services", "no_trace_context")
