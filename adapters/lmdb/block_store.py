@@ -100,9 +100,9 @@ class LmdbBlockStore:
         self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="cairn-store")
 
     def open_namespace(self, info: NamespaceInfo) -> None:
+        # Written with its first record, so that nobody who only announces one waits for a transaction.
         with self._lock:
             self._infos[info.namespace] = info
-        self._write(lambda: self._writer.open_namespace(info), None)
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         rows = self._rows(keys)

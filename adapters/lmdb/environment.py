@@ -18,6 +18,7 @@ import lmdb
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.pages import PageGeometry
+from adapters.lmdb.verification import verify_structure
 
 _TREES = ("sys", "ns", "rec", "kid", "lru", "dat")
 _META_PAGES = 2
@@ -62,6 +63,7 @@ class Environment:
         self._env: lmdb.Environment | None = None
         self._identity = (0, 0)
         self._sound_bytes = 0
+        self._is_verified = False
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
 
@@ -71,6 +73,7 @@ class Environment:
         `spare_bytes`: let a file that is larger than the map grow by that much, which shrinking it takes.
         """
         self._directory.inspect()
+        self._is_verified = not self._directory.size_bytes
         spare_bytes += self._directory.data.stat().st_size if spare_bytes else 0
         env = lmdb.open(
             str(self._directory.path),
@@ -88,7 +91,7 @@ class Environment:
         )
         try:
             env.reader_check()
-            self.trees = Trees(*(env.open_db(name.encode(), create=not self._read_only) for name in _TREES))
+            self.trees = self._open_trees(env)
             self.geometry = PageGeometry(env.stat()["psize"])
             with env.begin() as txn:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
@@ -99,6 +102,14 @@ class Environment:
             self._env = None
             env.close()
             raise
+
+    def _open_trees(self, env: lmdb.Environment) -> Trees:
+        """All are made in one transaction, so that a file has all of them or was never used."""
+        if not self._read_only and env.stat()["entries"] == 0:
+            with env.begin(write=True) as txn:
+                for name in _TREES:
+                    env.open_db(name.encode(), txn=txn)
+        return Trees(*(env.open_db(name.encode(), create=False) for name in _TREES))
 
     def close(self) -> None:
         """Waits for readers and the writer."""
@@ -135,6 +146,7 @@ class Environment:
     def writing(self) -> Generator["lmdb.Transaction[bytes]"]:
         """The one write transaction: committed on leaving, aborted by an exception."""
         with self._write_lock, self._entered() as env:
+            self._verify_once()
             with env.begin(write=True) as txn:
                 yield txn
             self._note_file()
@@ -154,7 +166,8 @@ class Environment:
             env.sync(True)
 
     def copy_compact(self, path: str) -> None:
-        with self._entered() as env:
+        with self._write_lock, self._entered() as env:
+            self._verify_once()
             env.copy(path, compact=True)
 
     @contextmanager
@@ -172,6 +185,12 @@ class Environment:
                 self._num_readers -= 1
                 if not self._num_readers:
                     self._gate.notify_all()
+
+    def _verify_once(self) -> None:
+        """Holds the write lock. Raises Damaged."""
+        if not self._is_verified:
+            verify_structure(self._directory.data)
+            self._is_verified = True
 
     def _note_file(self) -> None:
         env = self._env

@@ -13,7 +13,7 @@ from adapters.lmdb.faults import Damaged
 from adapters.lmdb.ledger import Ledger
 from adapters.lmdb.payload import EncodedRecord
 from adapters.lmdb.room import Quota, evict_slice, needed_pages
-from adapters.lmdb.rows import is_block, record_key, space_of
+from adapters.lmdb.rows import NamespaceRow, is_block, record_key, space_of
 from application.ports.block_store import PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey
@@ -74,14 +74,6 @@ class Writer:
         """Evict down to the limit; returns how many records went."""
         return self._evict_to(self.quota.limit_pages, None)
 
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        with self._environment.writing() as txn:
-            ledger = self._ledger(txn)
-            row = ledger.namespace(info.namespace)
-            if row is None or (row.model, row.fingerprint) != (info.model, info.fingerprint):
-                ledger.open_namespace(info)
-                ledger.finish()
-
     def touch(self, keys: Sequence[RecordKey]) -> None:
         for start in range(0, len(keys), _TOUCHES):
             with self._environment.writing() as txn:
@@ -138,13 +130,18 @@ class Writer:
                 return None
             seen.add(record.key)
         for record, is_absent in zip(batch.records, absent, strict=True):
-            info = batch.infos.get(record.key.namespace, NamespaceInfo(record.key.namespace, "", ""))
-            row = ledger.namespace(record.key.namespace) or ledger.open_namespace(info)
+            row = self._open_namespace(ledger, batch, record.key.namespace)
             if is_absent:
                 ledger.insert(row.space, batch.encoded[record.key])
             else:
                 ledger.touch(record_key(row.space, record.key))
         return PutOutcome.STORED
+
+    def _open_namespace(self, ledger: Ledger, batch: Batch, namespace: Namespace) -> NamespaceRow:
+        row, info = ledger.namespace(namespace), batch.infos.get(namespace)
+        if row is not None and (info is None or (row.model, row.fingerprint) == (info.model, info.fingerprint)):
+            return row
+        return ledger.open_namespace(info or NamespaceInfo(namespace, "", ""))
 
     def _has_parent(self, ledger: Ledger, record: Record, seen: set[RecordKey]) -> bool:
         parent = BlockKey(record.key.namespace, record.parent)

@@ -109,7 +109,8 @@ class BlockStore(Protocol):
     """See the module docstring for the contract that holds for every method."""
 
     def open_namespace(self, info: NamespaceInfo) -> None:
-        """Make a namespace known before its first record; repeating it updates what people are shown."""
+        """Say what people are shown of a namespace, before its first record or again later. Cheap: it is written with
+        the next record of that namespace."""
         ...
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
