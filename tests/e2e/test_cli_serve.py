@@ -1,0 +1,75 @@
+"""`cairn serve` as a process: what it prints, how it ends, and how it fails; on the toy engine."""
+
+import re
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.cli_process import CairnProcess, cairn_process
+
+SERVE = ("serve", "--backend", "fake", "--port", "0")
+
+
+def base_url(cairn: CairnProcess) -> str:
+    """The address in the banner, which comes when the model is loaded."""
+    found = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
+    assert found
+    return found[1]
+
+
+def test_it_answers_tells_where_it_is_and_stops_when_asked(tmp_path: Path):
+    with cairn_process(tmp_path, SERVE) as cairn:
+        url = base_url(cairn)
+        assert f"curl {url}/v1/chat/completions" in cairn.read_until("curl")
+        assert str(tmp_path) in cairn.read_until("  data ")
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+        assert answer.status_code == 200
+        assert answer.json()["model"] == "fake-attention"
+        cairn.send(signal.SIGTERM)
+        assert cairn.wait() == 0
+        assert not [line for line in cairn.seen if "Traceback" in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals):
+    with cairn_process(tmp_path, SERVE) as cairn:
+        address = httpx.URL(base_url(cairn))
+        body = b'{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 30000}'
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        with socket.create_connection((address.host, address.port or 0), timeout=30) as client:
+            # A client that takes its answer but never reads it: a graceful stop waits for it.
+            client.sendall(f"{head}\r\n\r\n".encode() + body)
+            assert client.recv(12) == b"HTTP/1.1 200"
+            cairn.send(number)
+            cairn.read_until("once more to stop at once")
+            cairn.send(number)
+            assert cairn.wait() == 128 + number
+
+
+def test_a_taken_port_is_an_error_with_advice(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with cairn_process(tmp_path, ("serve", "--backend", "fake", "--port", str(port))) as cairn:
+            assert "--port" in cairn.read_until(f"cairn: cannot listen on 127.0.0.1:{port}")
+            assert cairn.wait() == 1
+
+
+def test_a_model_that_is_not_there_ends_it(tmp_path: Path):
+    with cairn_process(tmp_path, ("serve", "no-such-model", *SERVE[1:])) as cairn:
+        cairn.read_until("cairn: no model named no-such-model")
+        assert cairn.wait() == 1
+
+
+def test_key_and_log_format_reach_the_server(tmp_path: Path):
+    with cairn_process(tmp_path, (*SERVE, "--log-format", "json"), CAIRN_SERVER__API_KEY="k") as cairn:
+        url = base_url(cairn)
+        assert "authorization: Bearer YOUR-KEY" in cairn.read_until("curl")
+        assert httpx.get(f"{url}/v1/models", timeout=30).status_code == 401
+        listing = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, timeout=30)
+        assert listing.status_code == 200
