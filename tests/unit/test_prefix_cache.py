@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, UNSUPPORTED, WINDOWED, FakeOptions, FakeTokenizer
+from adapters.fake import ATTENTION, HYBRID, LAYOUTS, UNSUPPORTED, WINDOWED, FakeModel, FakeOptions, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.ports.tokenizer import EncodedPrompt
 from domain.explanation import Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
-from domain.ids import GroupIndex, ModelId
-from domain.payload import HostPayload
-from domain.record import Record, RecordKey
-from domain.state_layout import StateLayout
+from domain.ids import BlockHash, GroupIndex, ModelId, SequenceId
+from domain.model_card import ModelSource
+from domain.payload import GroupPayloads, HostPayload
+from domain.record import Provenance, Record, RecordKey, SnapshotKey
+from domain.state_layout import HitPolicy, StateLayout
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, HeldExecutor, plain_answer
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
@@ -46,7 +47,13 @@ def test_requests_that_share_a_prefix_being_computed_part_exactly_where_they_dif
     driver = CacheDriver(options(layout))
     prompts = [[*PROMPT[:150], *range(1000 * at, 1000 * at + 40)] for at in range(1, 5)]
     jobs = [driver.begin(prompt) for prompt in prompts]
-    driver.finish(*jobs)
+    jobs[0].num_output = 1000
+    while not all(job.is_done for job in jobs[1:]):
+        for job in jobs:
+            driver.step(job)
+    assert not jobs[0].is_done
+    driver.cancel(jobs[0])
+    del jobs[0].output[4:]
     assert [job.computed for job in jobs] == [189, 39, 39, 39]
     assert [job.output for job in jobs] == [plain_answer(options(layout), prompt) for prompt in prompts]
 
@@ -84,7 +91,10 @@ def test_a_restart_loses_nothing_that_was_stored(layout: StateLayout) -> None:
     store = MemoryBlockStore()
     before = CacheDriver(options(layout), store=store).run(PROMPT, 40)
     driver = CacheDriver(options(layout), store=store)
-    again = driver.run(PROMPT, 40)
+    again = driver.begin(PROMPT, 40)
+    assert again.cache.poll()
+    assert driver.hot.usage().num_pinned >= len(PROMPT) // BLOCK
+    driver.finish(again)
     assert (again.computed, again.output) == (0, before.output)
     assert again.explanation.num_store == len(PROMPT) - 1
     turn = driver.run([*PROMPT, *before.output, *range(5)])
@@ -152,6 +162,64 @@ def test_a_state_that_does_not_fit_is_let_go_and_computed_anew(layout: StateLayo
     assert len(driver.events.of("FaultObserved")) == 1
     again = driver.run(PROMPT)
     assert (again.computed, again.output) == (0, job.output)
+    driver.check_idle()
+
+
+class HolesStore(MemoryBlockStore):
+    """Finds every record and reads none of `lost`; of the others it forgets the state of `forgotten` groups."""
+
+    lost: type = SnapshotKey
+    forgotten: frozenset[GroupIndex] = frozenset()
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        return [
+            replace(record, groups={at: state for at, state in record.groups.items() if at not in self.forgotten})
+            if record is not None and not isinstance(record.key, self.lost)
+            else None
+            for record in super().get(keys, groups)
+        ]
+
+
+def test_a_snapshot_that_cannot_be_read_costs_the_way_back_to_the_block_before() -> None:
+    store = HolesStore()
+    CacheDriver(options(ATTENTION), store=store).run(PROMPT)
+    job = CacheDriver(options(ATTENTION), store=store).run(PROMPT)
+    assert job.computed == (len(PROMPT) - 1) % BLOCK
+    assert job.output == plain_answer(options(ATTENTION), PROMPT)
+
+
+@KINDS
+def test_a_record_that_lacks_a_group_is_a_miss(layout: StateLayout) -> None:
+    store = HolesStore()
+    store.lost, store.forgotten = int, frozenset({layout.groups[0].index})
+    CacheDriver(options(layout), store=store).run(PROMPT)
+    driver = CacheDriver(options(layout), store=store)
+    job = driver.run(PROMPT)
+    assert job.output == plain_answer(options(layout), PROMPT)
+    assert job.computed == len(PROMPT) - 1
+    assert not driver.events.of("FaultObserved")
+
+
+class ForgetfulModel(FakeModel):
+    """Has lost the windows of every block before position 64 when asked for them."""
+
+    def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
+        trailing = {group.index for group in WINDOWED.groups if group.policy is HitPolicy.TRAILING}
+        return [
+            {at: state for at, state in groups.items() if start >= 64 or at not in trailing}
+            for (start, _), groups in zip(spans, super().capture_blocks(id, spans), strict=True)
+        ]
+
+
+def test_nothing_is_kept_behind_a_block_that_could_not_be_captured_whole() -> None:
+    driver = CacheDriver(options(WINDOWED), store=MemoryBlockStore())
+    driver.model = ForgetfulModel(ModelSource(ModelId("toy"), "p"), options(WINDOWED))
+    driver.run(PROMPT)
+    assert driver.store is not None
+    assert driver.store.usage().stored_bytes == 0
+    assert driver.hot.usage().num_blocks == 0
     driver.check_idle()
 
 
@@ -271,6 +339,49 @@ def test_exact_mode_resumes_on_the_grid_only_and_bit_identically() -> None:
     assert again.explanation.stopped_at % GRID == 0
     assert again.computed < GRID
     assert again.explanation.reason is StopReason.OFF_GRID
+
+
+def test_exact_mode_does_not_keep_what_was_decoded() -> None:
+    sensitive = replace(options(ATTENTION), chunk_sensitive=True)
+    driver = CacheDriver(sensitive, is_exact=True, store=MemoryBlockStore())
+    prompt = PROMPT[: 2 * GRID + 1]  # prefill ends on the grid, so that only decoding departs from it
+    longer = [*prompt, *driver.run(prompt, 3 * GRID).output, *range(GRID)]
+    assert driver.run(longer).output == plain_answer(sensitive, longer)
+
+
+def test_only_what_was_computed_on_the_grid_is_called_prefill() -> None:
+    driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore())
+    driver.run(PROMPT[:100])
+    driver.run(PROMPT)
+    assert driver.store is not None
+    namespace = driver.store.usage().namespaces[0].info.namespace
+    parent, found = BlockHash(namespace), list[Provenance]()
+    while children := driver.store.children(namespace, parent, 1):
+        record = driver.store.get([children[0][0]])[0]
+        assert record is not None
+        found.append(record.provenance)
+        parent = children[0][0].hash
+    on_grid = 99 // GRID * GRID // BLOCK
+    assert found == [Provenance.PREFILL] * on_grid + [Provenance.DECODE] * (len(PROMPT) // BLOCK - on_grid)
+
+
+def test_blocks_that_only_the_store_has_become_hot_when_they_are_computed_again() -> None:
+    store = MemoryBlockStore()
+    CacheDriver(options(HYBRID), store=store).run(PROMPT)
+    driver = CacheDriver(options(HYBRID), store=store)
+    edited = [*PROMPT[:90], *range(70)]
+    assert driver.run(edited).computed > 70
+    assert explain(driver, edited).num_hot == len(edited) - 1
+
+
+def test_snapshots_taken_for_followers_outlive_the_request_that_took_them() -> None:
+    driver = CacheDriver(options(HYBRID), store=MemoryBlockStore())
+    leader = driver.begin(PROMPT)
+    followers = [[*PROMPT[: 150 + at], 1, 2] for at in range(6)]
+    waiting = [driver.begin(prompt) for prompt in followers]
+    driver.finish(leader)
+    assert [explain(driver, prompt).stopped_at for prompt in followers] == [150, 151, 152, 153, 154, 155]
+    driver.finish(*waiting)
 
 
 def test_a_long_conversation_keeps_few_snapshots() -> None:
