@@ -4,9 +4,9 @@ A row's choice depends on its own logits, settings, history and seed alone. Sett
 a row that does not use a filter has a neutral entry that leaves its logits bit for bit as they were. The noise of
 token `i` comes from an explicit key made of (seed, i), so that the same seed gives the same answer in any company.
 
-Order: penalties and bias, suppression of end-of-sequence, then temperature, top-k, top-p (over what top-k left), min-p,
-then the largest of logits plus Gumbel noise. Everything is lazy: the caller evaluates, so that the next forward pass
-can already be queued on tokens nobody has seen.
+Order, as vLLM's: bias, penalties, suppression of end-of-sequence, then temperature, top-k, top-p (over what top-k left),
+min-p, then the largest of logits plus Gumbel noise. Everything is lazy: the caller evaluates, so that the next forward
+pass can already be queued on tokens nobody has seen.
 """
 
 from collections.abc import Callable, Sequence
@@ -122,9 +122,9 @@ class GroupSampler:
         return mx.stack([none if row.bias is None else row.bias for row in self._rows])
 
     def _sample(self, logits: mx.array) -> Sampled:
-        adjusted = logits if self._penalties is None else self._penalties.apply(logits)
-        if self._bias is not None:
-            adjusted = adjusted + self._bias
+        adjusted = logits if self._bias is None else logits + self._bias
+        if self._penalties is not None:
+            adjusted = self._penalties.apply(adjusted)
         banned = [row.num_sampled < row.min_tokens for row in self._rows]
         if any(banned):
             adjusted = mx.where(mx.array(banned)[:, None] & self._eos_mask[None], -mx.inf, adjusted)

@@ -1,0 +1,331 @@
+"""The compute port's contract, over the toy engine and over MLX on tiny models of each layout."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from adapters.fake.engine import FakeEngine
+from adapters.fake.options import LAYOUTS, FakeOptions
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from domain.errors import ComputeFailed
+from domain.ids import ModelId, SequenceId
+from domain.model_card import ModelSource
+from domain.payload import StatePayload
+from domain.sampling import SamplingParams
+from domain.state_layout import HitPolicy
+from tests.support.state_replay import (
+    BLOCK,
+    capture,
+    continue_greedy,
+    new_id,
+    open_at,
+    prefill,
+    prompt_of,
+    state_bytes,
+    whole_state,
+)
+from tests.support.tiny_models import tiny_model
+
+PROMPT = prompt_of(140, vocab_size=250)
+OTHER = prompt_of(90, 3, vocab_size=250)
+GREEDY = SamplingParams(temperature=0)
+
+
+def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], LoadedModel]:
+    options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
+    source = ModelSource(ModelId(layout), f"fake:{layout}")
+    return lambda: FakeEngine(default=options).load(source, lambda _phrase: None)
+
+
+MODELS: dict[str, Callable[[], LoadedModel]] = {
+    **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
+    **{
+        f"mlx-{name}": (lambda name=name: tiny_model(name))
+        for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")
+    },
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> LoadedModel:
+    return MODELS[request.param]()
+
+
+def start(
+    model: LoadedModel,
+    prompt: tuple[int, ...],
+    sampling: SamplingParams = GREEDY,
+    seed: int = 1,
+    min_tokens: int = 0,
+) -> SequenceId:
+    id = open_at(model, prompt)
+    model.start_decode(id, DecodeStart(prompt[-1], prompt, sampling, seed, min_tokens))
+    return id
+
+
+def step(model: LoadedModel, id: SequenceId) -> DecodeResult:
+    (result,) = model.decode([id])
+    assert result.error is None, result.error
+    return result
+
+
+def generate(model: LoadedModel, num_new: int, sampling: SamplingParams = GREEDY, seed: int = 1) -> list[int]:
+    id = start(model, PROMPT, sampling, seed)
+    output = [step(model, id).token_id for _ in range(num_new)]
+    model.close([id])
+    return output
+
+
+def skip_unless_reusable(model: LoadedModel) -> None:
+    if not model.description.layout.is_reusable:
+        pytest.skip("this model's state cannot be captured")
+
+
+def test_describes_itself(model: LoadedModel) -> None:
+    description = model.description
+    assert description.vocab_size > max(PROMPT)
+    assert all(0 <= eos < description.vocab_size for eos in description.eos_token_ids)
+    assert description.context_length > 0
+    assert description.weight_bytes > 0
+    assert description.layout.layers
+    assert description.weights_digest
+    assert description.dtype
+
+
+def test_opens_and_closes_in_every_phase(model: LoadedModel) -> None:
+    ids = [new_id() for _ in range(4)]
+    for id in ids:
+        model.open(id)
+        assert model.position(id) == 0
+    model.prefill(ids[1], PROMPT[:20])
+    for id in ids[2:]:
+        model.prefill(id, PROMPT[:20])
+        model.start_decode(id, DecodeStart(PROMPT[20], PROMPT[:21], GREEDY, 1))
+    model.decode([ids[3]])
+    assert model.open_ids() == set(ids)
+    with pytest.raises(RuntimeError):
+        model.open(ids[0])
+    model.close(ids[:3])
+    assert model.open_ids() == {ids[3]}
+    model.close([*ids, new_id()])
+    assert not model.open_ids()
+
+
+def test_position_counts_what_the_state_covers(model: LoadedModel) -> None:
+    id = new_id()
+    model.open(id)
+    model.prefill(id, PROMPT[:33])
+    model.prefill(id, PROMPT[33:40])
+    assert model.position(id) == 40
+    model.start_decode(id, DecodeStart(PROMPT[40], PROMPT[:41], GREEDY, 1))
+    assert model.position(id) == 40
+    for step_number in range(1, 6):
+        step(model, id)
+        assert model.position(id) - (40 + step_number) in (0, 1)
+    model.close([id])
+
+
+def test_greedy_is_deterministic_and_depends_on_the_prompt(model: LoadedModel) -> None:
+    first, second = generate(model, 12), generate(model, 12)
+    id = start(model, OTHER)
+    other = [step(model, id).token_id for _ in range(12)]
+    model.close([id])
+    assert first == second
+    assert first != other
+    assert all(0 <= token < model.description.vocab_size for token in first)
+
+
+def test_decode_takes_any_subset_in_any_order(model: LoadedModel) -> None:
+    prompts = {index: prompt_of(30 + 20 * index, index, vocab_size=250) for index in range(4)}
+    expected = {index: continue_greedy(model, open_at(model, prompt), prompt, 14) for index, prompt in prompts.items()}
+    ids = {index: start(model, prompt) for index, prompt in prompts.items()}
+    output: dict[int, list[int]] = {index: [] for index in prompts}
+    subsets = [(0,), (0, 1), (1, 0, 2, 3), (3, 2), (2, 0), (3, 1, 0), (0, 1, 2, 3), (1,), (3, 2, 1, 0), (0, 1, 2)]
+    for subset in subsets:
+        results = model.decode([ids[index] for index in subset])
+        assert [result.id for result in results] == [ids[index] for index in subset]
+        for index, result in zip(subset, results, strict=True):
+            assert result.error is None
+            output[index].append(result.token_id)
+    model.close(list(ids.values()))
+    assert output == {index: expected[index][: len(tokens)] for index, tokens in output.items()}
+
+
+def test_the_same_seed_gives_the_same_answer_in_any_company(model: LoadedModel) -> None:
+    sampling = SamplingParams(temperature=1.3, top_p=0.95)
+    alone = generate(model, 16, sampling, seed=42)
+    assert alone != generate(model, 16, sampling, seed=43)
+    id = start(model, PROMPT, sampling, seed=42)
+    warm = SamplingParams(temperature=0.7, top_k=9, min_p=0.01, frequency_penalty=0.5)
+    company = [start(model, OTHER[: 50 + 9 * index], (GREEDY, warm)[index % 2], seed=index) for index in range(3)]
+    output: list[int] = []
+    for number in range(16):
+        named = [id, *company] if 3 < number < 12 else [id]
+        output += [result.token_id for result in model.decode(named) if result.id == id]
+    model.close([id, *company])
+    assert output == alone
+
+
+def test_one_candidate_is_the_greedy_choice(model: LoadedModel) -> None:
+    greedy = generate(model, 10)
+    for sampling in (SamplingParams(temperature=1, top_k=1), SamplingParams(temperature=1, top_p=1e-6)):
+        assert generate(model, 10, sampling, seed=5) == greedy
+    assert generate(model, 10, SamplingParams(temperature=1, min_p=1.0), seed=5) == greedy
+
+
+def test_bias_commands_and_forbids(model: LoadedModel) -> None:
+    wanted = next(token for token in range(100, 110) if token not in generate(model, 6))
+    always = SamplingParams(temperature=0, logit_bias=((wanted, 100.0),))
+    assert generate(model, 6, always) == [wanted] * 6
+    first = generate(model, 1)[0]
+    never = SamplingParams(temperature=0, logit_bias=((first, -100.0),))
+    assert first not in generate(model, 6, never)
+
+
+def test_penalties_wear_out_a_favourite(model: LoadedModel) -> None:
+    favourite = next(token for token in range(100, 120) if token not in PROMPT)
+    levels = (SamplingParams(temperature=0, logit_bias=((favourite, 3.0 * level),)) for level in range(1, 30))
+    plain = next(sampling for sampling in levels if generate(model, 8, sampling) == [favourite] * 8)
+    for worn in (
+        replace(plain, frequency_penalty=1.5),
+        replace(plain, repetition_penalty=10.0),
+        replace(plain, presence_penalty=2.0, frequency_penalty=1.0),
+    ):
+        output = generate(model, 8, worn)
+        assert output[0] == favourite
+        assert any(token != favourite for token in output)
+    in_prompt = replace(plain, logit_bias=((PROMPT[3], plain.logit_bias[0][1]),), repetition_penalty=10.0)
+    assert generate(model, 1, in_prompt) != [PROMPT[3]]
+
+
+def test_end_of_sequence_waits_for_min_tokens(model: LoadedModel) -> None:
+    eos = min(model.description.eos_token_ids)
+    eager = SamplingParams(temperature=0, logit_bias=((eos, 100.0),))
+    id = start(model, PROMPT, eager, min_tokens=4)
+    output = [step(model, id).token_id for _ in range(6)]
+    model.close([id])
+    assert eos not in output[:4]
+    assert output[4:] == [eos, eos]
+
+
+def test_logprobs_are_of_the_chosen_and_the_likeliest(model: LoadedModel) -> None:
+    id = start(model, PROMPT, SamplingParams(temperature=0, num_logprobs=5))
+    silent = start(model, OTHER)
+    bare = start(model, OTHER, SamplingParams(temperature=0, num_logprobs=0))
+    for _ in range(4):
+        asked, other, chosen_only = model.decode([id, silent, bare])
+        assert other.logprob is None
+        assert chosen_only.logprob is not None
+        assert chosen_only.logprob.top == ()
+        found = asked.logprob
+        assert found is not None
+        assert found.token_id == asked.token_id
+        assert len(found.top) == 5
+        assert found.top[0] == (asked.token_id, found.logprob)
+        values = [value for _, value in found.top]
+        assert values == sorted(values, reverse=True)
+        assert all(value <= 0 for value in values)
+    model.close([id, silent, bare])
+
+
+def test_restored_state_equals_recomputed_state(model: LoadedModel) -> None:
+    skip_unless_reusable(model)
+    cold = open_at(model, PROMPT)
+    expected = whole_state(model, cold)
+    output = continue_greedy(model, cold, PROMPT, 8)
+    for position in (BLOCK, 4 * BLOCK):
+        captured = capture(model, PROMPT, position)
+        for source in (captured, captured.on_host()):
+            restored = open_at(model, PROMPT, source)
+            assert whole_state(model, restored) == expected
+            assert continue_greedy(model, restored, PROMPT, 8) == output
+
+
+def test_restore_replaces_what_was_held(model: LoadedModel) -> None:
+    skip_unless_reusable(model)
+    captured = capture(model, PROMPT, 2 * BLOCK)
+    cold = open_at(model, PROMPT)
+    expected = whole_state(model, cold)
+    busy = start(model, OTHER)
+    model.decode([busy])
+    model.restore(busy, captured.position, captured.blocks, captured.snapshot)
+    assert model.position(busy) == 2 * BLOCK
+    prefill(model, busy, PROMPT, len(PROMPT) - 1)
+    assert whole_state(model, busy) == expected
+    model.close([cold, busy])
+
+
+def test_a_failed_restore_leaves_the_sequence_empty(model: LoadedModel) -> None:
+    skip_unless_reusable(model)
+    if not any(group.policy is HitPolicy.ALL for group in model.description.layout.groups):
+        pytest.skip("nothing but a snapshot is needed")
+    captured = capture(model, PROMPT, 3 * BLOCK)
+    id = open_at(model, OTHER)
+    with pytest.raises(ComputeFailed):
+        model.restore(id, captured.position, captured.blocks[:1], captured.snapshot)
+    assert model.position(id) == 0
+    prefill(model, id, PROMPT, len(PROMPT) - 1)
+    cold = open_at(model, PROMPT)
+    assert whole_state(model, id) == whole_state(model, cold)
+    model.close([id, cold])
+
+
+def test_payloads_can_be_read_by_any_thread(model: LoadedModel) -> None:
+    skip_unless_reusable(model)
+    captured = capture(model, PROMPT, 2 * BLOCK + 5)
+    payloads = [payload for one in (*captured.blocks, captured.snapshot) for payload in one.values()]
+    sizes: list[int] = []
+
+    def read() -> None:
+        for payload in payloads:
+            check_payload(payload)
+            sizes.append(payload.size_bytes)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join()
+    assert len(sizes) == len(payloads)
+    assert sum(sizes) > 0
+
+
+def check_payload(payload: StatePayload) -> None:
+    buffers = payload.buffers()
+    assert len(buffers) == len(payload.specs)
+    for spec, data in zip(payload.specs, buffers, strict=True):
+        assert data.ndim == 1
+        assert data.format == "B"
+        assert data.readonly
+        assert data.nbytes == spec.size_bytes
+    assert payload.size_bytes == sum(data.nbytes for data in buffers)
+
+
+def test_blocks_hold_tokens_and_snapshots_the_rest(model: LoadedModel) -> None:
+    skip_unless_reusable(model)
+    groups = model.description.layout.groups
+    tokens = {group.index for group in groups if group.policy is not HitPolicy.SNAPSHOT}
+    states = {group.index for group in groups if group.policy is HitPolicy.SNAPSHOT}
+    id = new_id()
+    model.open(id)
+    prefill(model, id, PROMPT, 2 * BLOCK)
+    first, second = model.capture_blocks(id, [(0, BLOCK), (BLOCK, 2 * BLOCK)])
+    assert set(second) == tokens
+    assert set(first) <= tokens
+    assert set(model.capture_snapshot(id, 2 * BLOCK)) == states
+    assert set(model.capture_snapshot(id, BLOCK)) == tokens | states
+    assert state_bytes(model.capture_blocks(id, [(BLOCK, 2 * BLOCK)])[0]) == state_bytes(second)
+    model.close([id])
+
+
+def test_a_sequence_that_leaves_takes_nothing_with_it(model: LoadedModel) -> None:
+    expected = generate(model, 10)
+    id, other = start(model, PROMPT), start(model, OTHER)
+    output: list[int] = []
+    for number in range(10):
+        if number == 5:
+            model.close([other])
+        named = [id, other] if number < 5 else [id]
+        output.append(model.decode(named)[0].token_id)
+    model.close([id])
+    assert output == expected
