@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from adapters.config.locations import config_file
 from adapters.system.disk_speed import measure_disk_speed
@@ -35,14 +34,14 @@ class Check:
     problem: str = ""
 
 
-def run_checks(settings: Settings, data_dir: Path) -> Iterator[Check]:
+def run_checks(settings: Settings) -> Iterator[Check]:
     """Every check, in the order shown. Takes a few seconds: MLX is imported and the disk is measured."""
     parts: tuple[Callable[[], Iterator[Check]], ...] = (
         _versions,
         lambda: _computing(settings),
         lambda: _model(settings),
         _limits,
-        lambda: _data(settings, data_dir),
+        lambda: _data(settings),
         _configuration,
     )
     for part in parts:
@@ -113,10 +112,15 @@ def _limits() -> Iterator[Check]:
     )
 
 
-def _data(settings: Settings, data_dir: Path) -> Iterator[Check]:
-    folder = Path(settings.store.dir).expanduser() if settings.store.dir else data_dir
+def _data(settings: Settings) -> Iterator[Check]:
+    from interfaces.composition.store import store_dir
+
+    if settings.store.kind != "lmdb":
+        yield Check("data", f"nothing is kept on disk: the store is {settings.store.kind}")
+        return
+    folder = store_dir(settings.store)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         speed = measure_disk_speed(folder)
         free = shutil.disk_usage(folder).free
     except OSError as error:

@@ -17,10 +17,9 @@ def doctor(
 ) -> None:
     """Check device, BLAS, model, limits, data folder and settings; exit status 1 if something is wrong."""
     from interfaces.cli.checks import run_checks
-    from interfaces.composition.backends import cache_dir
 
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
-    checks = list(run_checks(settings, cache_dir()))
+    checks = list(run_checks(settings))
     is_well = not any(check.problem for check in checks)
     if as_json:
         found = [{"name": check.name, "found": check.found, "problem": check.problem or None} for check in checks]

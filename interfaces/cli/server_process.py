@@ -8,13 +8,14 @@ import typer
 
 from adapters.config.locations import config_file
 from application.settings import Settings
+from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.machine_facts import describe_computing
 from interfaces.cli.stop_signals import StopSignals
-from interfaces.composition.backends import cache_dir
 from interfaces.composition.service import Service, build_service
+from interfaces.composition.store import quota_bytes, store_dir
 from interfaces.http.server import HttpServer
 
 
@@ -31,12 +32,9 @@ async def serve_until_stopped(settings: Settings) -> Outcome:
     server = HttpServer(settings.server)
     signals = StopSignals(server.stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
-    facts = [
-        ("device", await asyncio.to_thread(describe_computing, settings)),
-        ("data", str(cache_dir())),
-        ("config", _config_fact()),
-    ]
+    computing = await asyncio.to_thread(describe_computing, settings)
     service = build_service(settings)
+    facts = [("device", computing), ("data", _data_fact(service)), ("config", _config_fact())]
     app = service.app
     announcing: asyncio.Task[str] | None = None
     if signals.is_stopping:
@@ -70,6 +68,16 @@ async def _announce(service: Service, server: HttpServer, base_url: str, facts: 
         return error.message
     typer.echo(banner(service.settings, base_url, served.description, facts))
     return ""
+
+
+def _data_fact(service: Service) -> str:
+    store = service.settings.store
+    if store.kind != "lmdb":
+        return "in memory only, gone when this ends" if store.kind == "memory" else "none: the store is off"
+    folder = store_dir(store)
+    if service.container.store() is None:
+        return f"none: the store in {folder} could not be opened"
+    return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
 
 
 def _config_fact() -> str:
