@@ -142,7 +142,7 @@ class CachedSequence:
         lookup, fetched = self._lookup, self._fetched
         position, reason, is_canonical = 0, lookup.match.reason, True
         if fetched is not None and self._restore(model, fetched):
-            position, is_canonical = fetched.position, fetched.is_canonical and fetched.position % self._rules.grid == 0
+            position, is_canonical = fetched.position, fetched.is_canonical
             self.explanation = self._explain(fetched.num_hot, fetched.num_store, reason)
         else:
             self.explanation = self._explain(0, 0, StopReason.UNREADABLE if lookup.match.position else reason)
