@@ -17,6 +17,9 @@ from adapters.tokenizers.token_bytes import TokenBytes
 _MAX_CHARACTER_TOKENS = 8
 """More tokens than one character can be split over: four bytes, and the word mark before it."""
 
+_MAX_OPEN_TOKENS = 3
+"""The most tokens that can be the beginning of one unfinished character."""
+
 
 class ByteDetokenizer:
     """For tokens with bytes of their own. Constant time a token; one owner."""
@@ -73,19 +76,30 @@ class WindowDetokenizer:
         if token_id in self._special_ids:
             return ""
         self._pending.append(token_id)
-        return self._take(is_last=len(self._pending) >= _MAX_CHARACTER_TOKENS)
+        whole = self._decode([*self._context, *self._pending])
+        if not whole.endswith("\ufffd"):
+            return self._take(len(self._pending), whole)
+        if len(self._pending) < _MAX_CHARACTER_TOKENS:
+            return ""
+        return self._take_settled(whole)
 
     def flush(self) -> str:
-        return self._take(is_last=True) if self._pending else ""
+        return self._take(len(self._pending), self._decode([*self._context, *self._pending]))
 
-    def _take(self, *, is_last: bool) -> str:
-        before = self._decode(self._context)
-        after = self._decode([*self._context, *self._pending])
-        if after.endswith("\ufffd") and not is_last:
-            return ""
-        self._context = [*self._context, *self._pending][-_MAX_CHARACTER_TOKENS:]
-        self._pending = []
-        return after[len(before) :]
+    def _take_settled(self, whole: str) -> str:
+        """Bytes without end that form no character: show those that later tokens can no longer complete."""
+        for count in range(len(self._pending) - _MAX_OPEN_TOKENS, 0, -1):
+            text = self._decode([*self._context, *self._pending[:count]])
+            if whole.startswith(text):
+                return self._take(count, text)
+        return ""
+
+    def _take(self, count: int, text: str) -> str:
+        """Move `count` pending tokens, with which the window reads `text`, to the context."""
+        shown = text[len(self._decode(self._context)) :]
+        self._context = [*self._context, *self._pending[:count]][-_MAX_CHARACTER_TOKENS:]
+        del self._pending[:count]
+        return shown
 
 
 def _last_visible(token_ids: Sequence[int], special_ids: frozenset[int]) -> list[int]:
