@@ -1,6 +1,6 @@
 """From a network in memory to a LoadedModel: probe it and describe it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
@@ -11,6 +11,8 @@ from adapters.mlx.arrays import parameters
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
 from adapters.mlx.probe import probe
+from adapters.mlx.sampler import SamplerRow
+from application.ports.compute import DecodeStart
 from domain.ids import ModelId
 from domain.model_card import ModelDescription
 
@@ -40,7 +42,12 @@ class ModelFacts:
     digest: bytes = b""
 
 
-def assemble(network: Any, id: ModelId, facts: ModelFacts) -> MlxModel:
+def assemble(
+    network: Any,
+    id: ModelId,
+    facts: ModelFacts,
+    make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
+) -> MlxModel:
     """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed."""
     model_type = str(facts.config.get("model_type", ""))
     rows = find_number(facts.config, _VOCABULARY_KEYS)
@@ -60,7 +67,7 @@ def assemble(network: Any, id: ModelId, facts: ModelFacts) -> MlxModel:
         weights_digest=facts.digest,
         runtime=_runtime(),
     )
-    return MlxModel(network, description, found.num_logits, found.specs)
+    return MlxModel(network, description, found.num_logits, found.specs, make_sampler)
 
 
 def find_number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:

@@ -4,7 +4,7 @@ Prefill runs each sequence alone on plain caches, in the chunks the caller chose
 makes stored state reproducible. See `batch.py` for decoding and `cache_state.py` for what a state is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
@@ -31,13 +31,21 @@ CLEAR_EVERY_STEPS = 256
 class MlxModel:
     """A LoadedModel; see the port for the contract. Every method on the compute thread only."""
 
-    def __init__(self, network: Any, description: ModelDescription, num_logits: int, specs: GroupSpecs) -> None:
+    def __init__(
+        self,
+        network: Any,
+        description: ModelDescription,
+        num_logits: int,
+        specs: GroupSpecs,
+        make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
+    ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the
         pattern of captured state, by group. See `assembly.assemble` for a way to get all of them."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
         self._specs = specs
+        self._make_sampler = make_sampler
         self._rows: dict[SequenceId, Row] = {}
         self._num_steps = 0
         is_eos = np.zeros(num_logits, np.bool_)
@@ -93,7 +101,7 @@ class MlxModel:
         row = self._rows[id]
         try:
             self._check_ids((start.last_token,))
-            row.sampler = SamplerRow(start, self._num_logits)
+            row.sampler = self._make_sampler(start, self._num_logits)
         except InvalidRequest as error:
             self.close([id])
             raise ComputeFailed(str(error)) from error

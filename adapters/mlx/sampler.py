@@ -4,7 +4,7 @@ A row's choice depends on its own logits, settings, history and seed alone. Sett
 a row that does not use a filter has a neutral entry that leaves its logits bit for bit as they were. The noise of
 token `i` comes from an explicit key made of (seed, i), so that the same seed gives the same answer in any company.
 
-Order, as vLLM's: bias, penalties, suppression of end-of-sequence, then temperature, top-k, top-p (over what top-k left),
+Order, as vLLM's: bias, penalties, suppression of end-of-sequence; temperature, top-k, top-p (over what top-k left),
 min-p, then the largest of logits plus Gumbel noise. Everything is lazy: the caller evaluates, so that the next forward
 pass can already be queued on tokens nobody has seen.
 """

@@ -1,0 +1,155 @@
+"""Every cache class of the installed mlx-lm is covered by the adapter, or named here as not a layer's cache.
+
+When mlx-lm gains a class this fails before any user meets it.
+"""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from adapters.mlx import cache_state
+from adapters.mlx.file_limit import mlx_lm_module
+from domain.state_layout import StateKind
+from tests.support.tiny_configs import NOT_BUILT
+from tests.support.tiny_models import build, family_of, modules, names
+
+NOT_A_LAYER = {"_BaseCache", "LRUPromptCache", "CacheEntry", "CacheOrder"}
+"""The abstract base, and the prompt cache of mlx-lm's own server."""
+
+OUTSIDE_THE_CACHE_MODULE = {("deepseek_v41", "LayerCache")}
+"""Known cache classes that a model defines for itself."""
+
+lib: Any = mlx_lm_module("models.cache")
+
+
+def defined_in(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and "Cache" in node.name}
+
+
+def test_every_class_of_the_cache_module_is_known() -> None:
+    found = defined_in(Path(lib.__file__))
+    known = {known_class.__name__ for known_class in cache_state.known_classes()}
+    assert found - NOT_A_LAYER == known
+
+
+def test_no_model_brings_a_cache_class_we_do_not_know() -> None:
+    package = mlx_lm_module("models")
+    found: set[tuple[str, str]] = set()
+    for path in Path(package.__path__[0]).glob("*.py"):
+        if path.stem != "cache":
+            found |= {(path.stem, name) for name in defined_in(path)}
+    assert found <= OUTSIDE_THE_CACHE_MODULE
+
+
+def test_a_subclass_is_not_taken_for_its_parent() -> None:
+    class Odd(lib.KVCache):  # type: ignore[misc]
+        pass
+
+    layout = cache_state.layout_of([lib.KVCache(), Odd()])
+    assert [layer.kind for layer in layout.layers] == [StateKind.SLICED, StateKind.UNSUPPORTED]
+    assert layout.unsupported == ("Odd",)
+    assert not layout.is_reusable
+    assert "Odd" in cache_state.unbatchable([Odd()])
+
+
+def test_kept_first_tokens_make_a_window_unsupported() -> None:
+    layout = cache_state.layout_of([lib.RotatingKVCache(max_size=16, keep=4)])
+    assert layout.unsupported == ("RotatingKVCache[keep=4]",)
+
+
+def test_a_composite_is_described_by_its_children() -> None:
+    pair = lib.CacheList(lib.ArraysCache(2), lib.RotatingKVCache(max_size=9))
+    (layer,) = cache_state.layout_of([pair]).layers
+    assert layer.kind is StateKind.COMPOSITE
+    assert [(child.kind, child.window) for child in layer.children] == [
+        (StateKind.RECURRENT, None),
+        (StateKind.WINDOWED, 9),
+    ]
+    assert list(cache_state.leaves([pair])) == list(pair.caches)
+
+
+def filled(name: str) -> Any:
+    """A plain cache of each kind after twenty tokens in uneven updates."""
+    makers = {
+        "KVCache": lib.KVCache,
+        "ConcatenateKVCache": lib.ConcatenateKVCache,
+        "QuantizedKVCache": lambda: lib.QuantizedKVCache(group_size=32, bits=8),
+        "RotatingKVCache": lambda: lib.RotatingKVCache(max_size=12),
+        "ChunkedKVCache": lambda: lib.ChunkedKVCache(12),
+    }
+    cache = makers[name]()
+    update(cache, 0, 20)
+    return cache
+
+
+def values_at(start: int, end: int) -> mx.array:
+    """[1, 2, tokens, 32]: each token's values name it."""
+    return mx.broadcast_to(mx.arange(start, end, dtype=mx.float32)[None, None, :, None], (1, 2, end - start, 32))
+
+
+def update(cache: Any, start: int, end: int, sizes: tuple[int, ...] = (5, 1, 1, 7, 1)) -> None:
+    at, turn = start, 0
+    while at < end:
+        size = min(sizes[turn % len(sizes)], end - at)
+        if hasattr(cache, "maybe_trim_front"):
+            cache.maybe_trim_front()
+        cache.update_and_fetch(values_at(at, at + size), -values_at(at, at + size))
+        at, turn = at + size, turn + 1
+
+
+@pytest.mark.parametrize("name", ["KVCache", "ConcatenateKVCache", "RotatingKVCache", "ChunkedKVCache"])
+@pytest.mark.parametrize("num_tokens", [3, 11, 12, 13, 20, 37])
+def test_slices_are_the_tokens_they_are_asked_for(name: str, num_tokens: int) -> None:
+    cache = filled(name)
+    if num_tokens > 20:
+        update(cache, 20, num_tokens)
+    else:
+        cache = type(cache)(12) if name in {"RotatingKVCache", "ChunkedKVCache"} else type(cache)()
+        update(cache, 0, num_tokens)
+    reach = cache_state.trailing_reach(cache) or num_tokens
+    for start, end in ((0, num_tokens), (num_tokens - 2, num_tokens), (num_tokens - 3, num_tokens - 1)):
+        found = cache_state.token_slices(cache, 0, num_tokens, start, end)
+        first = max(start, end - reach)
+        assert found is not None or first < num_tokens - reach
+        if found is not None:
+            assert found[0] is not None
+            assert found[1] is not None
+            assert found[0][0, 0, :, 0].tolist() == list(range(first, end))
+            assert (found[1] == -found[0]).all().item()
+
+
+def test_quantised_caches_are_cut_and_put_back() -> None:
+    cache = filled("QuantizedKVCache")
+    parts = [cache_state.token_slices(cache, 0, 20, start, end) for start, end in ((0, 8), (8, 20))]
+    assert all(part is not None for part in parts)
+    joined = tuple(mx.concatenate(column, axis=-2) for column in zip(*parts, strict=True))  # type: ignore[arg-type]
+    again = lib.QuantizedKVCache(group_size=32, bits=8)
+    cache_state.fill(again, joined, 20)
+    update(cache, 20, 30)
+    update(again, 20, 30)
+    for own, other in zip((*cache.keys, *cache.values), (*again.keys, *again.values), strict=True):
+        assert (own[..., :30, :] == other[..., :30, :]).all().item()
+
+
+def test_a_batch_cache_cannot_be_restored() -> None:
+    with pytest.raises(ValueError, match="holds a batch"):
+        cache_state.fill(lib.BatchKVCache([0]), (mx.zeros((1, 1, 1, 1)), mx.zeros((1, 1, 1, 1))), 1)
+
+
+def test_every_tiny_model_is_described() -> None:
+    """All families are built in the census; here each module's caches are only looked at."""
+    seen: set[StateKind] = set()
+    for name in ("llama", "gemma3_text", "mamba2", "falcon_h1", "llama4", "longcat_flash_ngram"):
+        layout = cache_state.layout_of(cache_state.new_caches(build(name)))
+        assert layout.is_reusable, name
+        seen |= {layer.kind for layer in layout.layers}
+    assert seen == {StateKind.SLICED, StateKind.WINDOWED, StateKind.RECURRENT, StateKind.COMPOSITE}
+
+
+def test_every_model_module_has_a_tiny_configuration_or_a_reason() -> None:
+    covered = {family_of(name) for name in names()}
+    assert set(modules()) - covered <= set(NOT_BUILT)

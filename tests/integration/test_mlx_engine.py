@@ -1,0 +1,399 @@
+"""The MLX engine's edges: loading folders, naming what is wrong with them, isolation of failures, memory, threads."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+from adapters.mlx.assembly import ModelFacts, assemble
+from adapters.mlx.cache_state import live_arrays, new_caches
+from adapters.mlx.engine import MlxEngine
+from adapters.mlx.payload import DevicePayload
+from adapters.mlx.sampler import SamplerRow
+from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
+from adapters.mlx.weights_digest import digest_folder
+from application.ports.compute import DecodeStart, LoadedModel
+from domain.errors import ComputeFailed, ModelLoadFailed
+from domain.ids import ModelId
+from domain.model_card import ModelDescription, ModelSource
+from domain.sampling import SamplingParams
+from tests.support.state_replay import continue_greedy, new_id, open_at, prefill, prompt_of, start_greedy
+from tests.support.tiny_models import build, config_of, tiny_model, write_folder
+
+PROMPT = prompt_of(50)
+
+
+def load(folder: Path, dtype: str = "auto", memory_dir: Path | None = None) -> LoadedModel:
+    return MlxEngine(dtype, memory_dir).load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder("qwen3", tmp_path_factory.mktemp("models") / "qwen3", mx.bfloat16)
+
+
+# ---- loading -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_loaded_and_described(folder: Path) -> None:
+    phrases: list[str] = []
+    engine = MlxEngine()
+    model = engine.load(ModelSource(ModelId("my-name"), str(folder)), phrases.append)
+    description = model.description
+    config = json.loads((folder / "config.json").read_text())
+    assert description.id == "my-name"
+    assert description.model_type == "qwen3"
+    assert description.vocab_size == config["vocab_size"]
+    assert description.context_length == 4096
+    eos = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+    assert description.eos_token_ids == set(eos)
+    assert description.runtime.startswith("mlx-lm 0.3")
+    assert phrases
+    assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 5)) == 5
+    engine.unload(model)
+    assert not model.open_ids()
+
+
+def test_dtypes_are_as_asked(folder: Path) -> None:
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    auto = load(folder).description
+    half = load(folder, "bfloat16").description
+    assert auto.dtype == ("float32" if on_cpu else "bfloat16")
+    assert half.dtype == "bfloat16"
+    assert load(folder, "float16").description.dtype == "float16"
+    assert load(folder, "float32").description.weight_bytes == 2 * half.weight_bytes
+
+
+def test_parameters_that_must_not_be_cast_are_not(tmp_path: Path) -> None:
+    """qwen3_next keeps the decay of its recurrence in float32."""
+    model = load(write_folder("qwen3_5", tmp_path / "m"), "bfloat16")
+    id = open_at(model, PROMPT)
+    (state,) = (
+        payload
+        for index, payload in model.capture_snapshot(id, len(PROMPT) - 1).items()
+        if model.description.layout.groups[index].policy.value == "snapshot"
+    )
+    assert {spec.dtype for spec in state.specs} == {"bfloat16", "float32"}
+    assert model.description.context_length == 4096
+    model.close([id])
+
+
+def test_quantised_weights_keep_their_dtype(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "q", mx.bfloat16)
+    config = json.loads((folder / "config.json").read_text())
+    network = build("llama", mx.bfloat16, vocab_size=config["vocab_size"])
+    nn.quantize(network, group_size=32, bits=4)
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(network.parameters())))
+    (folder / "config.json").write_text(json.dumps({**config, "quantization": {"group_size": 32, "bits": 4}}))
+    model = load(folder)
+    assert model.description.dtype == "bfloat16"
+    assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)) == 4
+
+
+def _without_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def _bad_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{not json")
+
+
+def _list_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def _unknown_type(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "perpetuum_mobile"}))
+
+
+def _missing_value(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def _truncated_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _missing_tensor(folder: Path) -> None:
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    weights.pop("model.norm.weight")
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+def _infinite_weights(folder: Path) -> None:
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    weights["model.norm.weight"] = weights["model.norm.weight"] * mx.inf
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_without_config, "no config.json"),
+        (_bad_json, "cannot be read"),
+        (_list_config, "no model_type"),
+        (_unknown_type, "no model type 'perpetuum_mobile'"),
+        (_missing_value, "num_hidden_layers"),
+        (_without_weights, "no weights"),
+        (_truncated_weights, "could not be loaded"),
+        (_missing_tensor, "norm"),
+        (_infinite_weights, "infinities or NaN"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words: str) -> None:
+    folder = write_folder("qwen3", tmp_path / "broken")
+    damage(folder)
+    with pytest.raises(ModelLoadFailed, match=words):
+        load(folder)
+
+
+def test_a_path_that_is_no_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match="is not a folder"):
+        load(tmp_path / "nowhere")
+
+
+def test_the_digest_follows_the_content(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    first = write_folder("llama", tmp_path / "a")
+    same = write_folder("llama", tmp_path / "b")
+    other = write_folder("llama", tmp_path / "c", seed=1)
+    digests = [digest_folder(folder, memory) for folder in (first, same, other)]
+    assert len(digests[0]) == 16
+    assert digests[0] == digests[1] != digests[2]
+    assert [digest_folder(folder, memory) for folder in (first, same, other)] == digests
+    (first / "config.json").write_text((first / "config.json").read_text() + " ")
+    assert digest_folder(first, memory) != digests[0]
+
+
+def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "a")
+    expected = digest_folder(folder, None)
+    memory = tmp_path / "memory"
+    digest_folder(folder, memory)
+    (remembered,) = memory.iterdir()
+    for content in ("", "[]", "{", '{"x": 1}', json.dumps({str(folder / "config.json"): [1, 2, "zz"]})):
+        remembered.write_text(content)
+        assert digest_folder(folder, memory) == expected
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert digest_folder(folder, blocked / "below") == expected
+
+
+# ---- failures ------------------------------------------------------------------------------------------------------
+
+
+class FailingNetwork:
+    """A network that raises at its `fails_at`th forward pass from `arm` on."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.countdown = -1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        self.countdown -= 1
+        if self.countdown == 0:
+            raise RuntimeError("the device is on fire")
+        return self._network(tokens, cache=cache)
+
+
+class FailingSampler(SamplerRow):
+    """Fails at its third token when the seed is 13."""
+
+    __slots__ = ()
+
+    def is_plain_at(self, index: int) -> bool:
+        if self.seed == 13 and index == 3:
+            raise RuntimeError("no such luck")
+        return super().is_plain_at(index)
+
+
+def test_one_rows_failing_sampler_is_its_own_failure() -> None:
+    facts = ModelFacts(config_of("llama"))
+    model = assemble(build("llama"), ModelId("tiny"), facts, make_sampler=FailingSampler)
+    prompts = [prompt_of(30 + 7 * index, index) for index in range(3)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for index, (id, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        model.start_decode(id, DecodeStart(prompt[-1], prompt, SamplingParams(temperature=0), (1, 13, 2)[index]))
+    output: list[list[int]] = [[], [], []]
+    running = list(ids)
+    errors: list[str] = []
+    for _ in range(8):
+        for result in model.decode(running):
+            if result.error is None:
+                output[ids.index(result.id)].append(result.token_id)
+            else:
+                errors.append(str(result.error))
+                running.remove(result.id)
+                assert result.id == ids[1]
+    assert errors == ["sampling failed: no such luck"]
+    assert ids[1] not in model.open_ids()
+    assert output[0] == expected[0]
+    assert output[1] == expected[1][:3]
+    assert output[2] == expected[2]
+    model.close(ids)
+
+
+def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
+    network = FailingNetwork(build("llama"))
+    model = assemble(network, ModelId("tiny"), ModelFacts(config_of("llama")))
+    long = prompt_of(2000)
+    near, other, far = open_at(model, PROMPT), open_at(model, PROMPT[:40]), open_at(model, long)
+    expected = continue_greedy(model, open_at(model, long), long, 6)
+    for id, prompt in ((near, PROMPT), (other, PROMPT[:40]), (far, long)):
+        start_greedy(model, id, prompt)
+    output = [result.token_id for result in model.decode([near, other, far]) if result.id == far]
+    network.countdown = 1  # the pair's next step
+    running = [near, other, far]
+    failed = set()
+    for _ in range(5):
+        for result in model.decode(running):
+            if result.error is not None:
+                assert isinstance(result.error, ComputeFailed)
+                assert "on fire" in str(result.error)
+                failed.add(result.id)
+            elif result.id == far:
+                output.append(result.token_id)
+        running = [id for id in running if id not in failed]
+    assert failed == {near, other}
+    assert model.open_ids() == {far}
+    assert output == expected
+    model.close([far])
+
+
+def test_a_failing_prefill_closes_its_sequence() -> None:
+    network = FailingNetwork(build("llama"))
+    model = assemble(network, ModelId("tiny"), ModelFacts(config_of("llama")))
+    id, other = new_id(), open_at(model, PROMPT)
+    model.open(id)
+    network.countdown = 1
+    with pytest.raises(ComputeFailed, match="on fire"):
+        model.prefill(id, PROMPT)
+    assert model.open_ids() == {other}
+    model.close([other])
+
+
+@pytest.mark.parametrize("token", [-1, 256, 2**31])
+def test_tokens_outside_the_vocabulary_never_reach_the_device(token: int) -> None:
+    model = tiny_model("llama")
+    id, other = new_id(), new_id()
+    for one in (id, other):
+        model.open(one)
+    with pytest.raises(ComputeFailed, match="token ids must be in"):
+        model.prefill(id, [1, token, 2])
+    with pytest.raises(ComputeFailed, match="token ids must be in"):
+        model.start_decode(other, DecodeStart(token, (token,), SamplingParams(temperature=0), 1))
+    assert not model.open_ids()
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "gemma3_text", "mamba", "falcon_h1", "lfm2"])
+def test_captures_share_no_memory_with_the_cache(name: str) -> None:
+    """A view would be copied whole by every later update, and keep a buffer many times its size alive."""
+    network = build(name)
+    caches = new_caches(network)
+    layout = tiny_model(name).description.layout
+    mx.eval(network(mx.array([PROMPT]), cache=caches), live_arrays(caches))
+    held = HeldRow(caches, 0, len(PROMPT))
+    captured = [*copy_blocks(layout, held, [(0, 32), (0, 50)]), copy_snapshot(layout, held, 0)]
+    live = [_extent(array) for array in live_arrays(caches)]
+    for payloads in captured:
+        for payload in payloads.values():
+            assert isinstance(payload, DevicePayload)
+            for packed in payload.packs:
+                start, end = _extent(packed)
+                assert all(end <= other_start or other_end <= start for other_start, other_end in live)
+                if hasattr(mx, "get_array_buffer_size"):
+                    assert mx.get_array_buffer_size(packed) <= packed.nbytes + 2 * 16_384
+
+
+def _extent(array: mx.array) -> tuple[int, int]:
+    start = np.asarray(memoryview(array)).__array_interface__["data"][0] if array.size else 0
+    return start, start + array.nbytes
+
+
+def test_a_block_of_a_uniform_model_is_one_buffer() -> None:
+    model = tiny_model("llama")
+    id = open_at(model, PROMPT)
+    ((payload,),) = (block.values() for block in model.capture_blocks(id, [(0, 32)]))
+    assert isinstance(payload, DevicePayload)
+    assert len(payload.specs) == 8
+    assert len(payload.packs) == 1
+    model.close([id])
+
+
+def test_unloading_returns_the_memory(folder: Path) -> None:
+    engine = MlxEngine()
+    before = engine.memory()["active"]
+    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: None)
+    weights = model.description.weight_bytes
+    id = open_at(model, PROMPT)
+    prefill(model, id, PROMPT, len(PROMPT))
+    assert engine.memory()["active"] >= before + weights
+    engine.unload(model)
+    assert engine.memory()["active"] < before + weights / 4
+    assert engine.memory()["cache"] == 0
+
+
+# ---- threads and the process ---------------------------------------------------------------------------------------
+
+
+def test_an_engine_lives_and_ends_on_its_own_thread(folder: Path) -> None:
+    descriptions: list[ModelDescription] = []
+
+    def run() -> None:
+        engine = MlxEngine()
+        model = engine.load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: None)
+        continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)
+        descriptions.append(model.description)
+        engine.unload(model)
+        engine.close()
+
+    for _ in range(2):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert len(descriptions) == 2
+    assert descriptions[0] == descriptions[1]
+
+
+LIMITS = """
+import resource, sys
+soft, hard = {limits}
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+import adapters.mlx.engine, mlx_lm
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize("limits", ["256, 3000", "1024, 20000"])
+def test_importing_mlx_lm_leaves_the_file_limit_alone(limits: str) -> None:
+    """Also where the hard limit is below what mlx-lm insists on."""
+    root = str(Path(__file__).parents[2])
+    code = LIMITS.format(limits=limits)
+    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    hard = limits.split(", ")[1]
+    assert found.stdout.split() == [hard, hard]
