@@ -325,6 +325,9 @@ class LmdbBlockStore:
         if isinstance(failure, lmdb.MapResizedError):
             return  # another process made the file larger; the next transaction sees it
         kind = faults.VOLUME_GONE if isinstance(failure, StoreOpenError) else classify(failure)
+        # LMDB calls a write that was cut short an I/O error, whatever the reason.
+        if kind == faults.IO_ERROR and self._directory.is_volume_full():
+            kind = faults.DISK_FULL
         self._faults.note(kind, f"{self._directory.path}: {failure}")
         if kind in {faults.DAMAGED, faults.VOLUME_GONE} or isinstance(failure, lmdb.PanicError):
             self._broken = kind

@@ -6,7 +6,7 @@ from pathlib import Path
 from struct import Struct
 
 from adapters.lmdb.faults import Damaged
-from adapters.lmdb.volume import boot_id, network_file_system
+from adapters.lmdb.volume import boot_id, free_bytes, network_file_system
 from application.ports.block_store import OpenFailure, StoreOpenError
 
 FORMAT = 1
@@ -19,6 +19,7 @@ _LAST = Struct("<QQ")
 _META_FLAG, _MAGIC, _DATA_VERSION = 0x08, 0xBEEFC0DE, 1
 _NO_ROOT = (1 << 64) - 1
 _MAX_DEPTH = 32
+_FULL_BYTES = 1 << 20
 # The last pages of a transaction may be free ones that were never written; more than this is a truncated file.
 _UNWRITTEN_BYTES = 1 << 20
 
@@ -112,6 +113,12 @@ class StoreDirectory:
     def size_bytes(self) -> int:
         """Of the database file; 0 when there is none."""
         return _size(self.data)
+
+    def is_volume_full(self) -> bool:
+        try:
+            return free_bytes(self.path) < _FULL_BYTES
+        except OSError:
+            return False
 
     def is_from_other_boot(self) -> bool:
         """Whether a store that does not sync was left open by an earlier run of this machine."""

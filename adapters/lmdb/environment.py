@@ -157,9 +157,16 @@ class Environment:
             info = env.info()
             return (info["last_pgno"] + 1) * self.geometry.page_bytes, info["map_size"]
 
-    def clear_stale_readers(self) -> None:
+    def has_lagging_reader(self) -> bool:
+        """Whether a living reader, here or in another process, holds a snapshot so old that freed pages wait for it.
+
+        Slots of dead ones are cleared first.
+        """
         with self._entered() as env:
             env.reader_check()
+            snapshots = [line.split()[-1] for line in env.readers().splitlines() if line.strip()]
+            oldest = min((int(text) for text in snapshots if text.isdecimal()), default=None)
+            return oldest is not None and oldest < env.info()["last_txnid"] - 1
 
     def sync(self) -> None:
         with self._entered() as env:

@@ -21,6 +21,7 @@ from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey
 _DELETE_RECORDS = 512
 _DELETE_BYTES = 64 << 20
 _TOUCHES = 4096
+_ROOM_ROUNDS = 3
 
 
 @dataclass(slots=True)
@@ -63,12 +64,16 @@ class Writer:
         if needed > self.quota.limit_pages:
             return PutOutcome.FULL
         with self._environment.exclusive():
-            try:
-                return self._put(batch, needed)
-            except lmdb.MapFullError:
-                self._environment.clear_stale_readers()
-                self._evict_to(self.quota.limit_pages - 2 * needed, batch)
-                return self._put(batch, needed)
+            for rounds in range(_ROOM_ROUNDS):
+                try:
+                    return self._put(batch, needed)
+                except lmdb.MapFullError:
+                    # Either a reader keeps free pages from being used, and evicting would only feed it; or they lie
+                    # too scattered for a piece.
+                    if self._environment.has_lagging_reader():
+                        raise
+                    self._evict_to(self._used_pages() - (2 << rounds) * needed, batch)
+            return self._put(batch, needed)
 
     def shrink(self) -> int:
         """Evict down to the limit; returns how many records went."""
@@ -97,6 +102,10 @@ class Writer:
         for key in keys:
             if (space := self._space(ledger, key.namespace)) is not None:
                 ledger.touch(record_key(space, key))
+
+    def _used_pages(self) -> int:
+        with self._environment.reading() as txn:
+            return self._environment.trees.used_pages(txn)
 
     def _put(self, batch: Batch, needed: int) -> PutOutcome | None:
         max_used = self.quota.limit_pages - needed
@@ -193,7 +202,6 @@ class Writer:
                 # A fragmented full map refuses large deletions and takes small ones.
                 if max_records == 1:
                     raise
-                self._environment.clear_stale_readers()
                 max_records = 1
                 continue
             removed += count

@@ -1,7 +1,8 @@
-"""Flip bits of a store's file, open it, use it, and compare every byte that comes back. Runs as a process of its own,
+"""Flip bits of a store's file or cut it short, open it, use it, and compare every byte that comes back.
 
-so that a crash is an exit status: `python -m tests.support.bit_flips DIR FIRST COUNT SEED`. Prints one JSON line with
-counts by what happened; exits non-zero, naming the flip, when a wrong byte was served or something raised.
+A process of its own, so that a crash is an exit status: `python -m tests.support.bit_flips STORE SCRATCH flip|cut
+FIRST COUNT SEED`. Prints one JSON line with counts by what happened; exits non-zero when a wrong byte was served or
+something raised, with what it did last on stderr.
 """
 
 import json
@@ -72,24 +73,37 @@ def use(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
     return "damaged" if "damaged" in faults else ",".join(sorted(faults)) or ("missing" if missing else "harmless")
 
 
-def main(origin: Path, scratch: Path, first: int, count: int, seed: int) -> None:
+def flip(data: bytearray, random: Random) -> str:
+    bits = [random.randrange(len(data) * 8) for _ in range(random.choice([1, 1, 2, 4, 8, 16, 32]))]
+    for bit in bits:
+        data[bit // 8] ^= 1 << (bit % 8)
+    return f"flips {bits}"
+
+
+def cut(data: bytearray, random: Random) -> str:
+    # Half of the cuts are close to the end, where a tail of free pages may be missing for good reasons.
+    last = random.choice([len(data), 16_384])
+    del data[len(data) - random.randrange(1, last + 1) :]
+    return f"cut to {len(data)}"
+
+
+def main(origin: Path, scratch: Path, mode: str, first: int, count: int, seed: int) -> None:
     records, extra = sample(), chain(INFO, 3, seed=77, size_bytes=20_000)
     intact = (origin / "data.mdb").read_bytes()
     outcomes: Counter[str] = Counter()
     for number in range(first, first + count):
         random = Random(f"{seed} {number}")
         data = bytearray(intact)
-        flips = [random.randrange(len(data) * 8) for _ in range(random.choice([1, 1, 2, 4, 8, 16]))]
-        for bit in flips:
-            data[bit // 8] ^= 1 << (bit % 8)
+        what = flip(data, random) if mode == "flip" else cut(data, random)
+        outcomes["bits"] += what.count(",") + 1 if mode == "flip" else 0
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         shutil.copy(origin / "format", scratch / "format")
         (scratch / "data.mdb").write_bytes(data)
-        sys.stderr.write(f"{number} {flips}\n")
+        sys.stderr.write(f"{number} {what}\n")
         outcomes[use(scratch, records, extra)] += 1
     sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *(int(argument) for argument in sys.argv[3:6]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], *(int(argument) for argument in sys.argv[4:7]))

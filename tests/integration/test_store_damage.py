@@ -1,0 +1,228 @@
+"""A damaged, cut, foreign or newer store: detected, set aside or left alone, and never a wrong byte or a crash."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb import verification
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.verification import verify_structure
+from adapters.zstd.codec import ZstdStateCodec
+from application.events import StoreFault
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from tests.support.bit_flips import make, sample
+from tests.support.processes import fast_folder, finish, start
+from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
+
+INFO = namespace_of("one")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cairn-damage-", dir=fast_folder(tmp_path)))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def open_store(path: Path, events: EventList | None = None, **options: object) -> LmdbBlockStore:
+    chosen = LmdbOptions(**{"quota_bytes": 4 << 20, **options})  # type: ignore[arg-type]
+    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), FakeClock())
+
+
+def filled(path: Path) -> list[bytes]:
+    store = open_store(path)
+    assert store.put(chain(INFO, 4, size_bytes=50_000)) is PutOutcome.STORED
+    store.close()
+    return [path.read_bytes() for path in (path / "data.mdb",)]
+
+
+def faults(events: EventList) -> list[str]:
+    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
+
+
+@pytest.mark.slow
+def test_ten_thousand_flipped_bits(scratch: Path) -> None:
+    make(scratch / "origin")
+    runs = [
+        start(
+            "-m", "tests.support.bit_flips", str(scratch / "origin"), str(scratch / f"copy{part}"), "flip",
+            str(part * 600), "600", "20",
+        )
+        for part in range(2)
+    ]  # fmt: skip
+    counts = [json.loads(finish(run, 250)) for run in runs]
+    assert sum(count["bits"] for count in counts) >= 10_000
+    # The trial means something only if all three happen: nothing, a bad payload, a bad structure.
+    for kind in ("harmless", "checksum", "damaged"):
+        assert sum(count.get(kind, 0) for count in counts) > 20
+
+
+def test_a_file_cut_anywhere(scratch: Path) -> None:
+    make(scratch / "origin")
+    run = start("-m", "tests.support.bit_flips", str(scratch / "origin"), str(scratch / "copy"), "cut", "0", "60", "3")
+    counts = json.loads(finish(run, 250))
+    assert counts.get("damaged", 0) > 20
+
+
+def test_a_file_cut_while_it_is_open(scratch: Path) -> None:
+    program = f"""
+from pathlib import Path
+from tests.integration.test_store_damage import *
+path, events = Path({str(scratch)!r}) / "store", EventList()
+store = open_store(path, events)
+blocks = chain(INFO, 4, size_bytes=50_000)
+assert store.put(blocks) is PutOutcome.STORED
+with (path / "data.mdb").open("r+b") as file:
+    file.truncate(20_000)
+assert store.get(keys_of(blocks)) == [None] * 4
+assert faults(events) == ["damaged"]
+assert store.put(blocks) is PutOutcome.STORED
+assert all(map(same, store.get(keys_of(blocks)), blocks))
+assert store.check_integrity(payloads=True).problems == ()
+store.close()
+"""
+    finish(start("-c", program), 60)
+
+
+@pytest.mark.parametrize(
+    "content", [b"x" * 100, bytes(8192), b"SQLite format 3\0" * 1000, b""], ids=["short", "zeros", "other", "empty"]
+)
+def test_an_unusable_database_is_set_aside_and_replaced(tmp_path: Path, content: bytes) -> None:
+    filled(tmp_path / "store")
+    (tmp_path / "store" / "data.mdb").write_bytes(content)
+    events = EventList()
+    store = open_store(tmp_path / "store", events)
+    assert faults(events) == (["damaged"] if content else [])
+    blocks = chain(INFO, 2)
+    assert store.put(blocks) is PutOutcome.STORED
+    assert store.usage().faults == ({"damaged": 1} if content else {})
+    store.close()
+    if content:
+        assert (tmp_path / "store" / "data.damaged").read_bytes() == content
+
+
+def test_what_was_set_aside_goes_when_the_quota_needs_its_room(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    (path / "data.mdb").write_bytes(b"y" * (3 << 20))
+    store = open_store(path)
+    assert (path / "data.damaged").exists()
+    for seed in range(30):
+        assert store.put(chain(INFO, 1, seed=seed, size_bytes=100_000)) is PutOutcome.STORED
+        aside = (path / "data.damaged").stat().st_size if (path / "data.damaged").exists() else 0
+        assert aside + (path / "data.mdb").stat().st_size <= 4 << 20
+    assert not (path / "data.damaged").exists()
+    store.close()
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    (path / "format").unlink()
+    before = (path / "data.mdb").read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(StoreOpenError) as refused:
+            open_store(path, read_only=read_only)
+        assert refused.value.failure is OpenFailure.FOREIGN
+        assert str(path) in str(refused.value)
+    assert (path / "data.mdb").read_bytes() == before
+
+
+def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    (path / "format").write_text("cairn block store\nformat 2\n")
+    before = (path / "data.mdb").read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(StoreOpenError) as refused:
+            open_store(path, read_only=read_only)
+        assert refused.value.failure is OpenFailure.NEWER
+    assert (path / "data.mdb").read_bytes() == before
+
+
+def test_a_reader_changes_nothing_about_a_damaged_database(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    (path / "data.mdb").write_bytes(b"z" * 10_000)
+    with pytest.raises(StoreOpenError) as refused:
+        open_store(path, read_only=True)
+    assert refused.value.failure is OpenFailure.DAMAGED
+    assert (path / "data.mdb").read_bytes() == b"z" * 10_000
+
+
+def test_a_bad_payload_is_quarantined_with_what_hangs_on_it(tmp_path: Path) -> None:
+    path, blocks = tmp_path / "store", chain(INFO, 6, size_bytes=50_000)
+    store = open_store(path)
+    assert store.put(blocks) is PutOutcome.STORED
+    needle = bytes(blocks[2].groups[min(blocks[2].groups)].buffers()[0])[::2][1000:1200]
+    store.close()
+    data = bytearray((path / "data.mdb").read_bytes())
+    # The low bytes of a bfloat16 hold sign and mantissa, which are stored as they are but for the sign.
+    at = next(
+        index
+        for index in range(len(data) - 200)
+        if all((data[index + step] ^ needle[step]) & 0x7F == 0 for step in range(0, 200, 20))
+    )
+    data[at + 50] ^= 4
+    (path / "data.mdb").write_bytes(data)
+    events = EventList()
+    store = open_store(path, events)
+    assert store.check_integrity().problems == ()
+    assert len(store.check_integrity(payloads=True).problems) == 1
+    found = store.get(keys_of(blocks))
+    assert [record is not None for record in found] == [True, True, False, True, True, True]
+    assert faults(events) == ["checksum"]
+    assert [presence.value for presence in store.lookup(keys_of(blocks))] == ["hit"] * 2 + ["miss"] * 4  # type: ignore[arg-type]
+    assert store.check_integrity(payloads=True).problems == ()
+    assert store.usage().faults == {"checksum": 1}
+    store.close()
+
+
+def test_a_large_file_is_verified_by_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "store")
+    monkeypatch.setattr(verification, "_SMALL_BYTES", 0)
+    verify_structure(tmp_path / "store" / "data.mdb")
+    data = bytearray((tmp_path / "store" / "data.mdb").read_bytes())
+    # The lower bound of free space in the last leaf page that is in use.
+    leaves = [at for at in range(8192, len(data), 4096) if data[at + 10 : at + 12] == b"\x02\x00"]
+    for at in leaves:
+        data[at + 12] ^= 0x40
+    (tmp_path / "store" / "data.mdb").write_bytes(data)
+    with pytest.raises(Exception, match="problems in the structure"):
+        verify_structure(tmp_path / "store" / "data.mdb")
+
+
+def test_a_store_that_does_not_sync_starts_empty_after_another_boot(tmp_path: Path) -> None:
+    path, blocks, events = tmp_path / "store", chain(INFO, 2), EventList()
+    store = open_store(path, durability="fast")
+    assert store.put(blocks) is PutOutcome.STORED
+    shutil.copytree(path, tmp_path / "copy")
+    store.close()
+    assert not (path / "boot").exists()
+    reopened = open_store(path, events)
+    assert all(map(same, reopened.get(keys_of(blocks)), blocks))
+    reopened.close()
+
+    same_boot = open_store(tmp_path / "copy", events)
+    assert all(map(same, same_boot.get(keys_of(blocks)), blocks))
+    same_boot.close()
+    assert faults(events) == []
+
+    (tmp_path / "copy" / "boot").write_text("another")
+    other_boot = open_store(tmp_path / "copy", events)
+    assert other_boot.get(keys_of(blocks)) == [None, None]
+    assert faults(events) == ["damaged"]
+    other_boot.close()
+
+
+def test_the_sample_of_the_trial_survives_when_nothing_is_flipped(tmp_path: Path) -> None:
+    make(tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    records = sample()
+    assert all(map(same, store.get(keys_of(records)), records))
+    store.close()
