@@ -1,0 +1,60 @@
+"""The service as it ships, wired by the container, on a real socket: what a user's client talks to."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from application.settings import Settings
+from interfaces.composition.service import Service, build_service
+from interfaces.http.server import HttpServer, new_event_loop
+
+PATIENCE_S = 120.0
+
+
+@dataclass
+class LiveService:
+    service: Service
+    base_url: str
+
+
+@contextmanager
+def live_service(settings: Settings, **overrides: object) -> Iterator[LiveService]:
+    """Serve until the block ends; the default model is loaded when it begins. `overrides`: as for build_service."""
+    server = HttpServer(settings.server)
+    service = build_service(settings, **overrides)
+    started = threading.Event()
+    problems: list[BaseException] = []
+
+    async def serve() -> None:
+        try:
+            await service.start()
+            await service.ready()
+            await server.serve(service.app, lambda _url: started.set())
+        except BaseException as error:
+            problems.append(error)
+            raise
+        finally:
+            server.close()
+            started.set()
+            assert await service.stop(PATIENCE_S), "the compute thread did not end"
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, name="http")
+    thread.start()
+    try:
+        assert started.wait(PATIENCE_S), "the server did not start"
+        if problems:
+            raise AssertionError("the server did not start") from problems[0]
+        yield LiveService(service, server.base_url)
+    finally:
+        server.stop()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+__all__ = ("LiveService", "live_service")
