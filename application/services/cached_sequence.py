@@ -118,11 +118,6 @@ class CachedSequence:
     def stops(self) -> tuple[int, ...]:
         return self._capture.stops if self._capture is not None else ()
 
-    @property
-    def owner(self) -> "CachedSequence | None":
-        """The sequence this one waits for."""
-        return self._owner[0] if self._owner else None
-
     def poll(self) -> bool:
         if self._owner is not None:
             owner, target = self._owner

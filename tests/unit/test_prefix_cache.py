@@ -5,18 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.fake import ATTENTION, HYBRID, LAYOUTS, UNSUPPORTED, WINDOWED, FakeModel, FakeOptions, FakeTokenizer
+from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.ports.tokenizer import EncodedPrompt
 from domain.explanation import Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
-from domain.ids import BlockHash, GroupIndex, ModelId, SequenceId
-from domain.model_card import ModelSource
-from domain.payload import GroupPayloads, HostPayload
-from domain.record import Provenance, Record, RecordKey, SnapshotKey
-from domain.state_layout import HitPolicy, StateLayout
-from tests.support.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, HeldExecutor, plain_answer
+from domain.ids import BlockHash, ModelId
+from domain.record import Provenance
+from domain.state_layout import StateLayout
+from tests.support.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, plain_answer
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
@@ -103,230 +101,11 @@ def test_a_restart_loses_nothing_that_was_stored(layout: StateLayout) -> None:
     driver.check_idle()
 
 
-@KINDS
-def test_a_record_evicted_between_lookup_and_fetch_is_recomputed(layout: StateLayout) -> None:
-    store = MemoryBlockStore()
-    CacheDriver(options(layout), store=store).run(PROMPT)
-    executor = HeldExecutor()
-    driver = CacheDriver(options(layout), store=store, executor=executor)
-    job = driver.begin(PROMPT)
-    assert not driver.step(job)
-    namespace = store.usage().namespaces[0].info.namespace
-    store.delete_namespace(namespace)
-    executor.run()
-    assert driver.num_wakes > 0
-    driver.finish(job)
-    assert job.computed == len(PROMPT) - 1
-    assert job.output == plain_answer(options(layout), PROMPT)
-    executor.run()
-    driver.check_idle()
-
-
-class LyingStore(MemoryBlockStore):
-    """Answers every read with the records of another prompt's positions, as a corrupt index would."""
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        return list(reversed(super().get(keys, groups)))
-
-
-@KINDS
-def test_records_that_are_not_what_their_key_says_are_not_used(layout: StateLayout) -> None:
-    store = LyingStore()
-    CacheDriver(options(layout), store=store).run(PROMPT)
-    driver = CacheDriver(options(layout), store=store)
-    job = driver.run(PROMPT)
-    assert job.output == plain_answer(options(layout), PROMPT)
-
-
-class ShrunkStore(MemoryBlockStore):
-    """Keeps every record and loses the contents of its state."""
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        empty = HostPayload((), ())
-        found = super().get(keys, groups)
-        return [record and replace(record, groups=dict.fromkeys(record.groups, empty)) for record in found]
-
-
-@KINDS
-def test_a_state_that_does_not_fit_is_let_go_and_computed_anew(layout: StateLayout) -> None:
-    store = ShrunkStore()
-    CacheDriver(options(layout), store=store).run(PROMPT)
-    driver = CacheDriver(options(layout), store=store)
-    job = driver.run(PROMPT)
-    assert job.output == plain_answer(options(layout), PROMPT)
-    assert (job.computed, job.explanation.reason) == (len(PROMPT) - 1, StopReason.UNREADABLE)
-    assert len(driver.events.of("FaultObserved")) == 1
-    again = driver.run(PROMPT)
-    assert (again.computed, again.output) == (0, job.output)
-    driver.check_idle()
-
-
-class HolesStore(MemoryBlockStore):
-    """Finds every record and reads none of `lost`; of the others it forgets the state of `forgotten` groups."""
-
-    lost: type = SnapshotKey
-    forgotten: frozenset[GroupIndex] = frozenset()
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        return [
-            replace(record, groups={at: state for at, state in record.groups.items() if at not in self.forgotten})
-            if record is not None and not isinstance(record.key, self.lost)
-            else None
-            for record in super().get(keys, groups)
-        ]
-
-
-def test_a_snapshot_that_cannot_be_read_costs_the_way_back_to_the_block_before() -> None:
-    store = HolesStore()
-    CacheDriver(options(ATTENTION), store=store).run(PROMPT)
-    job = CacheDriver(options(ATTENTION), store=store).run(PROMPT)
-    assert job.computed == (len(PROMPT) - 1) % BLOCK
-    assert job.output == plain_answer(options(ATTENTION), PROMPT)
-
-
-@KINDS
-def test_a_record_that_lacks_a_group_is_a_miss(layout: StateLayout) -> None:
-    store = HolesStore()
-    store.lost, store.forgotten = int, frozenset({layout.groups[0].index})
-    CacheDriver(options(layout), store=store).run(PROMPT)
-    driver = CacheDriver(options(layout), store=store)
-    job = driver.run(PROMPT)
-    assert job.output == plain_answer(options(layout), PROMPT)
-    assert job.computed == len(PROMPT) - 1
-    assert not driver.events.of("FaultObserved")
-
-
-class ForgetfulModel(FakeModel):
-    """Has lost the windows of every block before position 64 when asked for them."""
-
-    def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
-        trailing = {group.index for group in WINDOWED.groups if group.policy is HitPolicy.TRAILING}
-        return [
-            {at: state for at, state in groups.items() if start >= 64 or at not in trailing}
-            for (start, _), groups in zip(spans, super().capture_blocks(id, spans), strict=True)
-        ]
-
-
-def test_nothing_is_kept_behind_a_block_that_could_not_be_captured_whole() -> None:
-    driver = CacheDriver(options(WINDOWED), store=MemoryBlockStore())
-    driver.model = ForgetfulModel(ModelSource(ModelId("toy"), "p"), options(WINDOWED))
-    driver.run(PROMPT)
-    assert driver.writer is not None
-    assert driver.writer.outcomes == []
-    assert driver.hot.usage().num_blocks == 0
-    driver.check_idle()
-
-
-def test_an_unsupported_layout_is_served_without_reuse_and_says_so() -> None:
-    driver = CacheDriver(options(UNSUPPORTED))
-    assert "FakeOddCache" in driver.note
-    for _ in range(2):
-        job = driver.run(PROMPT)
-        assert job.computed == len(PROMPT) - 1
-        assert job.explanation.reason is StopReason.UNSUPPORTED_LAYOUT
-        assert "FakeOddCache" in job.explanation.note
-    assert explain(driver, PROMPT).reason is StopReason.UNSUPPORTED_LAYOUT
-
-
-def test_disabled_reuse_says_so() -> None:
-    driver = CacheDriver(options(ATTENTION), is_enabled=False)
-    driver.run(PROMPT)
-    job = driver.run(PROMPT)
-    assert (job.computed, job.explanation.reason) == (len(PROMPT) - 1, StopReason.DISABLED)
-
-
-@KINDS
-def test_tenants_share_nothing_and_cannot_tell(layout: StateLayout) -> None:
-    driver = CacheDriver(options(layout), store=MemoryBlockStore())
-    driver.run(PROMPT, salt="alice")
-    fresh = explain(driver, [1, 2, 3, *PROMPT], salt="bob")
-    other = explain(driver, PROMPT, salt="bob")
-    assert (other.reason, other.note, other.divergence) == (fresh.reason, fresh.note, fresh.divergence)
-    assert driver.run(PROMPT, salt="bob").computed == len(PROMPT) - 1
-    assert driver.run(PROMPT, salt="alice").computed == 0
-
-
 def test_two_requests_of_different_tenants_do_not_follow_each_other() -> None:
     driver = CacheDriver(options(ATTENTION))
     jobs = [driver.begin(PROMPT, salt="alice"), driver.begin(PROMPT, salt="bob")]
     driver.finish(*jobs)
     assert [job.computed for job in jobs] == [len(PROMPT) - 1] * 2
-
-
-def test_what_the_writer_refused_is_offered_again_with_the_next_use() -> None:
-    store = MemoryBlockStore()
-    driver = CacheDriver(options(ATTENTION), store=store)
-    assert driver.writer is not None
-    driver.writer.is_refusing = True
-    driver.run(PROMPT)
-    assert store.usage().stored_bytes == 0
-    driver.writer.is_refusing = False
-    longer = driver.run([*PROMPT, *range(60)])
-    assert longer.computed <= 60 + BLOCK
-    restarted = CacheDriver(options(ATTENTION), store=store)
-    assert restarted.run([*PROMPT, *range(60)]).computed == 0
-
-
-@KINDS
-def test_explain_names_the_first_differing_token_and_its_surroundings(layout: StateLayout) -> None:
-    tokenizer = FakeTokenizer()
-    driver = CacheDriver(replace(options(layout), alphabet=range(32, 127)), store=MemoryBlockStore())
-    stored = tokenizer.encode("You are a helpful assistant. Today is Monday, the 3rd of May. What is new?").token_ids
-    driver.run(stored)
-    asked = tokenizer.encode("You are a helpful assistant. Today is Friday, the 7th of May. What is new?").token_ids
-    for hot in (True, False):
-        if not hot:
-            driver.hot.resize(0)
-        told = explain(driver, asked).with_text(tokenizer.decode)
-        assert told.divergence is not None
-        assert told.divergence.position == len("You are a helpful assistant. Today is ")
-        assert told.divergence.before == "t. Today is "
-        assert told.divergence.prompt == "Friday, the "
-        assert told.divergence.stored.startswith("Monday, t"[: len(told.divergence.stored)])
-        assert told.divergence.stored
-        assert f"diverged={told.divergence.position}" in told.header()
-
-
-def test_explain_predicts_what_a_request_then_finds() -> None:
-    for layout in (ATTENTION, HYBRID, WINDOWED):
-        driver = CacheDriver(options(layout), store=MemoryBlockStore())
-        driver.run(PROMPT)
-        for prompt in (PROMPT, [*PROMPT, 1, 2, 3], [*PROMPT[:70], 1, 2, 3], [9, 9, 9]):
-            told = explain(driver, prompt)
-            job = driver.run(prompt)
-            assert (told.stopped_at, told.num_hot, told.reason) == (
-                job.explanation.stopped_at,
-                job.explanation.num_hot,
-                job.explanation.reason,
-            )
-
-
-def test_reasons() -> None:
-    driver = CacheDriver(options(HYBRID), store=MemoryBlockStore(), hot_bytes=1 << 30)
-    assert explain(driver, PROMPT).reason is StopReason.NEVER_SEEN
-    driver.run(PROMPT)
-    assert explain(driver, PROMPT).reason is StopReason.LAST_TOKEN
-    edited = [*PROMPT[:90], *range(40)]
-    assert explain(driver, edited).reason is StopReason.NO_SNAPSHOT
-    assert explain(driver, edited).num_known == 90 // BLOCK * BLOCK
-    assert driver.store is not None
-    driver.store.delete_namespace(driver.store.usage().namespaces[0].info.namespace)
-    driver.hot.resize(0)
-    assert explain(driver, PROMPT).reason is StopReason.EVICTED
-
-
-def test_explain_finds_the_prompt_under_another_fingerprint() -> None:
-    store = MemoryBlockStore()
-    CacheDriver(options(ATTENTION, weights=1), store=store).run(PROMPT)
-    told = explain(CacheDriver(options(ATTENTION, weights=2), store=store), PROMPT)
-    assert told.reason is StopReason.OTHER_FINGERPRINT
-    assert told.note == "stored by toy with another weights"
 
 
 def test_exact_mode_resumes_on_the_grid_only_and_bit_identically() -> None:
