@@ -15,7 +15,7 @@ from typing import Any
 from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
 from application.settings import ModelSettings, ServerSettings, Settings
 from bench.http_client import Timeline, measure
-from bench.servers import EventLog, cairn_in_process, peer
+from bench.servers import EventLog, ServerProcess, cairn_in_process
 
 NO_END = {"0": -100, "2": -100}
 """Keeps the embedded models from ending early, on servers that know no `ignore_eos`."""
@@ -111,8 +111,8 @@ def main() -> None:
     preload = {"LD_PRELOAD": blas.path} if getattr(blas, "path", None) else {}
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["mlx_lm", "server", "--model", model, "--log-level", "ERROR"]
-        with peer(arguments, "/health", Path(folder) / "peer.log", preload) as url:
-            theirs = throughput(url, model, options.tokens)
+        with ServerProcess(arguments, "/health", Path(folder) / "peer.log", environment=preload) as server:
+            theirs = throughput(server.url, model, options.tokens)
     print(f"{'streams':>8} {'cairn tok/s':>12} {'bare loop':>12} {'ratio':>7} {'mlx_lm.server':>14} {'ratio':>7}")
     for streams, rate in ours.items():
         against_bare, against_peer = rate / bare[streams], rate / theirs[streams]

@@ -1,4 +1,4 @@
-"""Servers to measure: Cairn in this process with its events recorded, and peers as processes of their own."""
+"""Servers to measure: Cairn in this process with its events recorded, and any server as a process of its own."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,41 +69,74 @@ def cairn_in_process(settings: Settings, log: EventLog) -> Iterator[str]:
         thread.join(60)
 
 
-@contextmanager
-def peer(arguments: list[str], health_path: str, log_path: Path, environment: dict[str, str]) -> Iterator[str]:
-    """Run `python -m ARGUMENTS --port FREE` until the block ends; yields its base URL once it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *arguments, "--host", "127.0.0.1", "--port", str(port)],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **environment},
-        )
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_for(url + health_path, process)
-            yield url
-        finally:
-            process.terminate()
+class ServerProcess:
+    """`python -m ARGUMENTS --host 127.0.0.1 --port FREE`, started, stopped, killed and started again."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        health_path: str,
+        log_path: Path,
+        *,
+        python: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._arguments = list(arguments)
+        self._health_path = health_path
+        self._log_path = log_path
+        self._python = python
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Returns once the server answers; raises RuntimeError with the end of its log if it does not."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._python, "-m", *self._arguments, "--host", "127.0.0.1", "--port", str(port)],
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+            )
+        self.url = f"http://127.0.0.1:{port}"
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        """Ask it to end; insist after a while."""
+        if self._process is not None:
+            self._process.terminate()
             try:
-                process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                self.kill()
+            self._process = None
 
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
-def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"the peer ended with status {process.returncode}")
-        try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError(f"{url} did not answer")
+    def __enter__(self) -> "ServerProcess":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                with urllib.request.urlopen(self.url + self._health_path, timeout=2) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                time.sleep(0.2)
+        self.kill()
+        raise RuntimeError(f"{self._arguments} did not start:\n{self._log_path.read_text()[-2000:]}")

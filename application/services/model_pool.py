@@ -80,8 +80,9 @@ class ModelPool:
         source = self._repository.find(id)
         if source is not None:
             return source
-        if not self._settings.download:
-            raise ModelNotFound(f"no model named {id!r} is here, and downloads are off", param="model")
+        if id != self._settings.default:  # a client must not be able to fill the disk with a name
+            here = ", ".join(source.id for source in self._repository.list())
+            raise ModelNotFound(f"no model {id!r} here; there are: {here}", param="model")
         return self._repository.fetch(id, self._note_download)
 
     def _note_download(self, progress: DownloadProgress) -> None:

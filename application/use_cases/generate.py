@@ -84,7 +84,8 @@ class Generate:
             stream = self._hub.open(request.id)
             try:
                 seed = request.sampling.seed if request.sampling.seed is not None else self._ids.seed()
-                detokenizer = served.tokenizer.detokenizer(prompt.token_ids)
+                follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
+                detokenizer = served.tokenizer.detokenizer(follows)
                 self._engine.submit(Submission(request, prompt, max_new_tokens, seed, detokenizer, served.source.id))
             except BaseException:
                 self._hub.discard(request.id)

@@ -56,10 +56,11 @@ def model_repository(settings: Settings) -> ModelRepository:
 
         return FakeModels()
     from adapters.huggingface.repository import HuggingFaceRepository
+    from adapters.mlx.model_types import knows_model_type
 
     model = settings.model
     paths = [model.default] if "/" in model.default and Path(model.default).expanduser().is_dir() else []
-    return HuggingFaceRepository(model.dirs, paths=paths, allow_download=model.download)
+    return HuggingFaceRepository(model.dirs, paths=paths, allow_download=model.download, can_load=knows_model_type)
 
 
 def cache_dir() -> Path:
