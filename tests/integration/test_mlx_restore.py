@@ -145,9 +145,9 @@ def test_pieces_that_do_not_fit_leave_an_empty_sequence(model: MlxModel) -> None
     model.close([id, cold])
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3_text", "lfm2"])
 def test_half_precision_state_is_restored_bit_for_bit(name: str) -> None:
-    model = tiny_model(name, mx.bfloat16) if name != "qwen3_next" else tiny_model("olmo_hybrid", mx.bfloat16)
+    model = tiny_model(name, mx.bfloat16)
     cold = open_at(model, PROMPT)
     expected = whole_state(model, cold)
     captured = capture(model, PROMPT, AT_GRID)

@@ -8,6 +8,7 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,13 @@ _HELPER_MODULES = frozenset(
     | {"switch_layers"}
 )
 
+HAS_BROKEN_CHUNKS = version("mlx-lm").startswith("0.31.")
+"""mlx-lm 0.31 trims a chunked cache as if its buffer had no free slots: llama4 raises or computes nonsense."""
+
 
 def names() -> list[str]:
-    """Every tiny model that the installed mlx-lm has a module for, variants included."""
-    installed = set(modules())
+    """Every tiny model that the installed mlx-lm can run, variants included."""
+    installed = set(modules()) - ({"llama4"} if HAS_BROKEN_CHUNKS else set())
     families = [name for name in (*FAMILIES, *WRAPPED, *WHOLE) if name in installed]
     variants = [name for name, (family, _) in VARIANTS.items() if family in installed]
     return sorted([*families, *variants], key=str.lower)
@@ -107,4 +111,4 @@ def write_folder(name: str, folder: Path, dtype: mx.Dtype = mx.float32, seed: in
     return folder
 
 
-__all__ = ("build", "config_of", "family_of", "modules", "names", "tiny_model", "write_folder")
+__all__ = ("HAS_BROKEN_CHUNKS", "build", "config_of", "family_of", "modules", "names", "tiny_model", "write_folder")
