@@ -1,4 +1,4 @@
-"""Which model types the installed mlx-lm has code for, found without importing it where possible: that takes a second."""
+"""Which model types the installed mlx-lm has code for. Importing mlx-lm takes long: that is left to renamed types."""
 
 from functools import cache
 from importlib.util import find_spec
