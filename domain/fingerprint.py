@@ -76,6 +76,16 @@ class Fingerprint:
         return Namespace(sha256(b"cairn chain\0" + self.canonical_json().encode()).digest())
 
 
+def tenant_salt(configured: str, requested: str) -> str:
+    """The server's salt and a request's as one: other pairs give other salts, none longer than a digest.
+
+    Empty when both are: that is everybody who names no salt, and they share.
+    """
+    if not configured and not requested:
+        return ""
+    return sha256(b"cairn tenant\0" + json.dumps([configured, requested]).encode()).hexdigest()
+
+
 def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
     """Whether a stored namespace belongs to the tenant asking; nobody may learn what other tenants have stored."""
     try:
@@ -85,4 +95,4 @@ def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
         return False
 
 
-__all__ = ("CHAIN_VERSION", "Fingerprint", "shares_tenant")
+__all__ = ("CHAIN_VERSION", "Fingerprint", "shares_tenant", "tenant_salt")

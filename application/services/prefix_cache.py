@@ -5,7 +5,7 @@ captured takes part too: its sequences reuse nothing and say why. `attach`, `det
 thread; the rest may be called from any thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from application.ports.clock import Clock
@@ -17,7 +17,8 @@ from application.services.prefix_explainer import PrefixExplainer
 from application.services.prefix_tiers import PrefixTiers
 from domain.errors import ModelNotFound
 from domain.explanation import Explanation, StopReason
-from domain.fingerprint import Fingerprint
+from domain.fingerprint import Fingerprint, tenant_salt
+from domain.hashing import BlockChain
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription
 from domain.prefix import ReuseRules
@@ -29,12 +30,14 @@ MAX_NAMESPACES = 1_024
 
 @dataclass(frozen=True, slots=True)
 class CacheRules:
-    """Settings. `block_size` and `grid` in tokens, `grid` a multiple of `block_size`."""
+    """Settings. `block_size` and `grid` in tokens, `grid` a multiple of `block_size`. `salt`: the server's own; it
+    enters every namespace together with the request's."""
 
     block_size: int
     grid: int
     is_exact: bool = False
     is_enabled: bool = True
+    salt: str = ""
 
 
 class PrefixCache:
@@ -88,6 +91,7 @@ class PrefixCache:
         described = self._models.get(model)
         if described is None or self.note(described):
             return self._uncached(described, prompt)
+        salt = tenant_salt(self._rules.salt, salt)
         sequence = CachedSequence(
             self._context, id, request_id, prompt, self._info(described, salt), self._reuse_rules(described)
         )
@@ -97,13 +101,24 @@ class PrefixCache:
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "") -> Explanation:
         """What a request with this prompt would find, without computing anything. Reads the store: not on the event
         loop. Raises ModelNotFound for a model that is not loaded."""
-        described = self._models.get(model)
-        if described is None:
-            raise ModelNotFound(f"model {model} is not loaded", param="model")
+        described = self._described(model)
         if self.note(described):
             return self._uncached(described, prompt).explanation
+        salt = tenant_salt(self._rules.salt, salt)
         fingerprint = self._fingerprint(described, salt)
         return self._explainer.explain(prompt, self._info(described, salt), self._reuse_rules(described), fingerprint)
+
+    def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str = "") -> int | None:
+        """The position at which the prompt could be resumed with what the store holds by now: what a restart would
+        leave of it. None when nothing is persisted. Reads the store's index. Raises ModelNotFound."""
+        described = self._described(model)
+        tiers = self._tiers.stored_only()
+        if tiers.store is None or self.note(described):
+            return None
+        info = self._info(described, tenant_salt(self._rules.salt, salt))
+        chain = BlockChain(info.namespace, self._rules.block_size)
+        chain.feed(prompt_ids)
+        return tiers.look_up(prompt_ids, chain, self._reuse_rules(described)).match.position
 
     def hot_usage(self) -> HotUsage:
         return self._tiers.hot.usage()
@@ -111,6 +126,12 @@ class PrefixCache:
     def num_open(self) -> int:
         """Sequences in flight; for leak checks."""
         return len(self._open)
+
+    def _described(self, model: ModelId) -> ModelDescription:
+        described = self._models.get(model)
+        if described is None:
+            raise ModelNotFound(f"model {model} is not loaded", param="model")
+        return described
 
     def _uncached(self, model: ModelDescription | None, prompt: EncodedPrompt) -> UncachedSequence:
         unsupported = model is not None and self._rules.is_enabled

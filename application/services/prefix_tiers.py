@@ -48,6 +48,10 @@ class PrefixTiers:
         self._writer = writer
         self._workers = workers
 
+    def stored_only(self) -> "PrefixTiers":
+        """The same without what only RAM holds: what there would be after a restart."""
+        return PrefixTiers(HotTier(0), self.store, None, self._workers)
+
     def look_up(
         self,
         prompt_ids: Sequence[int],

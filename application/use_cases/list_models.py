@@ -5,29 +5,39 @@ from dataclasses import dataclass
 
 from application.ports.model_repository import ModelRepository
 from application.services.model_pool import ModelPool
+from application.services.prefix_cache import PrefixCache
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """`description` is None until the model is loaded."""
+    """`description` is None until the model is loaded. `reuse_note`: why its prompts are never reused, empty when they
+    are or when it is not loaded."""
 
     source: ModelSource
     description: ModelDescription | None
+    reuse_note: str = ""
 
 
 class ListModels:
-    def __init__(self, repository: ModelRepository, pool: ModelPool) -> None:
+    def __init__(self, repository: ModelRepository, pool: ModelPool, prefix_cache: PrefixCache) -> None:
         self._repository = repository
         self._pool = pool
+        self._prefix_cache = prefix_cache
 
     async def all(self) -> list[ModelEntry]:
         """Ordered by id."""
         loaded = {served.source.id: served for served in self._pool.loaded()}
         sources = {source.id: source for source in await asyncio.to_thread(self._repository.list)}
         sources.update({id: served.source for id, served in loaded.items()})
-        return [ModelEntry(sources[id], loaded[id].description if id in loaded else None) for id in sorted(sources)]
+        return [
+            self._loaded(loaded[id].source, loaded[id].description) if id in loaded else ModelEntry(sources[id], None)
+            for id in sorted(sources)
+        ]
+
+    def _loaded(self, source: ModelSource, description: ModelDescription) -> ModelEntry:
+        return ModelEntry(source, description, self._prefix_cache.note(description))
 
     async def one(self, id: ModelId) -> ModelEntry | None:
         return next((entry for entry in await self.all() if entry.source.id == id), None)

@@ -37,8 +37,13 @@ class CacheTiers:
             store = WriteBehindStore(store, self.writer)
         tiers = PrefixTiers(HotTier(hot_bytes), store, self.writer, self._workers)
         is_enabled = bool(hot_bytes) or store is not None
-        rules = CacheRules(settings.engine.block_size, limits.grid, settings.cache.exact, is_enabled)
+        cache = settings.cache
+        rules = CacheRules(settings.engine.block_size, limits.grid, cache.exact, is_enabled, cache.salt)
         self.prefix_cache = PrefixCache(tiers, clock, events, rules)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was captured so far is stored or dropped; False when that takes longer."""
+        return self.writer.flush(timeout_s) if self.writer is not None else True
 
     def close(self, timeout_s: float) -> WriteBehindCounts | None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped."""

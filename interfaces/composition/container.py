@@ -10,8 +10,11 @@ from application.services.model_pool import ModelPool
 from application.services.stream_hub import StreamHub
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.read_cache_stats import ReadCacheStats
+from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
@@ -64,9 +67,22 @@ class Container(containers.DeclarativeContainer):
         settings=settings.provided.model,
     )
     generate = providers.Singleton(Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock)
-    list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
+    list_models = providers.Singleton(
+        ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache
+    )
     check_health = providers.Singleton(
         CheckHealth, engine=engine, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+    )
+    explain_prompt = providers.Singleton(ExplainPrompt, pool=pool, prefix_cache=cache.provided.prefix_cache)
+    warm_prompt = providers.Singleton(
+        WarmPrompt,
+        pool=pool,
+        generate=generate,
+        prefix_cache=cache.provided.prefix_cache,
+        flush=cache.provided.flush,
+    )
+    cache_stats = providers.Singleton(
+        ReadCacheStats, prefix_cache=cache.provided.prefix_cache, store=store, writer=cache.provided.writer
     )
 
 

@@ -1,6 +1,10 @@
-"""A streamed response that releases what it holds however it ends: to its end, cut off, or never begun."""
+"""A streamed response that releases what it holds however it ends: to its end, cut off, or never begun.
 
-from collections.abc import AsyncIterator, Callable
+Nothing is sent before its requests have been admitted (or wait for too long), so that the headers can say what is
+reused and what fails until then has a status.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from litestar.connection import Request
@@ -9,6 +13,10 @@ from litestar.response.streaming import ASGIStreamingResponse
 from litestar.types import Receive, Scope, Send
 
 from interfaces.http import sse
+from interfaces.http.admission import until_admitted
+from interfaces.http.cache_header import cache_headers
+from interfaces.http.fan_in import FanIn
+from interfaces.http.stream_events import Framing, stream_events
 
 
 class _ReleasingResponse(ASGIStreamingResponse):
@@ -28,8 +36,8 @@ class _ReleasingResponse(ASGIStreamingResponse):
 class EventStream(Response[Any]):
     """Server-sent events. Litestar stops reading `events` as soon as the client leaves; `release` is idempotent."""
 
-    def __init__(self, events: AsyncIterator[bytes], release: Callable[[], None]) -> None:
-        super().__init__(b"", media_type="text/event-stream", headers=sse.HEADERS, status_code=200)
+    def __init__(self, events: AsyncIterator[bytes], release: Callable[[], None], headers: Mapping[str, str]) -> None:
+        super().__init__(b"", media_type="text/event-stream", headers={**sse.HEADERS, **headers}, status_code=200)
         self._events = events
         self._release = release
 
@@ -45,4 +53,17 @@ class EventStream(Response[Any]):
         )
 
 
-__all__ = ("EventStream",)
+async def open_stream(choices: FanIn, make_framing: Callable[[FanIn], Framing], keepalive_s: float) -> EventStream:
+    """The response that streams `choices`, once there is something to say or `keepalive_s` passed. Owns them from now
+    on: they are closed when the stream ends, or when this raises."""
+    try:
+        framing = make_framing(choices)
+        await until_admitted(choices, keepalive_s)
+        headers = cache_headers(choices.explanations)
+    except BaseException:
+        choices.close()
+        raise
+    return EventStream(stream_events(choices, framing, keepalive_s), choices.close, headers)
+
+
+__all__ = ("EventStream", "open_stream")

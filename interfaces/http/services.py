@@ -7,8 +7,11 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.read_cache_stats import ReadCacheStats
+from application.use_cases.warm_prompt import WarmPrompt
 
 
 def no_trace_context() -> Mapping[str, str]:
@@ -25,6 +28,9 @@ class Services:
     generate: Generate
     list_models: ListModels
     check_health: CheckHealth
+    explain_prompt: ExplainPrompt
+    warm_prompt: WarmPrompt
+    cache_stats: ReadCacheStats
     ids: IdSource
     clock: Clock
     events: EventSink

@@ -15,19 +15,24 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
+from application.ports.block_store import BlockStore
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.stream_hub import StreamHub
-from application.settings import ModelSettings, ServerSettings
+from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.read_cache_stats import ReadCacheStats
+from application.use_cases.warm_prompt import WarmPrompt
+from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from domain.scheduling import StepLimits
+from interfaces.composition.cache import CacheTiers
 from interfaces.http.app import create_app
 from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
-from tests.support.caches import prefix_cache
 from tests.support.recording import RecordingEvents
 
 DEFAULT_MODEL = "fake-attention"
@@ -84,21 +89,41 @@ def fake_service(
     limits: StepLimits | None = None,
     max_queue: int = 64,
     reuses: bool = False,
+    hot_bytes: int = 1 << 28,
+    store: BlockStore | None = None,
+    cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
 ) -> Iterator[FakeService]:
-    """Start everything, and at the end stop it and check that nothing was left behind."""
+    """Start everything, and at the end stop it and check that nothing was left behind.
+
+    `reuses`: with a prefix cache of `hot_bytes` over `store`, which is closed at the end.
+    """
     settings = settings or ServerSettings(port=0)
     clock, ids, events, hub = FakeClock(), FakeIds(), RecordingEvents(), StreamHub()
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
-    cache = prefix_cache(events, clock, is_enabled=reuses, block_size=256, grid=limits.grid)
+    tiers = CacheTiers(
+        Settings(
+            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0)),
+            cache=cache_settings or CacheSettings(),
+        ),
+        limits,
+        store if reuses else None,
+        events,
+        clock,
+    )
+    cache = tiers.prefix_cache
     loop = EngineLoop(lambda: engine, hub, events, clock, cache, limits, max_queue)
     repository = models or FakeModels()
     pool = ModelPool(repository, FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL))
+    generate = Generate(pool, loop, hub, ids, events, clock)
     services = Services(
-        Generate(pool, loop, hub, ids, events, clock),
-        ListModels(repository, pool),
+        generate,
+        ListModels(repository, pool, cache),
         CheckHealth(loop, pool, clock, stall_s=60),
+        ExplainPrompt(pool, cache),
+        WarmPrompt(pool, generate, cache, tiers.flush),
+        ReadCacheStats(cache, tiers.store, tiers.writer),
         ids,
         clock,
         events,
@@ -125,6 +150,7 @@ def fake_service(
         server.stop()
         thread.join(PATIENCE_S)
         assert loop.stop(PATIENCE_S), "the compute thread did not end"
+        tiers.close(PATIENCE_S)
         assert not thread.is_alive(), "the server did not stop"
 
 

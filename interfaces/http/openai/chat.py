@@ -9,9 +9,10 @@ from litestar.response import Response
 
 from domain.ids import ModelId
 from domain.request import GenerationRequest
+from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
 from interfaces.http.disconnect import unless_client_leaves
-from interfaces.http.event_stream import EventStream
+from interfaces.http.event_stream import open_stream
 from interfaces.http.fan_in import FanIn
 from interfaces.http.json_body import json_body
 from interfaces.http.openai.answer import AnswerContext, prompts_of
@@ -23,7 +24,6 @@ from interfaces.http.openai.renamed import renamed
 from interfaces.http.openai.sampling_fields import sampling_params, stop_rules
 from interfaces.http.services import Services
 from interfaces.http.start import choice_id, start_all
-from interfaces.http.stream_events import stream_events
 
 
 def chat_route(services: Services, default_model: str, keepalive_s: float) -> HTTPRouteHandler:
@@ -44,20 +44,27 @@ def chat_route(services: Services, default_model: str, keepalive_s: float) -> HT
         names = {"max_tokens": "max_completion_tokens"} if data.max_completion_tokens is not None else {}
         with renamed(names):
             wanted = _generation_requests(services, data, default_model)
-            if data.stream:
-                choices = await start_all(services, wanted)
-                context = _context(services, data, choices)
-                events = stream_events(choices, ChatFraming(context), keepalive_s)
-                return EventStream(events, choices.close)
-            return Response(await unless_client_leaves(request, _answer(services, data, wanted)))
+            answer = _stream(services, data, wanted, keepalive_s) if data.stream else _answer(services, data, wanted)
+            return await unless_client_leaves(request, answer)
 
     return create_chat_completion
 
 
-async def _answer(services: Services, body: ChatCompletionRequest, wanted: list[GenerationRequest]) -> ChatCompletion:
+async def _stream(
+    services: Services, body: ChatCompletionRequest, wanted: list[GenerationRequest], keepalive_s: float
+) -> Response[Any]:
+    choices = await start_all(services, wanted)
+    return await open_stream(choices, lambda choices: ChatFraming(_context(services, body, choices)), keepalive_s)
+
+
+async def _answer(
+    services: Services, body: ChatCompletionRequest, wanted: list[GenerationRequest]
+) -> Response[ChatCompletion]:
     choices = await start_all(services, wanted)
     try:
-        return chat_completion(_context(services, body, choices), await collect(choices))
+        collected = await collect(choices)
+        answer = chat_completion(_context(services, body, choices), collected)
+        return Response(answer, headers=cache_headers(choices.explanations))
     finally:
         choices.close()
 

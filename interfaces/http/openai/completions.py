@@ -11,9 +11,10 @@ from litestar.response import Response
 from application.ports.tokenizer import Tokenizer
 from domain.ids import ModelId
 from domain.request import GenerationRequest, TextPrompt
+from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
 from interfaces.http.disconnect import unless_client_leaves
-from interfaces.http.event_stream import EventStream
+from interfaces.http.event_stream import open_stream
 from interfaces.http.fan_in import FanIn
 from interfaces.http.json_body import json_body
 from interfaces.http.openai.answer import AnswerContext, prompts_of
@@ -31,7 +32,6 @@ from interfaces.http.openai.renamed import renamed
 from interfaces.http.openai.sampling_fields import sampling_params, stop_rules
 from interfaces.http.services import Services
 from interfaces.http.start import choice_id, start_all
-from interfaces.http.stream_events import stream_events
 
 
 def completions_route(services: Services, default_model: str, keepalive_s: float) -> HTTPRouteHandler:
@@ -51,21 +51,35 @@ def completions_route(services: Services, default_model: str, keepalive_s: float
             prompts = plain_prompts(data)
             wanted = _generation_requests(services, data, prompts, default_model)
             if data.stream:
-                choices = await start_all(services, wanted)
-                context = _context(services, data, prompts, choices)
-                events = stream_events(choices, CompletionFraming(context), keepalive_s)
-                return EventStream(events, choices.close)
-            return Response(await unless_client_leaves(request, _answer(services, data, prompts, wanted)))
+                answer = _stream(services, data, prompts, wanted, keepalive_s)
+            else:
+                answer = _answer(services, data, prompts, wanted)
+            return await unless_client_leaves(request, answer)
 
     return create_completion
 
 
+async def _stream(
+    services: Services,
+    body: CompletionRequest,
+    prompts: list[PlainPrompt],
+    wanted: list[GenerationRequest],
+    keepalive_s: float,
+) -> Response[Any]:
+    choices = await start_all(services, wanted)
+    return await open_stream(
+        choices, lambda choices: CompletionFraming(_context(services, body, prompts, choices)), keepalive_s
+    )
+
+
 async def _answer(
     services: Services, body: CompletionRequest, prompts: list[PlainPrompt], wanted: list[GenerationRequest]
-) -> Completion:
+) -> Response[Completion]:
     choices = await start_all(services, wanted)
     try:
-        return completion(_context(services, body, prompts, choices), await collect(choices))
+        collected = await collect(choices)
+        answer = completion(_context(services, body, prompts, choices), collected)
+        return Response(answer, headers=cache_headers(choices.explanations))
     finally:
         choices.close()
 

@@ -14,7 +14,8 @@ from interfaces.http.start import naming_what_is_served
 
 
 class LoadedBody(Struct):
-    """Known once a model is loaded. `prefix_reuse`: whether a prompt's beginning can be taken from the cache."""
+    """Known once a model is loaded. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if not,
+    `prefix_reuse_note` says why."""
 
     model_type: str
     dtype: str
@@ -24,6 +25,7 @@ class LoadedBody(Struct):
     decode_mode: str
     decode_note: str
     prefix_reuse: bool
+    prefix_reuse_note: str
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
@@ -59,10 +61,12 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
 
 def _body(entry: ModelEntry) -> ModelBody:
     source, model = entry.source, entry.description
-    return ModelBody(source.id, source.created_s, source.owned_by, None if model is None else _loaded(model))
+    return ModelBody(
+        source.id, source.created_s, source.owned_by, None if model is None else _loaded(model, entry.reuse_note)
+    )
 
 
-def _loaded(model: ModelDescription) -> LoadedBody:
+def _loaded(model: ModelDescription, reuse_note: str) -> LoadedBody:
     return LoadedBody(
         model.model_type,
         model.dtype,
@@ -71,7 +75,8 @@ def _loaded(model: ModelDescription) -> LoadedBody:
         model.weight_bytes,
         model.decode_mode.value,
         model.decode_note,
-        model.layout.is_reusable,
+        not reuse_note,
+        reuse_note,
     )
 
 

@@ -1,0 +1,46 @@
+"""What a request would reuse and why no more, without computing it."""
+
+import asyncio
+from dataclasses import dataclass
+
+from application.services.model_pool import ModelPool
+from application.services.prefix_cache import PrefixCache
+from application.use_cases.generate import check_fit, encode_prompt
+from domain.explanation import Explanation
+from domain.ids import ModelId
+from domain.request import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPrompt:
+    """`model`: the id of the model that would serve the request."""
+
+    model: ModelId
+    explanation: Explanation
+
+
+class ExplainPrompt:
+    """Event loop only; encoding, lookup and decoding happen in workers."""
+
+    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache) -> None:
+        self._pool = pool
+        self._prefix_cache = prefix_cache
+
+    async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
+        """Loads the model on first use. Raises what Generate raises for the same request, but for a full queue."""
+        served = await self._pool.acquire(request.model)
+        try:
+            prompt = await encode_prompt(served.tokenizer, request.prompt)
+            check_fit(request, prompt, served.description)
+            id = served.source.id
+
+            def explain() -> Explanation:
+                found = self._prefix_cache.explain(id, prompt, request.cache_salt)
+                return found.with_text(served.tokenizer.decode)
+
+            return ExplainedPrompt(id, await asyncio.to_thread(explain))
+        finally:
+            self._pool.release(served)
+
+
+__all__ = ("ExplainPrompt", "ExplainedPrompt")

@@ -1,0 +1,34 @@
+"""How full the prefix cache is: the hot tier, the store, and the queue between them."""
+
+import asyncio
+from dataclasses import dataclass
+
+from application.ports.block_store import BlockStore, StoreUsage
+from application.services.hot_tier import HotUsage
+from application.services.prefix_cache import PrefixCache
+from application.services.write_behind import WriteBehind, WriteBehindCounts
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """`store` and `queue` are None when nothing is persisted."""
+
+    hot: HotUsage
+    store: StoreUsage | None
+    queue: WriteBehindCounts | None
+
+
+class ReadCacheStats:
+    def __init__(self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None) -> None:
+        self._prefix_cache = prefix_cache
+        self._store = store
+        self._writer = writer
+
+    async def __call__(self) -> CacheStats:
+        """The three are read one after the other, so that what is moving between them may be seen twice."""
+        store = await asyncio.to_thread(self._store.usage) if self._store is not None else None
+        counts = self._writer.counts() if self._writer is not None else None
+        return CacheStats(self._prefix_cache.hot_usage(), store, counts)
+
+
+__all__ = ("CacheStats", "ReadCacheStats")

@@ -1,0 +1,80 @@
+"""Computing a prompt ahead of time, so that the request that brings it finds it.
+
+An ordinary generation of one token, so that what is kept is exactly what a request would have left.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from application.services.model_pool import ModelPool
+from application.services.prefix_cache import PrefixCache
+from application.use_cases.generate import Generate, Generation
+from domain.errors import InvalidRequest, ServerUnavailable
+from domain.ids import ModelId
+from domain.request import FinishReason, GenerationRequest, Usage
+from domain.sampling import SamplingParams, StopRules
+from domain.stream import Failed, Finished
+
+FLUSH_TIMEOUT_S = 30.0
+"""How long to wait for the store to take what was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmedPrompt:
+    """In tokens: prompt = computed + reused. `num_stored`: how much a restart would leave, None without a store."""
+
+    model: ModelId
+    num_prompt: int
+    num_computed: int
+    num_reused: int
+    num_stored: int | None
+
+
+class WarmPrompt:
+    """Event loop only."""
+
+    def __init__(
+        self, pool: ModelPool, generate: Generate, prefix_cache: PrefixCache, flush: Callable[[float], bool]
+    ) -> None:
+        """`flush` waits in a worker, for so many seconds, until everything captured so far is stored or dropped."""
+        self._pool = pool
+        self._generate = generate
+        self._prefix_cache = prefix_cache
+        self._flush = flush
+
+    async def __call__(self, request: GenerationRequest) -> WarmedPrompt:
+        """Raises any DomainError; InvalidRequest for a model of which nothing can be kept."""
+        served = await self._pool.acquire(request.model)
+        try:
+            if note := self._prefix_cache.note(served.description):
+                raise InvalidRequest(f"prompts of {served.source.id} cannot be kept: {note}", param="model")
+            generation = await self._generate.start(
+                replace(request, sampling=SamplingParams(), stop=StopRules(max_tokens=1))
+            )
+            try:
+                usage = await _usage(generation)
+            finally:
+                generation.close()
+            await asyncio.to_thread(self._flush, FLUSH_TIMEOUT_S)
+            num_stored = await asyncio.to_thread(
+                self._prefix_cache.num_stored, served.source.id, generation.prompt_ids, request.cache_salt
+            )
+        finally:
+            self._pool.release(served)
+        return WarmedPrompt(
+            served.source.id, usage.prompt_tokens, usage.computed_tokens, usage.reused_tokens, num_stored
+        )
+
+
+async def _usage(generation: Generation) -> Usage:
+    """Once the generation has ended well."""
+    async for item in generation:
+        if isinstance(item, Failed):
+            raise item.error
+        if isinstance(item, Finished) and item.reason is not FinishReason.CANCELLED:
+            return item.usage
+    raise ServerUnavailable("the request was cancelled by the server")
+
+
+__all__ = ("FLUSH_TIMEOUT_S", "WarmPrompt", "WarmedPrompt")

@@ -1,0 +1,35 @@
+"""Holding a streamed answer back until its requests have left the queue, so that what fails before has a status."""
+
+import asyncio
+
+from domain.stream import Admitted, Failed, Finished, TextDelta
+from interfaces.http.collected import cut_off
+from interfaces.http.fan_in import FanIn
+
+
+async def until_admitted(choices: FanIn, timeout_s: float) -> None:
+    """Return when every choice was admitted, when one has something to say already, or after `timeout_s`.
+
+    Raises the error of a choice that failed meanwhile. Everything that arrived is kept for the stream.
+    """
+    waiting = set(range(len(choices.generations)))
+    try:
+        async with asyncio.timeout(timeout_s):
+            while waiting:
+                index, item = await choices.peek()
+                match item:
+                    case Failed(error=error):
+                        raise error
+                    case Finished() if (cut := cut_off(item)) is not None:
+                        raise cut
+                    case TextDelta() | Finished():
+                        return
+                    case Admitted():
+                        waiting.discard(index)
+                    case _:
+                        pass
+    except TimeoutError:
+        return
+
+
+__all__ = ("until_admitted",)
