@@ -23,6 +23,15 @@ def test_port_zero_becomes_a_real_port() -> None:
         server.close()
 
 
+def test_small_answers_are_not_held_back_by_nagles_algorithm() -> None:
+    """asyncio turns it off only for sockets that name their protocol; each answer took 40 ms longer without."""
+    server = HttpServer(ServerSettings(port=0))
+    try:
+        assert server._socket.proto == socket.IPPROTO_TCP
+    finally:
+        server.close()
+
+
 def test_a_wildcard_address_is_shown_as_one_to_connect_to() -> None:
     server = HttpServer(ServerSettings(host="0.0.0.0", port=0, api_key="k"))
     try:
@@ -102,7 +111,7 @@ def test_version_and_document() -> None:
 
 
 def test_models_say_what_is_loaded() -> None:
-    with fake_service() as service:
+    with fake_service(reuses=True) as service:
         before = {model["id"]: model["cairn"] for model in service.client.get("/v1/models").json()["data"]}
         assert set(before.values()) == {None}
         service.client.post("/v1/completions", json={"prompt": "x", "model": "fake-hybrid", "max_tokens": 1})
