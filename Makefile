@@ -47,7 +47,7 @@ format: install $(VENV)/.group-lint ## Put the code into its standard form
 check: lint test ## Everything that must pass before a commit
 
 bench: install $(VENV)/.group-test ## Measure throughput and latency (ARGS="--help")
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench.serve $(ARGS)
 
 census: install $(VENV)/.group-test ## Restored against recomputed state over every model family
 	$(BIN)/python -m bench.census $(ARGS)
