@@ -17,6 +17,9 @@ from application.events import FaultObserved
 from application.settings import ServerSettings
 from domain.errors import DomainError
 from interfaces.http.auth import ApiKeyAuth
+from interfaces.http.cache.explain import explain_route
+from interfaces.http.cache.stats import stats_route
+from interfaces.http.cache.warm import warm_route
 from interfaces.http.errors import problem_of
 from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
@@ -46,6 +49,9 @@ def create_app(
         route_handlers=[
             chat_route(services, default_model, settings.keepalive_s),
             completions_route(services, default_model, settings.keepalive_s),
+            explain_route(services, default_model),
+            warm_route(services, default_model),
+            stats_route(services.cache_stats),
             *model_routes(services),
             *health_routes(services.check_health, version),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),

@@ -44,14 +44,23 @@ def json_body(model: type[T], check: Callable[[bytes], None] | None = None) -> "
     """A Litestar DTO that decodes bodies into `model`. `check` sees the raw bytes of a body that decoded."""
     decoder = msgspec.json.Decoder(model)
 
+    def decode(body: bytes) -> T:
+        decoded = decode_json(body, decoder)
+        if check is not None:
+            check(body)
+        return decoded
+
+    return decoded_body(model, decode)
+
+
+def decoded_body(annotation: Any, decode: Callable[[bytes], T]) -> "type[AbstractDTO[T]]":
+    """A Litestar DTO that decodes bodies by a function. `annotation`: what the OpenAPI document says they are."""
+
     class JsonBody(AbstractDTO[Any]):
-        model_type = model
+        model_type = annotation
 
         def decode_bytes(self, value: bytes) -> T:
-            decoded = decode_json(value, decoder)
-            if check is not None:
-                check(value)
-            return decoded
+            return decode(value)
 
         @classmethod
         def create_for_field_definition(cls, *args: Any, **kwargs: Any) -> None:
@@ -59,7 +68,7 @@ def json_body(model: type[T], check: Callable[[bytes], None] | None = None) -> "
 
         @classmethod
         def create_openapi_schema(cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any) -> Any:
-            return schema_creator.for_field_definition(FieldDefinition.from_annotation(model))
+            return schema_creator.for_field_definition(FieldDefinition.from_annotation(annotation))
 
         @classmethod
         def generate_field_definitions(cls, model_type: type[Any]) -> Iterator[DTOFieldDefinition]:  # type: ignore[override]
@@ -72,4 +81,4 @@ def json_body(model: type[T], check: Callable[[bytes], None] | None = None) -> "
     return JsonBody
 
 
-__all__ = ("decode_json", "json_body")
+__all__ = ("decode_json", "decoded_body", "json_body")

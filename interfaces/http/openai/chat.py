@@ -17,7 +17,13 @@ from interfaces.http.fan_in import FanIn
 from interfaces.http.json_body import json_body
 from interfaces.http.openai.answer import AnswerContext, prompts_of
 from interfaces.http.openai.chat_answer import ChatCompletion, ChatFraming, chat_completion
-from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_prompt, max_tokens, num_logprobs
+from interfaces.http.openai.chat_request import (
+    ChatCompletionRequest,
+    chat_prompt,
+    max_tokens,
+    num_logprobs,
+    wire_names,
+)
 from interfaces.http.openai.documented import StreamableOperation, errors
 from interfaces.http.openai.refused_fields import IN_CHAT, refuse_unsupported
 from interfaces.http.openai.renamed import renamed
@@ -41,9 +47,8 @@ def chat_route(services: Services, default_model: str, keepalive_s: float) -> HT
     async def create_chat_completion(
         data: ChatCompletionRequest, request: Request[Any, Any, Any]
     ) -> Response[ChatCompletion]:
-        names = {"max_tokens": "max_completion_tokens"} if data.max_completion_tokens is not None else {}
-        with renamed(names):
-            wanted = _generation_requests(services, data, default_model)
+        with renamed(wire_names(data)):
+            wanted = chat_requests(services, data, default_model)
             answer = _stream(services, data, wanted, keepalive_s) if data.stream else _answer(services, data, wanted)
             return await unless_client_leaves(request, answer)
 
@@ -69,7 +74,7 @@ async def _answer(
         choices.close()
 
 
-def _generation_requests(services: Services, body: ChatCompletionRequest, default: str) -> list[GenerationRequest]:
+def chat_requests(services: Services, body: ChatCompletionRequest, default: str) -> list[GenerationRequest]:
     """One a choice. Raises InvalidRequest."""
     id = services.ids.request_id("chatcmpl")
     prompt = chat_prompt(body)
@@ -106,4 +111,4 @@ def _context(services: Services, body: ChatCompletionRequest, choices: FanIn) ->
     )
 
 
-__all__ = ("chat_route",)
+__all__ = ("chat_requests", "chat_route")

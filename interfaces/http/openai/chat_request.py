@@ -63,6 +63,11 @@ def max_tokens(body: ChatCompletionRequest) -> int | None:
     return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 
 
+def wire_names(body: ChatCompletionRequest) -> dict[str, str]:
+    """The client's names for fields that the domain calls otherwise, for `renamed`."""
+    return {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
+
+
 def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
     if body.tool_choice == "none":
         return ()
@@ -77,4 +82,4 @@ def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
     )
 
 
-__all__ = ("ChatCompletionRequest", "chat_prompt", "max_tokens", "num_logprobs")
+__all__ = ("ChatCompletionRequest", "chat_prompt", "max_tokens", "num_logprobs", "wire_names")

@@ -9,6 +9,9 @@ from interfaces.http.openai.sampling_fields import MAX_CHOICES, SamplingFields
 DEFAULT_MAX_TOKENS = 16
 """As OpenAI's text completions have it."""
 
+WIRE_NAMES = {"top_logprobs": "logprobs"}
+"""The client's names for fields that the domain calls otherwise, for `renamed`."""
+
 PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
 
 
@@ -56,4 +59,4 @@ def _prompt(item: str | int | list[int], index: int) -> PlainPrompt:
     raise InvalidRequest("prompt mixes token ids with other prompts", param=f"prompt[{index}]")
 
 
-__all__ = ("DEFAULT_MAX_TOKENS", "CompletionRequest", "PlainPrompt", "check_combination", "plain_prompts")
+__all__ = ("DEFAULT_MAX_TOKENS", "WIRE_NAMES", "CompletionRequest", "PlainPrompt", "check_combination", "plain_prompts")

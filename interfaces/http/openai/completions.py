@@ -21,6 +21,7 @@ from interfaces.http.openai.answer import AnswerContext, prompts_of
 from interfaces.http.openai.completion_answer import Completion, CompletionFraming, completion
 from interfaces.http.openai.completion_request import (
     DEFAULT_MAX_TOKENS,
+    WIRE_NAMES,
     CompletionRequest,
     PlainPrompt,
     check_combination,
@@ -47,9 +48,9 @@ def completions_route(services: Services, default_model: str, keepalive_s: float
         responses=errors(400, 401, 404, 413, 500, 503),
     )
     async def create_completion(data: CompletionRequest, request: Request[Any, Any, Any]) -> Response[Completion]:
-        with renamed({"top_logprobs": "logprobs"}):
+        with renamed(WIRE_NAMES):
             prompts = plain_prompts(data)
-            wanted = _generation_requests(services, data, prompts, default_model)
+            wanted = completion_requests(services, data, prompts, default_model)
             if data.stream:
                 answer = _stream(services, data, prompts, wanted, keepalive_s)
             else:
@@ -84,7 +85,7 @@ async def _answer(
         choices.close()
 
 
-def _generation_requests(
+def completion_requests(
     services: Services, body: CompletionRequest, prompts: Sequence[PlainPrompt], default: str
 ) -> list[GenerationRequest]:
     """One a prompt and choice, prompt by prompt. Raises InvalidRequest."""
@@ -131,4 +132,4 @@ def _text(prompt: PlainPrompt, tokenizer: Tokenizer) -> str:
     return prompt.text if isinstance(prompt, TextPrompt) else tokenizer.decode(prompt.token_ids)
 
 
-__all__ = ("completions_route",)
+__all__ = ("completion_requests", "completions_route")

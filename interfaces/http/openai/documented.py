@@ -3,20 +3,31 @@
 from dataclasses import dataclass
 
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
+from litestar.openapi.spec import OpenAPIHeader, OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
+from interfaces.http.cache_header import CACHE_HEADER, PENDING
 from interfaces.http.openai.errors import ErrorBody
 
 
 @dataclass
 class StreamableOperation(Operation):
-    """An operation whose 200 is JSON, or server-sent events when the body says `stream: true`."""
+    """An operation whose 200 is JSON, or server-sent events when the body says `stream: true`. Both have the header
+    that says what was reused."""
 
     def __post_init__(self) -> None:
         success = (self.responses or {}).get("200")
         if isinstance(success, OpenAPIResponse) and success.content is not None:
             success.content["text/event-stream"] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
+            success.headers = {**(success.headers or {}), CACHE_HEADER: _cache_header()}
+
+
+def _cache_header() -> OpenAPIHeader:
+    example = "reused=768; hot=512; store=256; computed=12; reason=last-token"
+    return OpenAPIHeader(
+        Schema(type=OpenAPIType.STRING, examples=[example]),
+        description=f"What the prompt reused, one entry a choice; `{PENDING}` for one that is still queued.",
+    )
 
 
 def errors(*statuses: int) -> dict[int, ResponseSpec]:

@@ -1,0 +1,107 @@
+"""POST /v1/cache/explain: what a request would reuse and why no more. Takes its body, computes nothing."""
+
+from litestar import post
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from application.use_cases.explain_prompt import ExplainedPrompt
+from domain.errors import ModelNotFound
+from domain.explanation import Divergence, Explanation, StopReason
+from domain.explanation_sentence import explanation_sentence
+from domain.fork_point import ForkKind
+from interfaces.http.openai.documented import errors
+from interfaces.http.openai.either_request import EitherRequest, either_body, either_names, prompt_requests
+from interfaces.http.openai.renamed import renamed
+from interfaces.http.services import Services
+from interfaces.http.start import naming_what_is_served
+
+
+class DivergenceBody(Struct):
+    """The first token that differs from the nearest stored prompt: its position, what stands before it in both, and
+    how either goes on."""
+
+    position: int
+    before: str
+    prompt: str
+    stored: str
+
+
+class ForkBody(Struct):
+    """A position where a later request was expected to branch off."""
+
+    position: int
+    kind: ForkKind
+
+
+class PromptExplanation(Struct):
+    """Tokens: prompt = hot + store + computed. `stopped_at`: up to where the prompt would be reused. `known_tokens`: up
+    to where its blocks are stored. `sentence` says in words what `reason` means here."""
+
+    prompt_tokens: int
+    hot_tokens: int
+    store_tokens: int
+    computed_tokens: int
+    stopped_at: int
+    reason: StopReason
+    sentence: str
+    known_tokens: int
+    divergence: DivergenceBody | None
+    nearest_fork: ForkBody | None
+    note: str
+
+
+class ExplanationBody(Struct, tag_field="object", tag="cairn.explanation"):
+    """One entry a prompt: a chat has one, a text completion may have several."""
+
+    model: str
+    prompts: list[PromptExplanation]
+
+
+def explain_route(services: Services, default_model: str) -> HTTPRouteHandler:
+    """The handler, bound to what it needs."""
+
+    @post(
+        "/v1/cache/explain",
+        dto=either_body(),
+        return_dto=None,
+        status_code=200,
+        operation_id="explainCache",
+        responses=errors(400, 401, 404, 413, 500, 503),
+    )
+    async def explain_cache(data: EitherRequest) -> ExplanationBody:
+        with renamed(either_names(data)):
+            requests = prompt_requests(services, data, default_model)
+            try:
+                return _body([await services.explain_prompt(request) for request in requests])
+            except ModelNotFound as error:
+                raise await naming_what_is_served(services, error) from None
+
+    return explain_cache
+
+
+def _body(explained: list[ExplainedPrompt]) -> ExplanationBody:
+    return ExplanationBody(explained[0].model, [_prompt(one.explanation) for one in explained])
+
+
+def _prompt(told: Explanation) -> PromptExplanation:
+    fork = told.nearest_fork
+    return PromptExplanation(
+        prompt_tokens=told.num_prompt,
+        hot_tokens=told.num_hot,
+        store_tokens=told.num_store,
+        computed_tokens=told.num_computed,
+        stopped_at=told.stopped_at,
+        reason=told.reason,
+        sentence=explanation_sentence(told),
+        known_tokens=told.num_known,
+        divergence=_divergence(told.divergence) if told.divergence is not None else None,
+        nearest_fork=ForkBody(fork.position, fork.kind) if fork is not None else None,
+        note=told.note,
+    )
+
+
+def _divergence(found: Divergence) -> DivergenceBody:
+    return DivergenceBody(found.position, found.before, found.prompt, found.stored)
+
+
+__all__ = ("ExplanationBody", "explain_route")

@@ -1,0 +1,108 @@
+"""GET /v1/cache/stats: how full the prefix cache is. Totals over all tenants, so for operators only."""
+
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from application.ports.block_store import NamespaceUsage, StoreUsage
+from application.services.hot_tier import HotUsage
+from application.services.write_behind import WriteBehindCounts
+from application.use_cases.read_cache_stats import ReadCacheStats
+from interfaces.http.openai.documented import errors
+
+
+class HotBody(Struct):
+    """The tier in RAM. `evicted`: records since the start."""
+
+    budget_bytes: int
+    used_bytes: int
+    blocks: int
+    snapshots: int
+    pinned: int
+    evicted: int
+
+
+class StoredModelBody(Struct):
+    """What is stored of one model, over all its namespaces. `raw_bytes` before encoding."""
+
+    model: str
+    namespaces: int
+    blocks: int
+    snapshots: int
+    raw_bytes: int
+    stored_bytes: int
+
+
+class StoreBody(Struct):
+    """The persistent tier. `evicted` and `faults` (by kind): since it was opened."""
+
+    quota_bytes: int
+    stored_bytes: int
+    evicted: int
+    faults: dict[str, int]
+    models: list[StoredModelBody]
+
+
+class QueueBody(Struct):
+    """Records on their way into the store, since the start; `dropped` by reason."""
+
+    enqueued: int
+    persisted: int
+    queued: int
+    queued_bytes: int
+    dropped: dict[str, int]
+
+
+class CacheStatsBody(Struct, tag_field="object", tag="cairn.cache_stats"):
+    """`store` and `queue` are null when nothing is persisted."""
+
+    hot: HotBody
+    store: StoreBody | None
+    queue: QueueBody | None
+
+
+def stats_route(cache_stats: ReadCacheStats) -> HTTPRouteHandler:
+    """The handler, bound to what it needs."""
+
+    @get("/v1/cache/stats", operation_id="readCacheStats", responses=errors(401))
+    async def read_cache_stats() -> CacheStatsBody:
+        stats = await cache_stats()
+        return CacheStatsBody(
+            _hot(stats.hot),
+            _store(stats.store) if stats.store is not None else None,
+            _queue(stats.queue) if stats.queue is not None else None,
+        )
+
+    return read_cache_stats
+
+
+def _hot(usage: HotUsage) -> HotBody:
+    return HotBody(
+        usage.budget_bytes, usage.used_bytes, usage.num_blocks, usage.num_snapshots, usage.num_pinned, usage.evicted
+    )
+
+
+def _store(usage: StoreUsage) -> StoreBody:
+    by_model: dict[str, list[NamespaceUsage]] = {}
+    for space in usage.namespaces:
+        by_model.setdefault(space.info.model, []).append(space)
+    models = [_stored(model, spaces) for model, spaces in sorted(by_model.items())]
+    return StoreBody(usage.quota_bytes, usage.stored_bytes, usage.evicted, dict(usage.faults), models)
+
+
+def _stored(model: str, spaces: list[NamespaceUsage]) -> StoredModelBody:
+    return StoredModelBody(
+        model,
+        len(spaces),
+        sum(space.num_blocks for space in spaces),
+        sum(space.num_snapshots for space in spaces),
+        sum(space.raw_bytes for space in spaces),
+        sum(space.stored_bytes for space in spaces),
+    )
+
+
+def _queue(counts: WriteBehindCounts) -> QueueBody:
+    return QueueBody(counts.enqueued, counts.persisted, counts.queued, counts.queued_bytes, dict(counts.dropped))
+
+
+__all__ = ("CacheStatsBody", "stats_route")

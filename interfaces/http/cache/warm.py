@@ -1,0 +1,70 @@
+"""POST /v1/cache/warm: compute a request's prompt ahead of time and keep it."""
+
+from typing import Any
+
+from litestar import post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from application.use_cases.warm_prompt import WarmedPrompt
+from domain.errors import ModelNotFound
+from domain.request import GenerationRequest
+from interfaces.http.disconnect import unless_client_leaves
+from interfaces.http.openai.documented import errors
+from interfaces.http.openai.either_request import EitherRequest, either_body, either_names, prompt_requests
+from interfaces.http.openai.renamed import renamed
+from interfaces.http.services import Services
+from interfaces.http.start import naming_what_is_served
+
+
+class PromptWarmed(Struct):
+    """Tokens: prompt = reused + computed. `stored_tokens`: how many of them a restart would leave, at most all but the
+    last; null when nothing is persisted."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    computed_tokens: int
+    stored_tokens: int | None
+
+
+class WarmedBody(Struct, tag_field="object", tag="cairn.warmed"):
+    """One entry a prompt."""
+
+    model: str
+    prompts: list[PromptWarmed]
+
+
+def warm_route(services: Services, default_model: str) -> HTTPRouteHandler:
+    """The handler, bound to what it needs."""
+
+    @post(
+        "/v1/cache/warm",
+        dto=either_body(),
+        return_dto=None,
+        status_code=200,
+        operation_id="warmCache",
+        responses=errors(400, 401, 404, 413, 500, 503),
+    )
+    async def warm_cache(data: EitherRequest, request: Request[Any, Any, Any]) -> WarmedBody:
+        with renamed(either_names(data)):
+            requests = prompt_requests(services, data, default_model)
+            return await unless_client_leaves(request, _warm(services, requests))
+
+    return warm_cache
+
+
+async def _warm(services: Services, requests: list[GenerationRequest]) -> WarmedBody:
+    """One prompt after the other, so that later ones reuse what they share with earlier ones."""
+    try:
+        warmed = [await services.warm_prompt(request) for request in requests]
+    except ModelNotFound as error:
+        raise await naming_what_is_served(services, error) from None
+    return WarmedBody(warmed[0].model, [_prompt(one) for one in warmed])
+
+
+def _prompt(warmed: WarmedPrompt) -> PromptWarmed:
+    return PromptWarmed(warmed.num_prompt, warmed.num_reused, warmed.num_computed, warmed.num_stored)
+
+
+__all__ = ("WarmedBody", "warm_route")
