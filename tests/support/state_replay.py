@@ -58,37 +58,39 @@ def state_bytes(payloads: GroupPayloads) -> StateBytes:
     }
 
 
-def prefill(model: LoadedModel, id: SequenceId, tokens: Sequence[int], end: int, stops: Sequence[int] = ()) -> None:
+def prefill(model: LoadedModel, id: SequenceId, tokens: Sequence[int], end: int, grid: int = GRID) -> None:
     """Compute up to `end` on the grid, from wherever the sequence is."""
     start = model.position(id)
     while start < end:
-        bound = next_chunk_end(start, end, GRID, stops)
+        bound = next_chunk_end(start, end, grid)
         model.prefill(id, tokens[start:bound])
         start = bound
 
 
-def capture(model: LoadedModel, tokens: Sequence[int], position: int) -> Captured:
-    """Compute `tokens` up to `position` in a sequence of its own, capturing on the way, and close it."""
+def capture(model: LoadedModel, tokens: Sequence[int], position: int, grid: int = GRID) -> Captured:
+    """Compute `tokens` up to `position` in a sequence of its own, capturing after every chunk, and close it."""
     id = new_id()
     model.open(id)
     found = Captured(position)
-    for start in range(0, position - BLOCK + 1, BLOCK):
-        prefill(model, id, tokens, start + BLOCK)
-        found.blocks += model.capture_blocks(id, [(start, start + BLOCK)])
-    prefill(model, id, tokens, position)
+    while (start := model.position(id)) < position:
+        prefill(model, id, tokens, next_chunk_end(start, position, grid), grid)
+        firsts = range(len(found.blocks) * BLOCK, model.position(id) - BLOCK + 1, BLOCK)
+        found.blocks += model.capture_blocks(id, [(first, first + BLOCK) for first in firsts])
     found.snapshot = model.capture_snapshot(id, len(found.blocks) * BLOCK)
     model.close([id])
     return found
 
 
-def open_at(model: LoadedModel, tokens: Sequence[int], captured: Captured | None = None) -> SequenceId:
+def open_at(
+    model: LoadedModel, tokens: Sequence[int], captured: Captured | None = None, grid: int = GRID
+) -> SequenceId:
     """A sequence with all of `tokens` but the last computed, from `captured` on if given."""
     id = new_id()
     model.open(id)
     if captured is not None:
         model.restore(id, captured.position, captured.blocks, captured.snapshot)
         assert model.position(id) == captured.position
-    prefill(model, id, tokens, len(tokens) - 1)
+    prefill(model, id, tokens, len(tokens) - 1, grid)
     return id
 
 
