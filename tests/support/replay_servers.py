@@ -1,0 +1,74 @@
+"""The two servers a replay compares: the service as it ships, and one that never reuses anything."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from adapters.mlx.device import preferred_grid
+from adapters.tokenizers.loader import HfTokenizerLoader
+from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
+from interfaces.composition.backends import Backend, model_repository
+from tests.support.cli_process import CairnProcess, cairn_process
+from tests.support.live_service import LiveService, live_service
+from tests.support.recording import RecordingEvents
+from tests.support.replay import TIMEOUT_S
+from tests.support.steered_engine import PrefillGate, SteeredEngine
+
+
+@dataclass
+class CachingServer:
+    """In this process, on a store of its own; prefill can be held by `gate`, and `events` has what happened."""
+
+    live: LiveService
+    client: httpx.Client
+    gate: PrefillGate
+    events: RecordingEvents
+
+    def num_streams(self) -> int:
+        """Answers somebody listens to. One less means that its cancellation has reached the engine."""
+        return len(self.live.service.container.hub())
+
+
+@contextmanager
+def caching_server(
+    store_dir: Path, engine: EngineSettings | None = None, model_dir: Path | None = None
+) -> Iterator[CachingServer]:
+    settings = Settings(
+        server=ServerSettings(port=0, keepalive_s=0.05),
+        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else (), max_loaded=16),
+        engine=engine or EngineSettings(),
+        store=StoreSettings(dir=str(store_dir)),
+    )
+    gate, events = PrefillGate(), RecordingEvents()
+    steered = Backend(
+        lambda: SteeredEngine(gate), model_repository(settings), HfTokenizerLoader(), default_grid=preferred_grid()
+    )
+    with (
+        live_service(settings, backend=steered, extra_sinks=(events,)) as live,
+        httpx.Client(base_url=live.base_url, timeout=TIMEOUT_S) as client,
+    ):
+        yield CachingServer(live, client, gate, events)
+
+
+@contextmanager
+def cairn_server(home: Path, *arguments: str, **variables: str) -> Iterator[tuple[CairnProcess, httpx.Client]]:
+    """`cairn serve` as a process of its own."""
+    with cairn_process(home, ("serve", "--port", "0", *arguments), **variables) as cairn:
+        found = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
+        assert found
+        with httpx.Client(base_url=found[1], timeout=TIMEOUT_S) as client:
+            yield cairn, client
+
+
+@contextmanager
+def cacheless_server(home: Path, *arguments: str, **variables: str) -> Iterator[httpx.Client]:
+    """Computes every prompt from its first token."""
+    with cairn_server(home, "--store", "off", "--hot-tier", "0", *arguments, **variables) as (_, client):
+        yield client
+
+
+__all__ = ("CachingServer", "cacheless_server", "caching_server", "cairn_server")

@@ -1,0 +1,80 @@
+"""MLX whose prefill a test can hold at a position, and make fail there: what a race or a fault hits by chance."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from adapters.mlx.engine import MlxEngine
+from application.ports.compute import LoadedModel
+from domain.errors import ComputeFailed
+from domain.ids import SequenceId
+from domain.model_card import ModelSource
+
+PATIENCE_S = 60.0
+
+
+class PrefillGate:
+    """Closed by `close_at`: the next chunk that starts there or later waits for `open`, which may make it fail."""
+
+    def __init__(self) -> None:
+        self._at: int | None = None
+        self._reached = threading.Event()
+        self._opened = threading.Event()
+        self._fails = False
+
+    def close_at(self, position: int) -> None:
+        """Only while nothing is held."""
+        self._reached.clear()
+        self._opened.clear()
+        self._fails = False
+        self._at = position
+
+    def wait_until_reached(self) -> None:
+        assert self._reached.wait(PATIENCE_S), f"no prefill came to {self._at}"
+
+    def open(self, *, fails: bool = False, next_at: int | None = None) -> None:
+        """`next_at`: close again at that position."""
+        self._at, self._fails = None, fails
+        opened = self._opened
+        if next_at is not None:
+            self._reached, self._opened = threading.Event(), threading.Event()
+            self._at = next_at
+        opened.set()
+
+    def pass_through(self, position: int) -> None:
+        """On the compute thread, before a chunk that starts at `position`."""
+        if self._at is None or position < self._at:
+            return
+        opened = self._opened
+        self._reached.set()
+        assert opened.wait(PATIENCE_S), "the gate was never opened"
+        if self._fails:
+            self._fails = False
+            raise ComputeFailed("made to fail")
+
+
+class SteeredModel:
+    """A LoadedModel: the one it wraps, behind the gate."""
+
+    def __init__(self, model: LoadedModel, gate: PrefillGate) -> None:
+        self._model = model
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
+        self._gate.pass_through(self._model.position(id))
+        self._model.prefill(id, token_ids)
+
+
+class SteeredEngine(MlxEngine):
+    def __init__(self, gate: PrefillGate) -> None:
+        super().__init__()
+        self._gate = gate
+
+    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+        return cast(LoadedModel, SteeredModel(super().load(source, on_progress), self._gate))
+
+
+__all__ = ("PrefillGate", "SteeredEngine", "SteeredModel")
