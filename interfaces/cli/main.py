@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from interfaces.cli import cache, config, doctor, models, run, serve
+from interfaces.cli import cache, cache_requests, config, doctor, models, run, serve
 
 app = typer.Typer(
     name="cairn",
@@ -20,6 +20,8 @@ app.command("run")(run.run)
 app.command("models")(models.models)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.config_app, name="config")
+cache.cache_app.command("explain")(cache_requests.explain)
+cache.cache_app.command("warm")(cache_requests.warm)
 app.add_typer(cache.cache_app, name="cache")
 
 

@@ -1,0 +1,72 @@
+"""What a server explained, laid out for a terminal. Text of prompts is shown as it is told: never as control codes."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from rich.console import Console
+from rich.text import Text
+
+
+class DivergenceView(TypedDict):
+    position: int
+    before: str
+    prompt: str
+    stored: str
+
+
+class ForkView(TypedDict):
+    position: int
+    kind: str
+
+
+class PromptView(TypedDict):
+    """Of one prompt, as POST /v1/cache/explain has it."""
+
+    prompt_tokens: int
+    hot_tokens: int
+    store_tokens: int
+    computed_tokens: int
+    stopped_at: int
+    reason: str
+    sentence: str
+    divergence: DivergenceView | None
+    nearest_fork: ForkView | None
+
+
+def show_explanation(console: Console, model: str, prompts: Sequence[PromptView]) -> None:
+    for number, prompt in enumerate(prompts, 1):
+        name = f"{model}, prompt {number} of {len(prompts)}" if len(prompts) > 1 else model
+        _show_prompt(console, name, prompt)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with everything that is not plainly visible written as an escape."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _show_prompt(console: Console, name: str, prompt: PromptView) -> None:
+    _line(
+        console,
+        f"{name}: {prompt['prompt_tokens']:,} prompt tokens, {prompt['stopped_at']:,} reused"
+        f" ({prompt['hot_tokens']:,} from memory, {prompt['store_tokens']:,} from the store),"
+        f" {prompt['computed_tokens']:,} to compute",
+    )
+    _line(console, Text.assemble((prompt["reason"], "bold"), f": {prompt['sentence']}"))
+    if (found := prompt["divergence"]) is not None:
+        _line(console, Text.assemble(("  both    ", "dim"), "..." if found["position"] else "", _text(found["before"])))
+        _line(console, Text.assemble(("  prompt  ", "dim"), _text(found["prompt"], "green")))
+        _line(console, Text.assemble(("  stored  ", "dim"), _text(found["stored"], "red")))
+    if (fork := prompt["nearest_fork"]) is not None:
+        kind = printable(fork["kind"].replace("_", " "))
+        _line(console, f"The last expected fork before that is at token {fork['position']:,} ({kind}).")
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style)
+
+
+def _line(console: Console, text: str | Text) -> None:
+    console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
+
+
+__all__ = ("DivergenceView", "ForkView", "PromptView", "printable", "show_explanation")

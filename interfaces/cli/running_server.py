@@ -1,0 +1,72 @@
+"""A running Cairn server as commands talk to it: one JSON request, one JSON answer, and a plain word when it fails."""
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from application.settings import ServerSettings, is_loopback
+from interfaces.cli.failure import USAGE, fail
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_TIMEOUT_S = 5.0
+"""Answers may take as long as loading a model or computing a prompt does."""
+
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """`url` without a path."""
+
+    url: str
+    api_key: str | None = None
+
+    def post(self, path: str, body: bytes) -> dict[str, object]:
+        """The answer to a JSON body. Ends the command when there is none."""
+        import httpx
+
+        headers = {"Content-Type": "application/json"}
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        try:
+            # No proxy stands between this machine and itself, whatever the environment says.
+            is_local = is_loopback(urlsplit(self.url).hostname or "")
+            timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+            with httpx.Client(timeout=timeout, trust_env=not is_local) as client:
+                response = client.post(self.url + path, content=body, headers=headers)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as error:
+            fail(f"{self.url} is no address to ask: {error}", USAGE)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            fail(f"no server answers at {self.url}; start one with cairn serve, or name another with --url")
+        except httpx.HTTPError as error:
+            fail(f"asking {self.url} failed: {error or type(error).__name__}")
+        return self._answer(response)
+
+    def _answer(self, response: "httpx.Response") -> dict[str, object]:
+        try:
+            answer = json.loads(response.content)
+        except ValueError:
+            answer = None
+        if response.is_success and isinstance(answer, dict):
+            return cast("dict[str, object]", answer)
+        message = f"{self.url} answered with status {response.status_code} and not as Cairn does"
+        match answer:
+            case {"error": {"message": str(told)}}:
+                message = f"{told}; give it with --api-key" if response.status_code == 401 else told
+            case _:
+                pass
+        fail(message)
+
+
+def running_server(url: str | None, api_key: str | None, settings: ServerSettings) -> RunningServer:
+    """What was asked for, else the server that these settings describe."""
+    if url is None:
+        host = _WILDCARDS.get(settings.host, settings.host)
+        url = f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    return RunningServer(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key or settings.api_key)
+
+
+__all__ = ("CONNECT_TIMEOUT_S", "RunningServer", "running_server")
