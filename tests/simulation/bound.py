@@ -1,0 +1,88 @@
+"""What must be reused where storage is ample: the stated bound on recomputing, from the history of requests alone.
+
+Take a prompt that shares L tokens with one completed before (same weights, same salt, no crash in between). Of these at
+least so many are reused (in exact mode all of it down to the grid):
+* attention only: L down to a block boundary;
+* recurrent layers: all L where the earlier prompt ends there; else L - d - 2 grid, d being the distance from L to that
+  end (the snapshot lattice), if the earlier prompt was computed from its start.
+With recurrent layers a promise ends when a later request on its chain ends, because snapshots are thinned.
+"""
+
+from dataclasses import dataclass
+
+from application.services.sequence_run import Submission
+from domain.explanation import common_length
+from tests.simulation.world import BLOCK, GRID, Plan
+
+Key = tuple[int, str, str]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """`tokens` of a prompt must be reused, unless `version` of its key has changed meanwhile."""
+
+    key: Key
+    tokens: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Completed:
+    prompt: tuple[int, ...]
+    is_whole: bool
+
+
+class ReuseBound:
+    """Remembers completed prompts by what must not be mixed: weights, layout and salt."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._done: dict[Key, list[Completed]] = {}
+        self._versions: dict[Key, int] = {}
+
+    def promise(self, submission: Submission) -> Promise:
+        """Tokens of this prompt that must not be computed again; 0 where nothing is promised."""
+        key, layout = self._key(submission), self._plan.models[submission.model].layout
+        tokens = 0
+        if self._plan.is_ample and layout.is_reusable:
+            prompt = submission.prompt.token_ids
+            earlier = self._done.get(key, [])
+            tokens = max([0, *(self._reusable(prompt, other, layout.needs_snapshots) for other in earlier)])
+        return Promise(key, tokens, self._versions.get(key, 0))
+
+    def holds(self, promise: Promise) -> bool:
+        return promise.version == self._versions.get(promise.key, 0)
+
+    def ended(self, submission: Submission, *, is_complete: bool, num_reused: int) -> None:
+        """A request ended, one way or another."""
+        key, layout = self._key(submission), self._plan.models[submission.model].layout
+        prompt = submission.prompt.token_ids
+        done = self._done.setdefault(key, [])
+        if layout.needs_snapshots:
+            done[:] = [other for other in done if other.prompt[0] != prompt[0]]
+            self._versions[key] = self._versions.get(key, 0) + 1
+        if is_complete:
+            done.append(Completed(prompt, num_reused == 0))
+
+    def forget(self) -> None:
+        """The server crashed; what was not written yet is lost."""
+        for key in self._done:
+            self._versions[key] = self._versions.get(key, 0) + 1
+        self._done.clear()
+
+    def _key(self, submission: Submission) -> Key:
+        options = self._plan.models[submission.model]
+        return options.weights, options.layout.describe(), submission.request.cache_salt
+
+    def _reusable(self, prompt: tuple[int, ...], other: Completed, needs_snapshots: bool) -> int:
+        end = len(other.prompt) - 1
+        shared = min(common_length(prompt, other.prompt), len(prompt) - 1, end)
+        step = GRID if self._plan.is_exact else 1
+        if not needs_snapshots:
+            return shared // max(step, BLOCK) * max(step, BLOCK)
+        if shared == end:
+            return shared // step * step
+        return max(0, shared - (end - shared) - 2 * GRID) // step * step if other.is_whole else 0
+
+
+__all__ = ("Promise", "ReuseBound")

@@ -1,0 +1,82 @@
+"""What could be reused, worked out from the tokens of all records there are, without hashes or indexes."""
+
+from collections.abc import Iterable, Sequence
+
+from application.ports.block_store import BlockStore
+from application.services.hot_tier import HotTier
+from domain.ids import BlockHash, GroupIndex
+from domain.prefix import ReuseRules
+from domain.record import BlockKey, Namespace, Record, RecordKey
+from domain.state_layout import HitPolicy
+
+NO_GROUPS: frozenset[GroupIndex] = frozenset()
+
+
+def stored_records(store: BlockStore, namespace: Namespace) -> list[Record]:
+    """Every record of a namespace, found by walking down from its root."""
+    found: list[Record] = []
+    parents = [BlockHash(namespace)]
+    while parents:
+        parent = parents.pop()
+        keys: list[RecordKey] = [key for key, _ in store.children(namespace, parent, 10_000)]
+        parents += [key.hash for key in keys if isinstance(key, BlockKey)]
+        keys += store.snapshots(namespace, [parent])[0]
+        found += [record for record in store.get(keys) if record is not None]
+    return found
+
+
+def hot_records(hot: HotTier, namespace: Namespace) -> list[Record]:
+    """Every record of a namespace in the hot tier."""
+    return [entry.record for key, entry in hot._entries.items() if key.namespace == namespace]
+
+
+class StorageOracle:
+    """Groups held at each position of each token path, over both tiers."""
+
+    def __init__(self, records: Iterable[Record], rules: ReuseRules) -> None:
+        self._rules = rules
+        everything = list(records)
+        paths: dict[BlockHash, tuple[int, ...]] = {}
+        blocks = [record for record in everything if isinstance(record.key, BlockKey)]
+        for record in sorted(blocks, key=lambda record: record.position):
+            assert isinstance(record.key, BlockKey)
+            above = paths.get(record.parent, ())
+            if len(above) + len(record.token_ids) == record.position:
+                paths[record.key.hash] = above + record.token_ids
+        self._blocks: dict[tuple[int, ...], set[GroupIndex]] = {}
+        self._snapshots: set[tuple[int, ...]] = set()
+        for record in everything:
+            if isinstance(record.key, BlockKey):
+                if record.key.hash in paths:
+                    self._blocks.setdefault(paths[record.key.hash], set()).update(record.groups)
+            elif record.position == len(record.token_ids) or record.parent in paths:
+                self._snapshots.add(paths.get(record.parent, ()) + record.token_ids)
+
+    def furthest(self, prompt: Sequence[int]) -> int:
+        """The furthest position at which every group can be restored."""
+        rules, tokens = self._rules, tuple(prompt)
+        for position in range(len(tokens) - 1, 0, -1):
+            if rules.is_exact and position % rules.grid:
+                continue
+            if self._is_restorable(tokens[:position]):
+                return position
+        return 0
+
+    def _is_restorable(self, tokens: tuple[int, ...]) -> bool:
+        rules, position = self._rules, len(tokens)
+        size = rules.block_size
+        has_snapshot = tokens in self._snapshots
+        if not has_snapshot and (position % size or rules.needs_snapshots):
+            return False
+        for group in rules.groups:
+            if group.policy is HitPolicy.SNAPSHOT:
+                continue
+            window = group.window if group.policy is HitPolicy.TRAILING and group.window else position
+            first = max(0, position - window) // size
+            for index in range(first, position // size):
+                if group.index not in self._blocks.get(tokens[: (index + 1) * size], NO_GROUPS):
+                    return False
+        return True
+
+
+__all__ = ("StorageOracle", "hot_records", "stored_records")

@@ -1,0 +1,230 @@
+"""Plays a random workload against a simulated server and checks every answer. One seed, one run, always the same."""
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+from adapters.fake import FakeModel, FakeOptions, FakeTokenizer
+from adapters.memory.block_store import MemoryBlockStore
+from application.events import PrefillChunkComputed
+from application.ports.compute import DecodeStart
+from application.ports.tokenizer import EncodedPrompt
+from application.services.sequence_run import Submission
+from domain.errors import ServerUnavailable
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.model_card import ModelSource
+from domain.request import FinishReason, GenerationRequest, TokenPrompt
+from domain.sampling import SamplingParams, StopRules
+from domain.scheduling import next_chunk_end
+from domain.stream import Admitted, Failed, Finished, TextDelta
+from tests.simulation.bound import Promise, ReuseBound
+from tests.simulation.workload import Conversation, Workload
+from tests.simulation.world import GRID, World, draw_plan
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that was submitted to the server that runs now."""
+
+    talk: Conversation
+    submission: Submission
+    promise: Promise
+
+
+class Simulation:
+    """`run` plays `num_actions` and then waits for everything to end. `counts`: what happened."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self.plan = draw_plan(self._random)
+        self._memory = MemoryBlockStore(self.plan.quota_bytes) if self.plan.quota_bytes is not None else None
+        self._workload = Workload(self._random, list(self.plan.models))
+        self._world = self._start()
+        self._asked: dict[RequestId, Asked] = {}
+        self._num_requests = 0
+        self._plain: dict[tuple[object, ...], list[int]] = {}
+        self._bound = ReuseBound(self.plan)
+        self.counts: Counter[str] = Counter()
+
+    def run(self, num_actions: int) -> Counter[str]:
+        actions = (
+            (self._step, 110),
+            (self._submit, 5),
+            (self._pump, 8),
+            (self._work, 8),
+            (self._cancel, 3),
+            (self._restart, 1),
+            (self._resize, 0 if self.plan.is_ample else 2),
+            (self._lose, 0 if self.plan.is_ample else 1),
+            (self._toggle_store, 0 if self.plan.is_ample else 1),
+        )
+        kinds, weights = zip(*actions, strict=True)
+        for action in self._random.choices(kinds, weights, k=num_actions):
+            action()
+            self._world.check()
+            self._settle_ended()
+        self._finish()
+        return self.counts
+
+    def _start(self) -> World:
+        return World(self.plan, self._memory, self._random)
+
+    def _submit(self) -> None:
+        """A client, or several at once that want much the same."""
+        burst = self._workload.draw(self._random.choice((1, 1, 2, 4)))
+        for talk, prompt in burst:
+            self._ask(talk, prompt)
+
+    def _ask(self, talk: Conversation, prompt: EncodedPrompt) -> None:
+        random = self._random
+        self._num_requests += 1
+        max_tokens = random.choice((1, 6, 24, 50))
+        sampling = SamplingParams(temperature=random.choice((0.0, 1.0)), seed=random.randrange(1000))
+        request = GenerationRequest(
+            RequestId(f"r{self._num_requests}"),
+            talk.model,
+            TokenPrompt(prompt.token_ids),
+            sampling,
+            StopRules(max_tokens=max_tokens),
+            cache_salt=talk.salt,
+        )
+        seed = sampling.seed or 0
+        submission = Submission(request, prompt, max_tokens, seed, FakeTokenizer().detokenizer(), talk.model)
+        self._asked[request.id] = Asked(talk, submission, self._bound.promise(submission))
+        self._world.runner.add(submission)
+        self.counts["submitted"] += 1
+
+    def _step(self) -> None:
+        if self._world.runner.is_busy:
+            self._world.step()
+
+    def _pump(self) -> None:
+        if self._world.writer is not None:
+            self._world.writer.pump(self._random.randint(1, 5))
+
+    def _work(self) -> None:
+        self._world.executor.run()
+
+    def _cancel(self) -> None:
+        if self._asked:
+            self._world.runner.cancel(self._random.choice(list(self._asked)))
+            self.counts["cancelled"] += 1
+
+    def _restart(self) -> None:
+        """Cleanly, with everything written, or as after a crash."""
+        self.counts["restarts"] += 1
+        if self._random.random() < 0.5:
+            self._world.runner.end_all(ServerUnavailable("stopping"))
+            self._settle_ended(is_stopping=True)
+            self._world.check_idle()
+            if self._world.writer is not None:
+                self._world.writer.pump(10**6)
+        else:
+            self._bound.forget()
+            self.counts["crashes"] += 1
+        self._asked.clear()
+        self.counts["lookups checked"] += self._world.tiers.num_checked
+        self._world = self._start()
+
+    def _resize(self) -> None:
+        self._world.hot.resize(self._random.choice((0, 5_000, 50_000, self.plan.hot_bytes)))
+
+    def _lose(self) -> None:
+        """Somebody clears a namespace of the store."""
+        if self._memory is not None and (known := self._memory.usage().namespaces):
+            self._memory.delete_namespace(self._random.choice(known).info.namespace)
+            self.counts["cleared"] += 1
+
+    def _toggle_store(self) -> None:
+        if (faulty := self._world.faulty) is not None:
+            faulty.is_down = not faulty.is_down
+            self._world.tiers.is_store_truthful &= not faulty.is_down
+
+    def _finish(self) -> None:
+        for _ in range(20_000):
+            if not self._world.runner.is_busy:
+                break
+            self._world.step()
+            self._settle_ended()
+        assert not self._asked, "a request never ended"
+        self._world.executor.run()
+        self._world.check_idle()
+        self.counts["lookups checked"] += self._world.tiers.num_checked
+        if self._world.writer is not None:
+            self._world.writer.pump(10**6)
+        self._world.check()
+
+    def _settle_ended(self, *, is_stopping: bool = False) -> None:
+        for id, asked in list(self._asked.items()):
+            items = self._world.inbox.items.get(id, [])
+            if items and isinstance(items[-1], Finished | Failed):
+                del self._asked[id]
+                self._check_answer(asked, items, is_stopping=is_stopping)
+
+    def _check_answer(self, asked: Asked, items: list[object], *, is_stopping: bool) -> None:
+        submission, last = asked.submission, items[-1]
+        output = [token for item in items if isinstance(item, TextDelta) for token in item.token_ids]
+        expected = self._plain_answer(submission)
+        assert output == expected[: len(output)], f"{submission.request.id} got a wrong token"
+        if isinstance(last, Failed):
+            assert is_stopping or self._world.num_injected, last.error
+            self._bound.ended(submission, is_complete=False, num_reused=0)
+            self.counts["failed"] += 1
+            return
+        assert isinstance(last, Finished)
+        usage = last.usage
+        assert usage.prompt_tokens == len(submission.prompt.token_ids)
+        assert usage.completion_tokens == len(output)
+        told = [item.explanation for item in items if isinstance(item, Admitted)]
+        if told:
+            assert (told[0].num_hot, told[0].num_store) == (usage.reused_hot_tokens, usage.reused_store_tokens)
+            self._check_accounting(submission, usage.reused_tokens, is_whole=last.reason is not FinishReason.CANCELLED)
+            promise = asked.promise
+            if self._bound.holds(promise):
+                assert usage.reused_tokens >= promise.tokens, f"{usage.reused_tokens} reused of {promise.tokens}"
+                self.counts["promised tokens"] += promise.tokens
+        is_complete = last.reason is not FinishReason.CANCELLED
+        self._bound.ended(submission, is_complete=is_complete, num_reused=usage.reused_tokens)
+        if is_complete:
+            assert output == expected
+            self._workload.answered(asked.talk, output)
+            self.counts["finished"] += 1
+        self.counts["prompt tokens"] += usage.prompt_tokens
+        self.counts["reused tokens"] += usage.reused_tokens
+
+    def _check_accounting(self, submission: Submission, num_reused: int, *, is_whole: bool) -> None:
+        chunks = [
+            event
+            for event in self._world.events.events
+            if isinstance(event, PrefillChunkComputed) and event.id == submission.request.id
+        ]
+        computed = sum(chunk.end - chunk.start for chunk in chunks)
+        end = len(submission.prompt.token_ids) - 1
+        assert computed == end - num_reused if is_whole else computed <= end - num_reused
+
+    def _plain_answer(self, submission: Submission) -> list[int]:
+        """What a server without any cache says."""
+        prompt, request = submission.prompt.token_ids, submission.request
+        key = (submission.model, prompt, submission.max_new_tokens, request.sampling)
+        if key not in self._plain:
+            self._plain[key] = plain_answer(self.plan.models[submission.model], submission.prompt, submission)
+        return self._plain[key]
+
+
+def plain_answer(options: FakeOptions, prompt: EncodedPrompt, submission: Submission) -> list[int]:
+    """The same model alone, on the canonical grid."""
+    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
+    id, at, tokens = SequenceId(0), 0, prompt.token_ids
+    model.open(id)
+    while at < len(tokens) - 1:
+        end = next_chunk_end(at, len(tokens) - 1, GRID)
+        model.prefill(id, tokens[at:end])
+        at = end
+    model.start_decode(id, DecodeStart(tokens[-1], tokens, submission.request.sampling, submission.seed))
+    output: list[int] = []
+    while len(output) < submission.max_new_tokens and options.eos_id not in output:
+        output.append(model.decode([id])[0].token_id)
+    return output
+
+
+__all__ = ("Simulation",)
