@@ -37,10 +37,10 @@ class Answer:
 
 
 class Replay:
-    """`settings` go into every request's body."""
+    """`settings` go into every request's body. `client` may be replaced: a server that was started anew."""
 
     def __init__(self, client: httpx.Client, model: str, **settings: Any) -> None:
-        self._client = client
+        self.client = client
         self._settings = {"model": model, "temperature": 0, "return_token_ids": True, **settings}
         self._computed: list[tuple[int, ...]] = []
 
@@ -55,7 +55,7 @@ class Replay:
         """Submitted when the block begins; the client leaves when it ends."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
         body = {**self._settings, "messages": list(messages), **options, **changes}
-        with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
+        with self.client.stream("POST", "/v1/chat/completions", json=body) as response:
             assert response.status_code == 200, response.read()
             yield StreamedChat(self, response)
 
@@ -71,7 +71,7 @@ class Replay:
         return Answer(prompt, output, text, usage["prompt_tokens_details"]["cached_tokens"], shared)
 
     def _ask(self, path: str, body: dict[str, Any]) -> Answer:
-        response = self._client.post(path, json={**self._settings, **body})
+        response = self.client.post(path, json={**self._settings, **body})
         assert response.status_code == 200, response.text
         answer = response.json()
         choice = answer["choices"][0]
