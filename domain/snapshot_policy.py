@@ -24,9 +24,6 @@ MIN_GAP = 32
 END_GAP = 16
 """With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
 
-PER_DISTANCE = 2
-"""Snapshots kept for each doubling of the distance to the end of a chain, besides the protected ones."""
-
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRules:
@@ -96,16 +93,18 @@ def thin_snapshots(
 ) -> tuple[int, ...]:
     """Which of a chain's snapshots (all at or before `end`) to let go, ascending.
 
-    Kept: the protected ones (system end, next turn, prompt end), and for each doubling of the distance to `end` the
-    PER_DISTANCE best, where a preferred one (a turn boundary) beats any other and then the later one wins.
+    Kept: the protected ones (system end, next turn, prompt end), and of each doubling of the distance to `end` the
+    earliest and one more, where a preferred one (a turn boundary) beats any other and then the later one wins. So
+    whoever could resume at a dropped one finds a kept one before it, at less than twice its distance from `end`.
     """
     by_distance: dict[int, list[int]] = {}
     for position in set(positions) - set(protected):
         by_distance.setdefault((end - position).bit_length(), []).append(position)
     dropped: list[int] = []
     for members in by_distance.values():
-        members.sort(key=lambda position: (position in preferred, position), reverse=True)
-        dropped += members[PER_DISTANCE:]
+        members.sort()
+        best = max(members[1:], key=lambda position: (position in preferred, position), default=None)
+        dropped += [position for position in members[1:] if position != best]
     return tuple(sorted(dropped))
 
 
@@ -113,7 +112,6 @@ __all__ = (
     "END_GAP",
     "MAX_TURNS",
     "MIN_GAP",
-    "PER_DISTANCE",
     "SnapshotRules",
     "is_end_worthwhile",
     "lattice",

@@ -9,7 +9,6 @@ from domain.fork_point import ForkKind, ForkPoint
 from domain.snapshot_policy import (
     MAX_TURNS,
     MIN_GAP,
-    PER_DISTANCE,
     SnapshotRules,
     lattice,
     plan_snapshots,
@@ -102,9 +101,13 @@ def test_thinning_keeps_the_protected_and_bounds_the_rest(
     dropped = thin_snapshots(sorted(positions), end, protected, preferred)
     kept = positions - set(dropped)
     assert set(dropped) <= positions - protected
-    assert len(kept - protected) <= PER_DISTANCE * (log2(end + 1) + 2)
+    assert len(kept - protected) <= 2 * (log2(end + 1) + 2)
     assert not thin_snapshots(sorted(kept), end, protected, preferred)
     for position in dropped:
-        peers = [other for other in kept - protected if (end - other).bit_length() == (end - position).bit_length()]
-        assert len(peers) == PER_DISTANCE
-        assert all((other in preferred, other) > (position in preferred, position) for other in peers)
+        assert any(other < position and end - other <= 2 * (end - position) for other in kept - protected)
+        if position in preferred:
+            bits = (end - position).bit_length()
+            peers = [other for other in kept - protected if (end - other).bit_length() == bits]
+            assert len(peers) == 2
+            assert max(peers) > position
+            assert max(peers) in preferred
