@@ -8,6 +8,6 @@ os.environ.setdefault("OTEL_SDK_DISABLED", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from adapters.system.blas import load_blas  # noqa: E402 - the variables above come first
+from adapters.system.blas import load_blas  # after the variables above
 
 load_blas()  # real models compute some ten times faster with it, and in shape-dependent kernels, as GPUs do
