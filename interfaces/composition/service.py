@@ -82,7 +82,8 @@ def build_service(settings: Settings, **overrides: object) -> Service:
 
     container = Container(settings=providers.Object(settings))
     for name, value in overrides.items():
-        container.providers[name].override(providers.Object(value))
+        provider = container.providers[name]
+        provider.override(providers.Object(value))  # pyright: ignore[reportUnknownMemberType]
     return Service(container)
 
 
