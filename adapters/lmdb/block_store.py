@@ -49,6 +49,7 @@ _Result = TypeVar("_Result")
 _FAILURES = (lmdb.Error, OSError, Damaged)
 _MAX_HELD_TOUCHES = 1 << 16
 _PUT_ATTEMPTS = 4
+_GET_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,16 @@ class LmdbBlockStore:
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
         wanted = groups if groups is not None else [None] * len(keys)
+        found: list[Record | None] = []
         with self._keeping(keys):
-            return self._spread(self._get_one, list(zip(keys, self._rows(keys), wanted, strict=True)))
+            for _ in range(_GET_ATTEMPTS):
+                rows = self._rows(keys)
+                found = self._spread(self._get_one, list(zip(keys, rows, wanted, strict=True)))
+                # Evicted between finding and reading: look again, so that the answer is that of one moment.
+                gone = [row for row, record in zip(rows, found, strict=True) if row is not None and record is None]
+                if not gone:
+                    break
+        return found
 
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return self._write(lambda: self._put(records), PutOutcome.UNAVAILABLE)

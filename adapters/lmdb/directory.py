@@ -16,7 +16,7 @@ _PAGE_HEADER = Struct("<QHHI")
 _META = Struct("<IIQQ")
 _TREE = Struct("<IHHQQQQQ")
 _LAST = Struct("<QQ")
-_META_FLAG, _MAGIC, _DATA_VERSION = 0x08, 0xBEEFC0DE, 1
+_META_FLAG, _MAGIC, _DATA_VERSION, _INTEGER_KEYS = 0x08, 0xBEEFC0DE, 1, 0x08
 _NO_ROOT = (1 << 64) - 1
 _MAX_DEPTH = 32
 _FULL_BYTES = 1 << 20
@@ -169,9 +169,12 @@ def _read_meta(page: bytes) -> tuple[int, int, int]:
         raise Damaged("the database does not begin with an LMDB header")
     last_page, transaction = _LAST.unpack_from(page, last)
     page_bytes = _TREE.unpack_from(page, trees)[0]
-    for offset in (trees, trees + _TREE.size):
-        _, _, depth, *_, root = _TREE.unpack_from(page, offset)
-        if depth > _MAX_DEPTH or (root != _NO_ROOT and root > last_page):
+    # A fixed address, or flags that this store never sets, would make LMDB map the file elsewhere or sort it anew.
+    if _META.unpack_from(page, _PAGE_HEADER.size)[2]:
+        raise Damaged("the database wants to be mapped at an address of its own")
+    for offset, expected in ((trees, _INTEGER_KEYS), (trees + _TREE.size, 0)):
+        _, tree_flags, depth, *_, root = _TREE.unpack_from(page, offset)
+        if tree_flags != expected or depth > _MAX_DEPTH or (root != _NO_ROOT and root > last_page):
             raise Damaged("the header of the database points outside of it")
     if page_bytes not in (1 << shift for shift in range(9, 17)):
         raise Damaged(f"the database claims pages of {page_bytes} bytes")

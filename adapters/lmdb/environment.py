@@ -61,8 +61,7 @@ class Environment:
         self._gate = Condition()
         self._num_readers = 0
         self._env: lmdb.Environment | None = None
-        self._identity = (0, 0)
-        self._sound_bytes = 0
+        self._known_file = ((0, 0), 0)
         self._is_verified = False
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
@@ -196,22 +195,24 @@ class Environment:
     def _verify_once(self) -> None:
         """Holds the write lock. Raises Damaged."""
         if not self._is_verified:
-            verify_structure(self._directory.data)
+            verify_structure(self._directory.data, self.geometry.page_bytes)
             self._is_verified = True
 
     def _note_file(self) -> None:
         env = self._env
         assert env is not None  # only called while entered or opening
         status = os.stat(self._directory.data)
-        self._identity = (status.st_dev, status.st_ino)
-        self._sound_bytes = min(status.st_size, (env.info()["last_pgno"] + 1) * self.geometry.page_bytes)
+        sound_bytes = min(status.st_size, (env.info()["last_pgno"] + 1) * self.geometry.page_bytes)
+        self._known_file = ((status.st_dev, status.st_ino), sound_bytes)
 
     def _check_file(self) -> None:
+        # Read before the file is looked at: the writer may make both larger in between.
+        identity, sound_bytes = self._known_file
         status = os.stat(self._directory.data)
-        if (status.st_dev, status.st_ino) != self._identity:
+        if (status.st_dev, status.st_ino) != identity:
             raise OSError(ENODEV, "the database was replaced", str(self._directory.data))
-        if status.st_size < self._sound_bytes:
-            raise Damaged(f"the database shrank from {self._sound_bytes} to {status.st_size} bytes")
+        if status.st_size < sound_bytes:
+            raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
 
 
 __all__ = ("ClosedError", "Environment", "Trees")

@@ -174,7 +174,8 @@ class CompactableStore(BlockStore, Protocol):
     """A store whose file keeps freed space until asked to give it back."""
 
     def compact(self) -> CompactReport:
-        """Rewrite the file without free space. Needs room for a second copy of what is live while it runs; reads wait.
+        """Rewrite the file without free space. Needs room for a second copy of what is live while it runs; writes wait,
+        and reads miss while the files are swapped.
         Raises StoreOpenError(VOLUME) when that room is not there; the store is then as before."""
         ...
 

@@ -45,8 +45,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore
     store.open_namespace(TWO)
     yield store
     problems = store.check_integrity(payloads=True).problems
+    faults = set(store.usage().faults) - {"injected"}
     store.close()
     assert problems == ()
+    assert faults == set()
 
 
 def put(store: BlockStore, records: Sequence[Record]) -> PutOutcome:

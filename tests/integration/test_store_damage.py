@@ -1,6 +1,7 @@
 """A damaged, cut, foreign or newer store: detected, set aside or left alone, and never a wrong byte or a crash."""
 
 import json
+import mmap
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.support.processes import fast_folder, finish, start
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
+PAGE_BYTES = mmap.PAGESIZE
 
 
 @pytest.fixture
@@ -186,15 +188,15 @@ def test_a_bad_payload_is_quarantined_with_what_hangs_on_it(tmp_path: Path) -> N
 def test_a_large_file_is_verified_by_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "store")
     monkeypatch.setattr(verification, "_SMALL_BYTES", 0)
-    verify_structure(tmp_path / "store" / "data.mdb")
+    verify_structure(tmp_path / "store" / "data.mdb", PAGE_BYTES)
     data = bytearray((tmp_path / "store" / "data.mdb").read_bytes())
     # The lower bound of free space in the last leaf page that is in use.
-    leaves = [at for at in range(8192, len(data), 4096) if data[at + 10 : at + 12] == b"\x02\x00"]
+    leaves = [at for at in range(2 * PAGE_BYTES, len(data), PAGE_BYTES) if data[at + 10 : at + 12] == b"\x02\x00"]
     for at in leaves:
         data[at + 12] ^= 0x40
     (tmp_path / "store" / "data.mdb").write_bytes(data)
-    with pytest.raises(Exception, match="problems in the structure"):
-        verify_structure(tmp_path / "store" / "data.mdb")
+    with pytest.raises(Exception, match="structure of the database is wrong"):
+        verify_structure(tmp_path / "store" / "data.mdb", PAGE_BYTES)
 
 
 def test_a_store_that_does_not_sync_starts_empty_after_another_boot(tmp_path: Path) -> None:
