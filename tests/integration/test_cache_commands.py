@@ -1,0 +1,191 @@
+"""`cairn cache`: through the command line, on a real store, with and without a writer beside it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.zstd.codec import ZstdStateCodec
+from application.ports.block_store import PutOutcome
+from domain.record import Record
+from interfaces.cli.cache import cache_app
+from tests.support.processes import finish, start
+from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+
+ONE, TWO = namespace_of("org/one"), namespace_of("org/two")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings and no cache of the machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("CAIRN_STORE__QUOTA", "64MiB")
+    monkeypatch.setenv("CAIRN_STORE__CODEC", "zstd")
+
+
+def open_store(path: Path, *, read_only: bool = False) -> LmdbBlockStore:
+    options = LmdbOptions(64 << 20, read_only=read_only)
+    return LmdbBlockStore(path, options, ZstdStateCodec(), EventList(), FakeClock())
+
+
+def content() -> list[Record]:
+    one, two = chain(ONE, 4, size_bytes=20_000), chain(TWO, 3, size_bytes=3000)
+    branch = chain(ONE, 2, seed=3, size_bytes=500, after=one[1])
+    return [*one, *branch, snapshot(branch[-1], [1, 2]), snapshot(ONE, [4]), *two]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    store = open_store(tmp_path / "store")
+    store.open_namespace(ONE)
+    store.open_namespace(TWO)
+    assert store.put(content()) is PutOutcome.STORED
+    store.close()
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[LmdbBlockStore]:
+    """Somebody who has the store open for writing."""
+    store = open_store(path)
+    yield store
+    store.close()
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cache_app, [str(argument) for argument in arguments])
+
+
+def facts(*arguments: object) -> dict[str, object]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_stats_count_everything(path: Path) -> None:
+    found = facts("stats", "--store", path)
+    assert (found["namespaces"], found["blocks"], found["snapshots"]) == (2, 9, 2)
+    assert found["quota_bytes"] == 64 << 20
+    assert "blocks: 9" in run("stats", "--store", path).stdout
+
+
+def test_ls_names_models_and_namespaces(path: Path) -> None:
+    listed = json.loads(run("ls", "--store", path, "--json").stdout)
+    assert {(space["model"], space["blocks"], space["snapshots"]) for space in listed} == {
+        ("org/one", 6, 2),
+        ("org/two", 3, 0),
+    }
+    assert [
+        space["model"] for space in json.loads(run("ls", "--store", path, "--model", "org/two", "--json").stdout)
+    ] == ["org/two"]
+    first_digits = ONE.namespace.hex()[:12]
+    text = run("ls", "--store", path, "--model", first_digits).stdout
+    assert first_digits in text
+    assert "org/two" not in text
+
+
+def test_verify_is_content_with_a_sound_store(path: Path) -> None:
+    assert facts("verify", "--store", path) == {"records": 11, "problems": []}
+    assert "problems: none" in run("verify", "--store", path, "--no-payloads").stdout
+
+
+def test_verify_finds_a_flipped_bit(path: Path) -> None:
+    data = bytearray((path / "data.mdb").read_bytes())
+    # A page that begins a large value: its payload follows 16 bytes of header.
+    large = next(at for at in range(8192, len(data), 4096) if data[at + 10 : at + 12] == b"\x04\x00")
+    data[large + 2000] ^= 1
+    (path / "data.mdb").write_bytes(data)
+    result = run("verify", "--store", path, "--json")
+    assert result.exit_code == 1
+    assert "checksum" in json.loads(result.stdout)["problems"][0]
+
+
+def test_clear_takes_one_model_or_all(path: Path) -> None:
+    assert facts("clear", "--store", path, "--model", "org/one", "--yes") == {"removed": 8}
+    assert facts("stats", "--store", path)["blocks"] == 3
+    assert facts("clear", "--store", path, "--yes") == {"removed": 3}
+    assert facts("stats", "--store", path)["blocks"] == 0
+
+
+def test_clear_asks_first(path: Path) -> None:
+    refused = CliRunner().invoke(cache_app, ["clear", "--store", str(path)], input="n\n")
+    assert refused.exit_code == 1
+    assert facts("stats", "--store", path)["blocks"] == 9
+
+
+def test_compact_gives_space_back(path: Path) -> None:
+    run("clear", "--store", path, "--model", "org/one", "--yes")
+    found = facts("compact", "--store", path)
+    assert int(str(found["after_bytes"])) < int(str(found["before_bytes"]))
+    assert (path / "data.mdb").stat().st_size == found["after_bytes"]
+    assert facts("verify", "--store", path)["records"] == 3
+
+
+def test_export_and_import_carry_records_over(path: Path, tmp_path: Path) -> None:
+    assert facts("export", tmp_path / "file", "--store", path) == {"namespaces": 2, "records": 11, "skipped": {}}
+    assert facts("import", tmp_path / "file", "--store", tmp_path / "other") == {
+        "namespaces": 2,
+        "records": 11,
+        "skipped": {},
+    }
+    store = open_store(tmp_path / "other", read_only=True)
+    assert all(map(same, store.get(keys_of(content())), content()))
+    assert store.check_integrity(payloads=True).problems == ()
+    assert {space.info for space in store.usage().namespaces} == {ONE, TWO}
+    store.close()
+    assert facts("import", tmp_path / "file", "--store", tmp_path / "other")["records"] == 11
+    assert facts("stats", "--store", tmp_path / "other")["blocks"] == 9
+
+
+def test_export_of_one_model(path: Path, tmp_path: Path) -> None:
+    assert facts("export", tmp_path / "file", "--store", path, "--model", "org/two")["records"] == 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "other"])
+def test_a_damaged_export_is_refused(path: Path, tmp_path: Path, damage: str) -> None:
+    run("export", tmp_path / "file", "--store", path)
+    data = bytearray((tmp_path / "file").read_bytes())
+    if damage == "cut":
+        del data[len(data) * 2 // 3 :]
+    elif damage == "flip":
+        data[len(data) // 2] ^= 8
+    else:
+        data[:] = b"PK\3\4" * 100
+    (tmp_path / "file").write_bytes(data)
+    result = run("import", tmp_path / "file", "--store", tmp_path / "other")
+    assert result.exit_code == 1
+    assert "export" in result.stderr
+    assert facts("verify", "--store", tmp_path / "other")["problems"] == []
+
+
+def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"CAIRNEX1")
+    for command in (["clear", "--yes"], ["compact"], ["import", str(tmp_path / "file")]):
+        result = run(*command, "--store", path)
+        assert result.exit_code == 1
+        assert "another process" in result.stderr
+    assert [record is None for record in writer.get(keys_of(content()))] == [False] * 11
+
+
+def test_what_reads_works_beside_a_writer(writer: LmdbBlockStore, path: Path, tmp_path: Path) -> None:
+    program = f"""
+from interfaces.cli.cache import cache_app
+from typer.testing import CliRunner
+for command in (["stats"], ["ls"], ["verify"], ["export", {str(tmp_path / "file")!r}]):
+    result = CliRunner().invoke(cache_app, [*command, "--store", {str(path)!r}, "--json"])
+    assert result.exit_code == 0, (command, result.output)
+"""
+    finish(start("-c", program), 60)
+    assert writer.put(chain(ONE, 1, seed=9)) is PutOutcome.STORED
+
+
+def test_no_store_is_said_so(tmp_path: Path) -> None:
+    result = run("stats", "--store", tmp_path / "none")
+    assert result.exit_code == 1
+    assert "there is no store" in result.stderr
+    assert not (tmp_path / "none").exists()
