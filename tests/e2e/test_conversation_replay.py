@@ -8,8 +8,8 @@ request may compute more than those only where nothing can be resumed at the exa
                     rendered, and a snapshot is taken there, though the template drops the reasoning that came after
     exact repeat    nothing more: a snapshot holds all but the last token
     fork, edit      back to the nearest block boundary (attention only), or to the nearest snapshot that was kept
-                    (recurrent layers): two for each doubling of the distance from the chain's end, so the next one
-                    back is no further from the fork than the fork from the end, give or take one turn
+                    (recurrent layers): every turn took one, and where one was let go another is kept before it, at
+                    less than twice its distance from the chain's end
 """
 
 from collections.abc import Iterator
@@ -100,8 +100,9 @@ def bound_in_the_middle(answer: Answer, conversation: Conversation, model: str, 
     """Most that a fork may compute: see the module docstring. `longest`: length of the longest chain in store."""
     if not is_recurrent(model):
         return answer.num_new + answer.num_shared % BLOCK
-    back = min(answer.num_shared, longest - answer.num_shared + conversation.longest_turn)
-    return answer.num_new + back
+    taken = max(0, answer.num_shared - conversation.longest_turn)
+    kept = max(0, longest - 2 * (longest - taken))
+    return answer.num_new + answer.num_shared - kept
 
 
 def test_every_turn_computes_its_new_tokens_and_no_more(played: Conversation) -> None:

@@ -112,8 +112,8 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 32},
     "gear": {"layer_types": ["conv_mixer", _SLIDING, "conv_mixer", _FULL]},
     "gemma": {},
-    "gemma2": {"query_pre_attn_scalar": 16.0},
-    "gemma3_text": {"query_pre_attn_scalar": 16.0, "sliding_window_pattern": 2},
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3_text": {"query_pre_attn_scalar": 16, "sliding_window_pattern": 2},
     "gemma4_text": {
         "global_head_dim": 32, "num_kv_shared_layers": 2, "num_hidden_layers": 8, "hidden_size_per_layer_input": 16,
         "vocab_size_per_layer_input": _V, "num_key_value_heads": 1,
