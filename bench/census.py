@@ -10,6 +10,7 @@ likeliest next tokens, and 16 greedy tokens. Fails when a grid position is not e
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from pathlib import Path
 from adapters.system.blas import load_blas
 
 load_blas()
+os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # compiling fused kernels takes longer than all these models run
 
 import mlx.core as mx  # noqa: E402 - a BLAS only counts when it is there before MLX
 import mlx.nn as nn  # noqa: E402

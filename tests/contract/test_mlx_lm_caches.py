@@ -91,7 +91,7 @@ def values_at(start: int, end: int) -> mx.array:
     return mx.broadcast_to(mx.arange(start, end, dtype=mx.float32)[None, None, :, None], (1, 2, end - start, 32))
 
 
-def update(cache: Any, start: int, end: int, sizes: tuple[int, ...] = (5, 1, 1, 7, 1)) -> None:
+def update(cache: Any, start: int, end: int, sizes: tuple[int, ...] = (5, 1, 1, 7, 1, 1, 1)) -> None:
     at, turn = start, 0
     while at < end:
         size = min(sizes[turn % len(sizes)], end - at)
@@ -105,7 +105,7 @@ TOKEN_CACHES = ["KVCache", "ConcatenateKVCache", "RotatingKVCache", *([] if HAS_
 
 
 @pytest.mark.parametrize("name", TOKEN_CACHES)
-@pytest.mark.parametrize("num_tokens", [3, 11, 12, 13, 20, 37])
+@pytest.mark.parametrize("num_tokens", [3, 11, 12, 13, 15, 16, 17, 20, 37])
 def test_slices_are_the_tokens_they_are_asked_for(name: str, num_tokens: int) -> None:
     cache = filled(name)
     if num_tokens > 20:

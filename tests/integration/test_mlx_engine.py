@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.cache_state import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.payload import DevicePayload
+from adapters.mlx.payload import DevicePayload, pack
 from adapters.mlx.sampler import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.weights_digest import digest_folder
@@ -328,6 +328,16 @@ def test_captures_share_no_memory_with_the_cache(name: str) -> None:
                 assert all(end <= other_start or other_end <= start for other_start, other_end in live)
                 if hasattr(mx, "get_array_buffer_size"):
                     assert mx.get_array_buffer_size(packed) <= packed.nbytes + 2 * 16_384
+
+
+def test_a_lone_tensor_is_copied_too() -> None:
+    whole = mx.random.normal((1, 1, 64, 8))
+    for tensor in (whole, whole[:, :, :50]):
+        payload = pack([tensor])
+        mx.eval(whole, *payload.packs)
+        start, end = _extent(payload.packs[0])
+        other_start, other_end = _extent(whole)
+        assert end <= other_start or other_end <= start
 
 
 def _extent(array: mx.array) -> tuple[int, int]:

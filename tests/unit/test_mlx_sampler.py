@@ -157,6 +157,12 @@ def test_logprobs_are_of_the_model_before_any_change() -> None:
     assert [value for _, value in found[0].top] == pytest.approx(sorted(normal, reverse=True)[:4], abs=1e-5)
 
 
+def test_every_token_of_a_seed_has_noise_of_its_own() -> None:
+    sampler = GroupSampler([row(SamplingParams(temperature=1), seed=4)], NO_EOS)
+    tokens = [sampler.sample(mx.zeros((1, VOCAB))).read()[0][0] for _ in range(40)]
+    assert len(set(tokens)) > 20
+
+
 def test_keys_differ_by_seed_and_index() -> None:
     keys = {noise_key(seed, index) for seed in (0, 1, 2, -1, 2**63 - 1, -(2**63)) for index in range(500)}
     assert len(keys) == 6 * 500
