@@ -9,7 +9,8 @@ request may compute more than those only where nothing can be resumed at the exa
     exact repeat    nothing more: a snapshot holds all but the last token
     fork, edit      back to the nearest block boundary (attention only), or to the nearest snapshot that was kept
                     (recurrent layers): every turn took one, and where one was let go another is kept before it, at
-                    less than twice its distance from the chain's end
+                    less than twice its distance from the chain's end; the end of the system prompt is always kept
+    other session   nothing more: there is a snapshot at the end of the system prompt and the tools
 """
 
 from collections.abc import Iterator
@@ -59,6 +60,7 @@ class Conversation:
     cached: Replay
     reference: Replay
     turns: list[tuple[list[Message], Answer]] = field(default_factory=list)
+    other_session: list[Answer] = field(default_factory=list)
 
     def say(self, messages: list[Message]) -> Answer:
         """Ask both servers; their answers must be the same."""
@@ -78,6 +80,7 @@ class Conversation:
                 history = [*history, *tool_call("Oslo")]
                 self.turns.append((history, answer := self.say(history)))
             history = [*history, {"role": "assistant", "content": answer.text}]
+        self.other_session.append(self.say([*opening(), {"role": "user", "content": "Zebras, here?"}]))
 
     @property
     def longest_turn(self) -> int:
@@ -101,7 +104,7 @@ def bound_in_the_middle(answer: Answer, conversation: Conversation, model: str, 
     if not is_recurrent(model):
         return answer.num_new + answer.num_shared % BLOCK
     taken = max(0, answer.num_shared - conversation.longest_turn)
-    kept = max(0, longest - 2 * (longest - taken))
+    kept = max(conversation.other_session[0].num_shared, longest - 2 * (longest - taken))
     return answer.num_new + answer.num_shared - kept
 
 
@@ -117,6 +120,12 @@ def test_the_template_dropped_the_reasoning(played: Conversation) -> None:
     """Or else the turns above would have shown nothing about forks before the prompt's end."""
     for (_, before), (_, after) in pairwise(played.turns):
         assert after.num_shared < len(before.prompt_ids)
+
+
+def test_another_session_shares_the_system_prompt_and_the_tools(played: Conversation) -> None:
+    (answer,) = played.other_session
+    assert answer.num_shared > 100
+    assert answer.num_computed == answer.num_new < 32
 
 
 def test_an_exact_repeat_computes_one_token(played: Conversation) -> None:
