@@ -151,7 +151,8 @@ class StoreFault:
 @dataclass(frozen=True, slots=True)
 class PrefixMatched:
     """A lookup's outcome: tokens reused by tier, and why no more (a StopReason value). `num_known`: tokens whose
-    blocks are in some tier."""
+    blocks are in some tier. `diverged_at`: the first token that differs from what RAM holds, None if that is unknown.
+    """
 
     id: RequestId
     num_prompt: int
@@ -161,6 +162,7 @@ class PrefixMatched:
     reason: str
     started_ns: int
     at_ns: int
+    diverged_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,19 +119,36 @@ def common_length(left: Sequence[object], right: Sequence[object]) -> int:
 def find_divergence(prompt_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
     """Compare the prompt from `start` with every run stored there; report where it leaves the nearest one.
 
-    None when nothing is stored there, or when the nearest run and the prompt only differ in length.
+    None when nothing is stored there, when the nearest run and the prompt only differ in length, or when they have no
+    token in common from the start: then it is just another prompt.
     """
-    rest = tuple(prompt_ids[start:])
+    longest = max(map(len, stored), default=0)
+    rest = tuple(prompt_ids[start : start + longest + 1])  # one more: what reaches the end of this run still goes on
     length, run = max(((common_length(rest, run), tuple(run)) for run in stored), default=(0, ()))
     if length in (len(rest), len(run)):
         return None
     at = start + length
+    if at == 0:
+        return None
     return Divergence(
         position=at,
         before_ids=tuple(prompt_ids[max(0, at - CONTEXT_TOKENS) : at]),
         prompt_ids=tuple(prompt_ids[at : at + CONTEXT_TOKENS]),
         stored_ids=run[length : length + CONTEXT_TOKENS],
     )
+
+
+def compared_with_stored(told: Explanation, prompt_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
+    """The same after a look at the token runs stored where the known blocks end: where the prompt leaves the nearest of
+    them, or that it ends before the nearest does."""
+    found = find_divergence(prompt_ids, told.num_known, stored)
+    if found is not None or told.reason is not StopReason.NEVER_SEEN:
+        return replace(told, divergence=found)
+    num_rest = len(prompt_ids) - told.num_known
+    rest = tuple(prompt_ids[told.num_known :]) if any(len(run) > num_rest > 0 for run in stored) else ()
+    if rest and any(len(run) > num_rest and tuple(run[:num_rest]) == rest for run in stored):
+        return replace(told, reason=StopReason.PARTIAL_BLOCK)
+    return told
 
 
 def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint | None:
@@ -146,6 +163,7 @@ __all__ = (
     "Explanation",
     "StopReason",
     "common_length",
+    "compared_with_stored",
     "find_divergence",
     "nearest_fork",
 )

@@ -26,7 +26,10 @@ def _no_snapshot(told: Explanation) -> str:
 
 
 def _partial_block(told: Explanation) -> str:
-    return f"The prompt ends inside the stored block that begins at token {told.stopped_at}; a block is reused whole."
+    return (
+        "The prompt ends inside a stored block, and a block is reused whole or not at all; the last one before ends at"
+        f" token {told.stopped_at}."
+    )
 
 
 def _unsupported(told: Explanation) -> str:

@@ -180,6 +180,8 @@ class SpanEvents:
                 names.CAIRN_KNOWN_TOKENS: event.num_known,
                 names.CAIRN_STOP_REASON: event.reason,
             }
+            if event.diverged_at is not None:
+                attributes[names.CAIRN_DIVERGED_AT] = event.diverged_at
             self._add_span(tree, names.SPAN_LOOKUP, event.started_ns, event.at_ns, attributes)
             tree.root.set_attribute(names.CAIRN_STOP_REASON, event.reason)
 

@@ -9,7 +9,7 @@ each step and `end` (or `abandon`) at the end.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from application.events import FaultObserved, PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
@@ -22,11 +22,14 @@ from application.services.prefix_fetch import Fetched, PrefixFetch
 from application.services.prefix_tiers import Lookup, PrefixTiers
 from application.services.state_capture import Captured, StateCapture
 from domain.errors import ComputeFailed
-from domain.explanation import Explanation, StopReason, nearest_fork
+from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.hashing import BlockChain
 from domain.ids import RequestId, SequenceId
 from domain.prefix import ReuseRules
 from domain.record import NamespaceInfo, Record, RecordKey
+
+NUM_NEIGHBOURS = 8
+"""Token runs in the hot tier that a prompt is compared with where it leaves what is stored; microseconds each."""
 
 MAX_FAILED_FETCHES = 3
 """How often a lookup is repeated because what it found was gone; then the prompt is computed."""
@@ -112,7 +115,7 @@ class CachedSequence:
         self._num_failed = 0
         self._expected: set[int] = set()
         self._lookup = self._seek()
-        self.explanation = self._explain(0, 0, self._lookup.match.reason)
+        self.explanation = Explanation(len(self.prompt_ids), 0, 0, self._lookup.match.reason)
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -252,14 +255,15 @@ class CachedSequence:
             self._fetched = None
 
     def _explain(self, num_hot: int, num_store: int, reason: StopReason) -> Explanation:
-        return Explanation(
-            len(self.prompt_ids),
-            num_hot,
-            num_store,
-            reason,
-            num_known=self._lookup.match.num_known,
-            nearest_fork=nearest_fork(self._prompt.fork_points, num_hot + num_store),
-        )
+        """What RAM can tell of it: the prefix cache's `explain` asks the store as well."""
+        chain, num_known = self.chain, self._lookup.match.num_known
+        told = Explanation(len(self.prompt_ids), num_hot, num_store, reason, num_known=num_known)
+        if reason is not StopReason.LAST_TOKEN:
+            parent = chain.parent(num_known // chain.block_size)
+            stored = self._context.tiers.hot.followers(chain.namespace, parent, NUM_NEIGHBOURS)
+            told = compared_with_stored(told, self.prompt_ids, stored)
+        at = told.divergence.position if told.divergence is not None else told.stopped_at
+        return replace(told, nearest_fork=nearest_fork(self._prompt.fork_points, at))
 
     def _announce(self) -> None:
         told, context = self.explanation, self._context
@@ -273,6 +277,7 @@ class CachedSequence:
                 told.reason.value,
                 self._started_ns,
                 context.clock.now_ns(),
+                told.divergence.position if told.divergence is not None else None,
             )
         )
 

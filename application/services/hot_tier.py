@@ -12,7 +12,8 @@ whoever holds payloads keeps them pinned: `acquire` pins, `release` unpins, coun
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest
+from itertools import islice
 from threading import Lock
 
 from domain.ids import BlockHash, GroupIndex
@@ -20,6 +21,9 @@ from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 
 RECORD_OVERHEAD_BYTES = 1024
 """What a record costs besides its payload: objects, index entries."""
+
+SCANNED_PER_FOLLOWER = 32
+"""Records looked at for each follower asked for: where thousands hang on one block, the latest are not searched for."""
 
 GroupSet = frozenset[GroupIndex]
 
@@ -125,10 +129,11 @@ class HotTier:
             ]
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[int, ...]]:
-        """Token ids of up to `limit` records that hang on `parent`; for explaining."""
+        """Token ids of up to `limit` records that hang on `parent`, lately used ones first; for explaining."""
         with self._lock:
-            keys = sorted(self._dependants(namespace, parent), key=lambda key: -self._entries[key].clock)
-            return [self._entries[key].record.token_ids for key in keys[:limit]]
+            keys = islice(self._dependants(namespace, parent), limit * SCANNED_PER_FOLLOWER)
+            latest = nlargest(limit, keys, key=lambda key: self._entries[key].clock)
+            return [self._entries[key].record.token_ids for key in latest]
 
     def remove(self, keys: Sequence[RecordKey]) -> int:
         """Drop, in this order, what is a leaf by then and not pinned; others stay. Returns how many went."""

@@ -11,7 +11,7 @@ from typing import cast
 from application.ports.block_store import Presence
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix_tiers import Lookup, PrefixTiers
-from domain.explanation import Divergence, Explanation, StopReason, find_divergence, nearest_fork
+from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
 from domain.hashing import BlockChain, block_hash
 from domain.ids import BlockHash, GroupIndex
@@ -40,7 +40,7 @@ class PrefixExplainer:
             len(prompt.token_ids), num_hot, match.position - num_hot, match.reason, num_known=match.num_known
         )
         if match.reason is not StopReason.LAST_TOKEN:
-            explained = replace(explained, divergence=self._divergence(prompt, chain, match.num_known))
+            explained = compared_with_stored(explained, prompt.token_ids, self._followers(chain, match.num_known))
         if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
             explained = self._elsewhere(explained, prompt, info, fingerprint)
         at = explained.divergence.position if explained.divergence is not None else match.position
@@ -58,11 +58,12 @@ class PrefixExplainer:
             hot += match.snapshot.num_partial
         return hot
 
-    def _divergence(self, prompt: EncodedPrompt, chain: BlockChain, start: int) -> Divergence | None:
+    def _followers(self, chain: BlockChain, start: int) -> list[tuple[int, ...]]:
+        """The token runs stored after the first `start` tokens."""
         parent = chain.parent(start // chain.block_size)
         stored: list[tuple[int, ...]] = self._tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
         stored += self._stored_followers(chain.namespace, parent)
-        return find_divergence(prompt.token_ids, start, stored)
+        return stored
 
     def _stored_followers(self, namespace: Namespace, parent: BlockHash) -> Sequence[tuple[int, ...]]:
         store = self._tiers.store

@@ -28,9 +28,9 @@ class RunningServer:
         """The answer to a JSON body. Ends the command when there is none."""
         import httpx
 
-        headers = {"Content-Type": "application/json"}
+        headers = {b"Content-Type": b"application/json"}
         if self.api_key is not None:
-            headers["Authorization"] = f"Bearer {self.api_key}"
+            headers[b"Authorization"] = b"Bearer " + self.api_key.encode()
         try:
             # No proxy stands between this machine and itself, whatever the environment says.
             is_local = is_loopback(urlsplit(self.url).hostname or "")
@@ -50,15 +50,16 @@ class RunningServer:
             answer = json.loads(response.content)
         except ValueError:
             answer = None
-        if response.is_success and isinstance(answer, dict):
-            return cast("dict[str, object]", answer)
-        message = f"{self.url} answered with status {response.status_code} and not as Cairn does"
+        if not response.is_success or not isinstance(answer, dict):
+            fail(self._refusal(response.status_code, answer))
+        return cast("dict[str, object]", answer)
+
+    def _refusal(self, status: int, answer: object) -> str:
         match answer:
-            case {"error": {"message": str(told)}}:
-                message = f"{told}; give it with --api-key" if response.status_code == 401 else told
+            case {"error": {"message": str(message)}}:
+                return f"{message}; give it with --api-key" if status == 401 else message
             case _:
-                pass
-        fail(message)
+                return f"{self.url} answered with status {status} and not as Cairn does"
 
 
 def running_server(url: str | None, api_key: str | None, settings: ServerSettings) -> RunningServer:

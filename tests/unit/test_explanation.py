@@ -1,6 +1,14 @@
 """What people are told about a lookup."""
 
-from domain.explanation import CONTEXT_TOKENS, Explanation, StopReason, common_length, find_divergence, nearest_fork
+from domain.explanation import (
+    CONTEXT_TOKENS,
+    Explanation,
+    StopReason,
+    common_length,
+    compared_with_stored,
+    find_divergence,
+    nearest_fork,
+)
 from domain.fork_point import ForkKind, ForkPoint
 
 
@@ -27,6 +35,26 @@ def test_runs_that_only_differ_in_length_do_not_diverge() -> None:
     assert find_divergence((1, 2, 3, 4), 2, [(3,)]) is None
     assert find_divergence((1, 2, 3, 4), 2, []) is None
     assert find_divergence((1, 2, 3, 4), 4, [(9,)]) is None
+
+
+def test_prompts_without_a_common_beginning_do_not_diverge() -> None:
+    assert find_divergence((1, 2, 3), 0, [(9, 2, 3)]) is None
+    found = find_divergence((1, 2, 3), 1, [(9, 3)])
+    assert found is not None
+    assert (found.position, found.before_ids) == (1, (1,))
+
+
+def test_a_prompt_that_ends_before_the_stored_run_does_is_not_unseen() -> None:
+    told = Explanation(4, 2, 0, StopReason.NEVER_SEEN, num_known=2)
+    prompt = (1, 2, 3, 4)
+    assert compared_with_stored(told, prompt, [(9,), (3, 4, 5)]).reason is StopReason.PARTIAL_BLOCK
+    assert compared_with_stored(told, prompt, [(3, 4)]) == told
+    assert compared_with_stored(told, prompt, [(3,)]) == told
+    assert compared_with_stored(told, prompt, []) == told
+    other = compared_with_stored(told, prompt, [(3, 5, 5)])
+    assert other.reason is StopReason.NEVER_SEEN
+    assert other.divergence is not None
+    assert other.divergence.position == 3
 
 
 def test_common_length_agrees_with_counting() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
-from domain.fingerprint import Fingerprint, shares_tenant
+from domain.fingerprint import Fingerprint, shares_tenant, tenant_salt
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
 
@@ -42,6 +42,17 @@ def test_names_do_not_enter_but_weights_and_layout_do() -> None:
     assert root(one) != root(description("one", FakeOptions(weights=2)))
     assert root(one) != root(description("one", FakeOptions(weights=1, layout=HYBRID)))
     assert one.layout is ATTENTION
+
+
+def test_tenants_never_share_a_salt_by_spelling_it() -> None:
+    pairs = [("", "a"), ("a", ""), ("a", "b"), ("ab", ""), ("", "ab"), ("b", "a"), ('a", "b', ""), ("", 'a", "b')]
+    pairs += [("a\0", "b"), ("a", "\0b"), ("", "\udc80"), ("", "x" * 100_000)]
+    salts = {tenant_salt(configured, requested) for configured, requested in pairs}
+    assert len(salts) == len(pairs)
+    assert {len(salt) for salt in salts} == {64}
+    assert tenant_salt("", "") == ""
+    roots = {replace(BASE, salt=salt).namespace() for salt in salts}
+    assert len(roots) == len(pairs)
 
 
 def test_the_salt_is_shown_as_a_digest_only() -> None:
