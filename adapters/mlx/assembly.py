@@ -49,13 +49,12 @@ def assemble(
     make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
 ) -> MlxModel:
     """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed."""
-    model_type = str(facts.config.get("model_type", ""))
     rows = find_number(facts.config, _VOCABULARY_KEYS)
-    found = probe(network, model_type, rows)
+    found = probe(network, rows)
     weights = parameters(network)
     description = ModelDescription(
         id=id,
-        model_type=model_type,
+        model_type=str(facts.config.get("model_type", "")),
         vocab_size=min(rows or found.num_logits, found.num_logits),
         context_length=find_number(facts.config, _CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH,
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),

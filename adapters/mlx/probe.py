@@ -24,7 +24,7 @@ WRONG_WHEN_BATCHED = {
     "afm7": "the layers that reuse keys count the padding of a batch as positions",
     "minimax_m3_vl": "its sparse attention blocks move with the padding of a batch once a prompt is long enough",
 }
-"""Families whose error a short probe may not show clearly, by model type."""
+"""Families whose error a short probe may not show clearly, by the module of mlx-lm that holds their code."""
 
 _SHORT, _LONG, _STEPS = 3, 27, 4
 _TOLERANCE = {mx.float32: 0.02}
@@ -43,7 +43,7 @@ class Probe:
     decode_note: str = ""
 
 
-def probe(network: Any, model_type: str, vocab_size: int | None) -> Probe:
+def probe(network: Any, vocab_size: int | None) -> Probe:
     """Run the probes. Raises ModelLoadFailed when the model cannot compute here. Leaves nothing behind."""
     layout = cache_state.layout_of(cache_state.new_caches(network))
     try:
@@ -56,7 +56,8 @@ def probe(network: Any, model_type: str, vocab_size: int | None) -> Probe:
     if layout.is_reusable:
         snapshot = copy_snapshot(layout, HeldRow(caches, 0, _LONG), 0)
         specs = {int(index): payload.specs for index, payload in snapshot.items()}
-    note = WRONG_WHEN_BATCHED.get(model_type) or _why_single(network, vocab_size)
+    family = type(network).__module__.rpartition(".")[2]
+    note = WRONG_WHEN_BATCHED.get(family) or _why_single(network, vocab_size)
     mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
     return Probe(layout, logits.shape[-1], specs, mode, note)
 
