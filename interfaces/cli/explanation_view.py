@@ -6,6 +6,8 @@ from typing import TypedDict
 from rich.console import Console
 from rich.text import Text
 
+from domain.explanation import CONTEXT_TOKENS
+
 
 class DivergenceView(TypedDict):
     position: int
@@ -53,7 +55,12 @@ def _show_prompt(console: Console, name: str, prompt: PromptView) -> None:
     )
     _line(console, Text.assemble((prompt["reason"], "bold"), f": {prompt['sentence']}"))
     if (found := prompt["divergence"]) is not None:
-        _line(console, Text.assemble(("  both    ", "dim"), "..." if found["position"] else "", _text(found["before"])))
+        _line(
+            console,
+            Text.assemble(
+                ("  both    ", "dim"), "..." if found["position"] > CONTEXT_TOKENS else "", _text(found["before"])
+            ),
+        )
         _line(console, Text.assemble(("  prompt  ", "dim"), _text(found["prompt"], "green")))
         _line(console, Text.assemble(("  stored  ", "dim"), _text(found["stored"], "red")))
     if (fork := prompt["nearest_fork"]) is not None:

@@ -206,7 +206,7 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
             PrefixAwaited(id, owner.id, 512, at(0.25)),
             owner.ended(),
             StateRestored(id, 768, 3_000_000, at(0.5), at(0.75), at(0.875)),
-            PrefixMatched(id, 1025, 512, 256, 1024, "no-snapshot", at(0.25), at(0.9)),
+            PrefixMatched(id, 1025, 512, 256, 1024, "no-snapshot", at(0.25), at(0.9), diverged_at=1024),
             SCRIPT.admitted(),
             StateCaptured(id, 2, 1, 4_000_000, at(1.0), at(1.5)),
             SCRIPT.ended(),
@@ -229,6 +229,7 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
         "cairn.prompt.hot_tokens": 512,
         "cairn.prompt.store_tokens": 256,
         "cairn.prompt.known_tokens": 1024,
+        "cairn.prompt.diverged_at": 1024,
         "cairn.cache.stop_reason": "no-snapshot",
     }
     assert (request.attributes or {})["cairn.cache.stop_reason"] == "no-snapshot"
