@@ -44,7 +44,7 @@ def test_explain_shows_both_sides(service: FakeService, tmp_path: Path) -> None:
         "fake-attention: 447 prompt tokens, 410 reused (410 from memory, 0 from the store), 37 to compute",
         "never-seen: From token 422 on the prompt differs from what is stored.",
         r"  both    ...<|start|>user\nIs it ",
-        r"  prompt  Sunday?\x1b[31",
+        r"  prompt  Sunday?\x1b[31m",
         r"  stored  Monday?<|end|>\n<|start|>as",
         "The last expected fork before that is at token 410 (system end).",
     ]
