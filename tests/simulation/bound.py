@@ -1,4 +1,7 @@
-"""What must be reused where storage is ample: the stated bound on recomputing, from the history of requests alone.
+"""What must and what may be reused, from the history of requests alone.
+
+Never more than some other request of the same weights, layout and salt had in common. Where storage is ample, never
+less than the stated bound on recomputing.
 
 Take a prompt that shares L tokens with one completed before (same weights, same salt, no crash in between). Of these at
 least so many are reused (in exact mode all of it down to the grid):
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 
 from application.services.sequence_run import Submission
 from domain.explanation import common_length
+from domain.ids import RequestId
 from tests.simulation.world import BLOCK, GRID, Plan
 
 Key = tuple[int, str, str]
@@ -39,6 +43,18 @@ class ReuseBound:
         self._plan = plan
         self._done: dict[Key, list[Completed]] = {}
         self._versions: dict[Key, int] = {}
+        self._streams: dict[Key, dict[RequestId, tuple[int, ...]]] = {}
+
+    def submitted(self, submission: Submission) -> None:
+        """From now on others of its key may profit from this request's prompt."""
+        self._streams.setdefault(self._key(submission), {})[submission.request.id] = submission.prompt.token_ids
+
+    def allowance(self, submission: Submission) -> int:
+        """Tokens that some other request of the same key had in common with this one: no more can be reused."""
+        prompt = submission.prompt.token_ids
+        streams = self._streams[self._key(submission)]
+        others = [tokens for id, tokens in streams.items() if id != submission.request.id]
+        return max([0, *(common_length(prompt, tokens) for tokens in others)])
 
     def promise(self, submission: Submission) -> Promise:
         """Tokens of this prompt that must not be computed again; 0 where nothing is promised."""
@@ -53,10 +69,11 @@ class ReuseBound:
     def holds(self, promise: Promise) -> bool:
         return promise.version == self._versions.get(promise.key, 0)
 
-    def ended(self, submission: Submission, *, is_complete: bool, num_reused: int) -> None:
+    def ended(self, submission: Submission, output: list[int], *, is_complete: bool, num_reused: int) -> None:
         """A request ended, one way or another."""
         key, layout = self._key(submission), self._plan.models[submission.model].layout
         prompt = submission.prompt.token_ids
+        self._streams[key][submission.request.id] = (*prompt, *output)
         done = self._done.setdefault(key, [])
         if layout.needs_snapshots:
             done[:] = [other for other in done if other.prompt[0] != prompt[0]]

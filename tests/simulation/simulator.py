@@ -91,6 +91,7 @@ class Simulation:
         seed = sampling.seed or 0
         submission = Submission(request, prompt, max_tokens, seed, FakeTokenizer().detokenizer(), talk.model)
         self._asked[request.id] = Asked(talk, submission, self._bound.promise(submission))
+        self._bound.submitted(submission)
         self._world.runner.add(submission)
         self.counts["submitted"] += 1
 
@@ -168,7 +169,7 @@ class Simulation:
         assert output == expected[: len(output)], f"{submission.request.id} got a wrong token"
         if isinstance(last, Failed):
             assert is_stopping or self._world.num_injected, last.error
-            self._bound.ended(submission, is_complete=False, num_reused=0)
+            self._bound.ended(submission, output, is_complete=False, num_reused=0)
             self.counts["failed"] += 1
             return
         assert isinstance(last, Finished)
@@ -179,12 +180,13 @@ class Simulation:
         if told:
             assert (told[0].num_hot, told[0].num_store) == (usage.reused_hot_tokens, usage.reused_store_tokens)
             self._check_accounting(submission, usage.reused_tokens, is_whole=last.reason is not FinishReason.CANCELLED)
+            assert usage.reused_tokens <= self._bound.allowance(submission), "more was reused than there was to share"
             promise = asked.promise
             if self._bound.holds(promise):
                 assert usage.reused_tokens >= promise.tokens, f"{usage.reused_tokens} reused of {promise.tokens}"
                 self.counts["promised tokens"] += promise.tokens
         is_complete = last.reason is not FinishReason.CANCELLED
-        self._bound.ended(submission, is_complete=is_complete, num_reused=usage.reused_tokens)
+        self._bound.ended(submission, output, is_complete=is_complete, num_reused=usage.reused_tokens)
         if is_complete:
             assert output == expected
             self._workload.answered(asked.talk, output)

@@ -5,8 +5,8 @@ import pytest
 from tests.simulation.simulator import Simulation
 
 NUM_ACTIONS = 500
-NUM_QUICK = 150
-NUM_ALL = 2_000
+NUM_QUICK = 60
+NUM_ALL = 600
 
 
 @pytest.mark.parametrize("seed", range(NUM_QUICK))
@@ -15,9 +15,9 @@ def test_a_random_run_is_right(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(NUM_QUICK, NUM_ALL, 50))
+@pytest.mark.parametrize("first", range(NUM_QUICK, NUM_ALL, 60))
 def test_many_random_runs_are_right(first: int) -> None:
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 60):
         assert Simulation(seed).run(NUM_ACTIONS)["submitted"] > 0, seed
 
 

@@ -47,13 +47,14 @@ class Plan:
 
 
 def draw_plan(random: Random) -> Plan:
-    """Two to three models of different layouts, one of them under two names; everything else as luck has it."""
+    """A model under two names, the same retrained, another layout, perhaps an odd one; all else as luck has it."""
     is_exact = random.random() < 0.25
     names = random.sample([name for name in LAYOUTS if name != "unsupported"], 2)
     base = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=random.choice((0, 40)), eos_id=VOCAB - 1)
     base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)
     models = {ModelId(name): replace(base, layout=LAYOUTS[name], weights=at) for at, name in enumerate(names)}
     models[ModelId("twin")] = models[ModelId(names[0])]
+    models[ModelId("retrained")] = replace(models[ModelId(names[0])], weights=7)
     if random.random() < 0.2:
         models[ModelId("odd")] = replace(base, layout=LAYOUTS["unsupported"], weights=9)
     is_ample = random.random() < 0.3
