@@ -1,0 +1,110 @@
+"""The prefix cache with its real threads: engine loop, write-behind, readers, and clients that share prefixes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
+from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeTokenizer
+from adapters.memory.block_store import MemoryBlockStore
+from application.ports.tokenizer import EncodedPrompt
+from application.services.engine_loop import EngineLoop
+from application.services.hot_tier import HotTier
+from application.services.prefix_cache import CacheRules, PrefixCache
+from application.services.prefix_tiers import PrefixTiers
+from application.services.sequence_run import Submission
+from application.services.write_behind import WriteBehind
+from application.services.write_behind_store import WriteBehindStore
+from domain.ids import ModelId, RequestId
+from domain.model_card import ModelSource
+from domain.request import GenerationRequest, TokenPrompt
+from domain.sampling import SamplingParams, StopRules
+from domain.scheduling import StepLimits
+from domain.stream import Finished, TextDelta
+from tests.support.cache_driver import BLOCK, GRID, VOCAB, plain_answer
+from tests.support.recording import RecordingEvents, RecordingSink
+
+WAIT_S = 60.0
+MODEL = ModelId("toy")
+
+
+@dataclass
+class Server:
+    """Everything of one process, on a store that may outlive it."""
+
+    loop: EngineLoop
+    sink: RecordingSink
+    hot: HotTier
+    cache: PrefixCache
+    writer: WriteBehind
+    workers: ThreadPoolExecutor
+    engine: FakeEngine
+
+    @classmethod
+    def start(cls, options: FakeOptions, memory: MemoryBlockStore, faults: FaultPlan, hot_bytes: int) -> "Server":
+        events, clock, sink = RecordingEvents(), FakeClock(tick_ns=10), RecordingSink()
+        writer = WriteBehind(FaultInjectingBlockStore(memory, faults), events, clock, max_bytes=100_000)
+        workers = ThreadPoolExecutor(3)
+        hot = HotTier(hot_bytes)
+        store = WriteBehindStore(FaultInjectingBlockStore(memory, faults), writer)
+        cache = PrefixCache(PrefixTiers(hot, store, writer, workers), clock, events, CacheRules(BLOCK, GRID))
+        engine = FakeEngine(default=options)
+        loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
+        loop.start()
+        loop.load(ModelSource(MODEL, "nowhere")).result(WAIT_S)
+        return cls(loop, sink, hot, cache, writer, workers, engine)
+
+    def submit(self, id: str, prompt: list[int], num_output: int) -> None:
+        self.loop.reserve()
+        request = GenerationRequest(
+            RequestId(id), MODEL, TokenPrompt(tuple(prompt)), SamplingParams(temperature=0), StopRules()
+        )
+        encoded = EncodedPrompt(tuple(prompt))
+        self.loop.submit(Submission(request, encoded, num_output, 0, FakeTokenizer().detokenizer(), MODEL))
+
+    def tokens(self, id: str) -> list[int]:
+        items = self.sink.wait_for_end(RequestId(id), WAIT_S)
+        assert isinstance(items[-1], Finished)
+        return [token for item in items if isinstance(item, TextDelta) for token in item.token_ids]
+
+    def stop(self) -> None:
+        assert self.loop.stop(WAIT_S)
+        self.workers.shutdown()
+        counts = self.writer.close(WAIT_S)
+        assert counts.queued == 0
+        assert self.hot.check_integrity() == []
+        assert self.hot.usage().num_pinned == 0
+        assert self.cache.num_open() == 0
+        assert all(not model.open_ids() for model in self.engine.loaded)
+
+
+@pytest.mark.parametrize("name", ["attention", "hybrid", "everything"])
+@pytest.mark.parametrize("hot_bytes", [30_000, 1 << 30])
+def test_clients_that_share_prefixes_get_their_own_answers(name: str, hot_bytes: int) -> None:
+    random = Random(f"{name} {hot_bytes}")
+    options = FakeOptions(layout=LAYOUTS[name], vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
+    memory = MemoryBlockStore(150_000)
+    systems = [[random.randrange(VOCAB) for _ in range(90)] for _ in range(2)]
+    for life in range(3):
+        faults = FaultPlan(life, get_misses=0.05, put_refusals=0.05) if life == 1 else FaultPlan()
+        server = Server.start(options, memory, faults, hot_bytes)
+        asked: dict[str, list[int]] = {}
+        for number in range(16):
+            system = random.choice(systems)
+            prompt = [
+                *system[: random.choice((40, 90))],
+                *(random.randrange(VOCAB) for _ in range(random.randint(1, 40))),
+            ]
+            if asked and random.random() < 0.4:
+                prompt = random.choice(list(asked.values()))
+            asked[f"{life}-{number}"] = prompt
+            server.submit(f"{life}-{number}", prompt, 20)
+        server.submit("cancelled", systems[0] * 3, 5000)
+        server.loop.cancel(RequestId("cancelled"))
+        for id, prompt in asked.items():
+            assert server.tokens(id) == plain_answer(options, prompt, 20)
+        server.stop()
+        assert memory.check_integrity(payloads=True).problems == ()
+    assert memory.usage().stored_bytes > 0
