@@ -91,9 +91,12 @@ class StateCapture:
     def at_end(self, model: LoadedModel, id: SequenceId, output_ids: Sequence[int]) -> Captured:
         """The sequence ends, done or cancelled; its state is still there."""
         self._take_output(output_ids)
-        position = min(model.position(id), len(self._tokens))
+        reached = model.position(id)
+        position = min(reached, len(self._tokens))
         last = max((at for at in self._mine | self._snapshots.keys() if at <= position), default=0)
-        is_worthwhile = is_end_worthwhile(position, last, self._policy)
+        # Of a state that has run ahead of the tokens known here slices can be cut, but no snapshot taken.
+        is_possible = reached == position or not self._rules.needs_snapshots
+        is_worthwhile = is_possible and is_end_worthwhile(position, last, self._policy)
         captured = self._capture(model, id, position, [position] if is_worthwhile else ())
         self._thin()
         return captured
