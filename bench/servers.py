@@ -33,8 +33,9 @@ class EventLog:
 
 
 @contextmanager
-def cairn_in_process(settings: Settings, log: EventLog) -> Iterator[str]:
-    """Serve on an event loop of its own thread; yields the base URL once the default model is loaded."""
+def cairn_in_process(settings: Settings, log: EventLog, **overrides: object) -> Iterator[str]:
+    """Serve on an event loop of its own thread; yields the base URL once the default model is loaded. `overrides`: as
+    for build_service."""
     from interfaces.composition.service import build_service
     from interfaces.http.server import HttpServer
 
@@ -43,7 +44,7 @@ def cairn_in_process(settings: Settings, log: EventLog) -> Iterator[str]:
     failure: list[BaseException] = []
 
     async def serve() -> None:
-        service = build_service(settings, extra_sinks=(log,))
+        service = build_service(settings, extra_sinks=(log,), **overrides)
         try:
             await service.start()
             await service.ready()
