@@ -63,7 +63,7 @@ def _show_prompt(console: Console, name: str, prompt: PromptView) -> None:
         )
         _line(console, Text.assemble(("  prompt  ", "dim"), _text(found["prompt"], "green")))
         _line(console, Text.assemble(("  stored  ", "dim"), _text(found["stored"], "red")))
-    if (fork := prompt["nearest_fork"]) is not None:
+    if (fork := prompt["nearest_fork"]) is not None and prompt["computed_tokens"] > 1:
         kind = printable(fork["kind"].replace("_", " "))
         _line(console, f"The last expected fork before that is at token {fork['position']:,} ({kind}).")
 

@@ -1,0 +1,226 @@
+"""POST /v1/cache/explain: a golden answer for each reason, and that it refuses, foretells and computes as it should."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from adapters.fake.options import HYBRID, UNSUPPORTED, FakeOptions
+from adapters.memory.block_store import MemoryBlockStore
+from application.settings import CacheSettings
+from interfaces.http.cache_header import CACHE_HEADER
+from tests.support.cache_requests import (
+    CHAT,
+    EDITED,
+    EXPLAIN,
+    PROMPT,
+    TEXT,
+    WARM,
+    complete,
+    explain,
+    golden,
+    warm,
+)
+from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.gate import Gate
+
+
+class TestReasons:
+    """One of each that a prompt can have; what cannot be read or restored any more only shows when it is tried."""
+
+    def test_nothing_like_it(self) -> None:
+        with fake_service(reuses=True) as service:
+            assert explain(service) == golden("never-seen", "Nothing that begins like this prompt is stored.")
+
+    def test_all_of_it(self) -> None:
+        with fake_service(reuses=True) as service:
+            complete(service)
+            assert explain(service) == golden(
+                "last-token",
+                "Everything is reused but the last token, which is always computed.",
+                699,
+                known_tokens=512,
+            )
+
+    def test_another_text(self) -> None:
+        with fake_service(reuses=True) as service:
+            complete(service)
+            assert explain(service, EDITED) == golden(
+                "never-seen",
+                "From token 600 on the prompt differs from what is stored.",
+                512,
+                divergence={
+                    "position": 600,
+                    "before": PROMPT[588:600],
+                    "prompt": "EDITED" + PROMPT[606:612],
+                    "stored": PROMPT[600:612],
+                },
+            )
+
+    def test_more_text(self) -> None:
+        with fake_service(reuses=True) as service:
+            complete(service, PROMPT[:513])
+            sentence = "Nothing that goes on like this prompt after token 513 is stored."
+            assert explain(service) == golden("never-seen", sentence, 513, known_tokens=512)
+
+    def test_no_snapshot_for_the_recurrent_layers(self) -> None:
+        with fake_service(FakeOptions(layout=HYBRID), reuses=True) as service:
+            complete(service, TEXT * 3)
+            told = explain(service, TEXT[:600] + "?" * 100)
+            assert told == golden(
+                "no-snapshot",
+                "Blocks are stored up to token 512, but the recurrent layers have no snapshot after token 256 to go on"
+                " from.",
+                256,
+                known_tokens=512,
+                divergence={
+                    "position": 600,
+                    "before": TEXT[588:600],
+                    "prompt": "?" * 12,
+                    "stored": TEXT[600:612],
+                },
+            )
+
+    def test_ends_inside_a_block(self) -> None:
+        with fake_service(reuses=True) as service:
+            complete(service, TEXT[:800])
+            sentence = (
+                "The prompt ends inside a stored block, and a block is reused whole or not at all; the last one before"
+                " ends at token 512."
+            )
+            assert explain(service) == golden("partial-block", sentence, 512)
+            told = explain(service, TEXT[:768])
+            assert (told["reason"], told["stopped_at"], told["known_tokens"]) == ("partial-block", 512, 768)
+
+    def test_exact_mode(self) -> None:
+        with fake_service(reuses=True, cache_settings=CacheSettings(exact=True)) as service:
+            complete(service)
+            sentence = "Exact mode resumes only at multiples of the prefill grid; the last usable one is token 512."
+            assert explain(service) == golden("off-grid", sentence, 512)
+
+    def test_evicted(self) -> None:
+        with fake_service(reuses=True, hot_bytes=20_000) as service:
+            complete(service)
+            for letter in "abcd":
+                complete(service, letter * 700)
+            told = explain(service)
+            assert told["reason"] == "evicted"
+            assert told["sentence"] == (
+                f"What follows token {told['known_tokens']} was stored once and has been evicted since."
+            )
+
+    def test_another_fingerprint(self) -> None:
+        by_model = {"fake-hybrid": FakeOptions(weights=2)}
+        with fake_service(reuses=True, by_model=by_model, store=MemoryBlockStore()) as service:
+            warm(service)
+            note = "stored by fake-attention with another weights"
+            assert explain(service, model="fake-hybrid") == golden(
+                "other-fingerprint",
+                f"The prompt is stored, but not for this model as it runs now: {note}.",
+                note=note,
+            )
+
+    def test_a_model_whose_cache_cannot_be_captured(self) -> None:
+        note = "its cache cannot be captured (FakeOddCache)"
+        with fake_service(FakeOptions(layout=UNSUPPORTED), reuses=True) as service:
+            complete(service)
+            assert explain(service) == golden(
+                "unsupported-layout", f"The model is served without reuse: {note}.", note=note
+            )
+
+    def test_reuse_is_off(self) -> None:
+        with fake_service() as service:
+            note = "prefix reuse is off"
+            assert explain(service) == golden("disabled", f"Nothing is reused: {note}.", note=note)
+
+
+class TestExplain:
+    def test_computes_nothing_and_loads_the_model(self) -> None:
+        gate = Gate("never", 0)
+        with fake_service(FakeOptions(hook=gate), reuses=True) as service:
+            explain(service)
+            assert gate.num_calls("load") == 1
+            assert {operation for operation, _ in gate.calls} == {"load"}
+            assert explain(service) == explain(service)
+
+    @pytest.mark.parametrize("prompt", [PROMPT, EDITED, PROMPT[:400], TEXT], ids=len)
+    @pytest.mark.parametrize("layout", [FakeOptions().layout, HYBRID], ids=["attention", "hybrid"])
+    def test_foretells_the_header(self, layout: Any, prompt: str) -> None:
+        with fake_service(FakeOptions(layout=layout), reuses=True) as service:
+            complete(service)
+            told = explain(service, prompt)
+            header = complete(service, prompt)
+            for field, value in (
+                ("reused", told["stopped_at"]),
+                ("hot", told["hot_tokens"]),
+                ("computed", told["computed_tokens"]),
+                ("reason", told["reason"]),
+            ):
+                assert f"{field}={value}" in header.split("; ")
+
+    def test_a_chat_shows_the_fork_it_left(self) -> None:
+        with fake_service(reuses=True) as service:
+            system = {"role": "system", "content": "You help. " * 40}
+            chat = {"messages": [system, {"role": "user", "content": "Is it Monday?"}], "max_completion_tokens": 1}
+            service.client.post(CHAT, json=chat)
+            chat["messages"][1] = {"role": "user", "content": "Is it Sunday?"}
+            response = service.client.post(EXPLAIN, json={**chat, "stream": True, "n": 3})
+            assert response.json()["model"] == DEFAULT_MODEL
+            (told,) = response.json()["prompts"]
+            assert told["divergence"] == {
+                "position": told["nearest_fork"]["position"] + len("\x00user\nIs it "),
+                "before": "<|start|>user\nIs it ",
+                "prompt": "Sunday?<|end|>\n<|start|>as",
+                "stored": "Monday?<|end|>\n<|start|>as",
+            }
+            assert told["nearest_fork"]["kind"] == "system_end"
+
+    def test_several_prompts_one_entry_each(self) -> None:
+        with fake_service(reuses=True) as service:
+            complete(service)
+            body = {"prompt": [PROMPT, list(range(97, 107))], "n": 2}
+            prompts = service.client.post(EXPLAIN, json=body).json()["prompts"]
+            assert [(told["prompt_tokens"], told["stopped_at"]) for told in prompts] == [(700, 699), (10, 0)]
+
+    @pytest.mark.parametrize("path", [EXPLAIN, WARM])
+    @pytest.mark.parametrize(
+        ("body", "status", "param"),
+        [
+            ({}, 400, "messages"),
+            ({"prompt": None}, 400, "messages"),
+            ({"prompt": "x", "messages": [{"role": "user", "content": "x"}]}, 400, "prompt"),
+            ({"prompt": 3}, 400, "prompt"),
+            ({"prompt": ""}, 400, "prompt"),
+            ({"prompt": "x", "suffix": "y"}, 400, "suffix"),
+            ({"prompt": "x", "logprobs": 99}, 400, "logprobs"),
+            ({"prompt": [[260]]}, 400, "prompt"),
+            ({"prompt": "x", "model": "unheard-of"}, 404, "model"),
+            ({"messages": [{"role": "user", "content": 1}]}, 400, "messages[0].content"),
+            ({"messages": [], "functions": [{}]}, 400, "functions"),
+            ({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 0}, 400,
+             "max_completion_tokens"),
+        ],
+    )  # fmt: skip
+    def test_refuses_what_the_request_would_be_refused_for(
+        self, refusing: FakeService, path: str, body: Mapping[str, Any], status: int, param: str
+    ) -> None:
+        response = refusing.client.post(path, json=body)
+        assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+    @pytest.fixture(scope="class")
+    def refusing(self) -> Any:
+        with fake_service(reuses=True) as service:
+            yield service
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"'])
+    def test_refuses_what_is_no_request(self, refusing: FakeService, content: bytes) -> None:
+        assert refusing.client.post(EXPLAIN, content=content).status_code == 400
+
+    def test_is_in_the_document(self, refusing: FakeService) -> None:
+        document = refusing.client.get("/schema/openapi.json").json()
+        body = document["paths"][EXPLAIN]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        names = {option["$ref"].rpartition("/")[2] for option in body["oneOf"]}
+        assert names == {"ChatCompletionRequest", "CompletionRequest"}
+        assert {"PromptExplanation", "PromptWarmed", "CacheStatsBody"} <= set(document["components"]["schemas"])
+        answers = document["paths"][CHAT]["post"]["responses"]
+        assert CACHE_HEADER in answers["200"]["headers"]
