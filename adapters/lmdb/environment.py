@@ -18,7 +18,7 @@ import lmdb
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.pages import PageGeometry
-from adapters.lmdb.verification import verify_structure
+from adapters.lmdb.verification import Verification
 
 _TREES = ("sys", "ns", "rec", "kid", "lru", "dat")
 _META_PAGES = 2
@@ -62,7 +62,7 @@ class Environment:
         self._num_readers = 0
         self._env: lmdb.Environment | None = None
         self._known_file = ((0, 0), 0)
-        self._is_verified = False
+        self._verification = Verification(directory.data, 4096, is_needed=False)
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
 
@@ -72,7 +72,8 @@ class Environment:
         `spare_bytes`: let a file that is larger than the map grow by that much, which shrinking it takes.
         """
         self._directory.inspect()
-        self._is_verified = not self._directory.size_bytes
+        # Nobody may walk a file that another process writes to.
+        is_new = not self._directory.size_bytes
         spare_bytes += self._directory.data.stat().st_size if spare_bytes else 0
         env = lmdb.open(
             str(self._directory.path),
@@ -95,6 +96,10 @@ class Environment:
             with env.begin() as txn:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
                     raise Damaged("trees of different page sizes")
+            self._verification = Verification(
+                self._directory.data, self.geometry.page_bytes, is_needed=not is_new and not self._read_only
+            )
+            self._verification.start()
             self._env = env
             self._note_file()
         except BaseException:
@@ -132,8 +137,10 @@ class Environment:
     @contextmanager
     def viewing(self) -> Generator["lmdb.Transaction[memoryview]"]:
         """A snapshot whose values are views into the map: they end with it."""
-        with self._entered() as env, env.begin(buffers=True) as txn:
-            yield txn
+        with self._entered() as env:
+            self._verification.wait()
+            with env.begin(buffers=True) as txn:
+                yield txn
 
     @contextmanager
     def exclusive(self) -> Generator[None]:
@@ -145,7 +152,7 @@ class Environment:
     def writing(self) -> Generator["lmdb.Transaction[bytes]"]:
         """The one write transaction: committed on leaving, aborted by an exception."""
         with self._write_lock, self._entered() as env:
-            self._verify_once()
+            self._verification.wait()
             with env.begin(write=True) as txn:
                 yield txn
             self._note_file()
@@ -173,7 +180,7 @@ class Environment:
 
     def copy_compact(self, path: str) -> None:
         with self._write_lock, self._entered() as env:
-            self._verify_once()
+            self._verification.wait()
             env.copy(path, compact=True)
 
     @contextmanager
@@ -191,12 +198,6 @@ class Environment:
                 self._num_readers -= 1
                 if not self._num_readers:
                     self._gate.notify_all()
-
-    def _verify_once(self) -> None:
-        """Holds the write lock. Raises Damaged."""
-        if not self._is_verified:
-            verify_structure(self._directory.data, self.geometry.page_bytes)
-            self._is_verified = True
 
     def _note_file(self) -> None:
         env = self._env

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from struct import Struct, error
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ _BIG, _TREE_DATA = 1, 2
 _HEADER_BYTES, _NODE_BYTES, _MAX_KEY_BYTES, _MAX_DEPTH = 16, 8, 511, 32
 _NO_PAGE = (1 << 64) - 1
 _NO_NUMBER = (1 << 63) - 1
+
+
+Column: TypeAlias = npt.NDArray[np.int64]
 
 
 class StructureError(Exception):
@@ -58,10 +61,25 @@ class Meta(NamedTuple):
 
 
 class _Node(NamedTuple):
-    key: bytes
-    offset: int
+    """One node of a page: where its key begins and how long it is, its flags, the bytes of its data."""
+
+    key_at: int
+    key_bytes: int
     flags: int
     data_bytes: int
+
+    @property
+    def data_at(self) -> int:
+        return self.key_at + self.key_bytes
+
+
+class _Nodes(NamedTuple):
+    """All nodes of a page in the order of their keys, column by column as `_Node` has them."""
+
+    key_at: Column
+    key_bytes: Column
+    flags: Column
+    data_bytes: Column
 
 
 def newest_meta(file: int, page_bytes: int) -> Meta:
@@ -84,16 +102,17 @@ class StructureWalk:
         self._meta = newest_meta(file, page_bytes)
         self._used = np.zeros(self._meta.last_page + 1, np.bool_)
         self._used[:2] = True
+        self._num_marked = 2
 
     def run(self) -> None:
         """Raises StructureError."""
-        for page, node in self._tree_nodes(self._meta.main, holds_trees=True):
+        for page, node in self._tree_nodes(self._meta.main):
             if node.flags != _TREE_DATA or node.data_bytes != _TREE.size:
                 raise StructureError("the tree of trees holds something else")
-            tree = Tree(*_TREE.unpack_from(page, node.offset + _NODE_BYTES + len(node.key)))
+            tree = Tree(*_TREE.unpack_from(page, node.data_at))
             if tree.flags or tree.pad:
                 raise StructureError("a tree has flags that were never set")
-            for _ in self._tree_nodes(tree):
+            for _ in self._leaves(tree):
                 pass
         # All lists are walked before any of their pages is marked, so that a page in use is told from one free twice.
         lists = list(self._tree_nodes(self._meta.free, has_integer_keys=True))
@@ -102,31 +121,39 @@ class StructureWalk:
             self._mark(pages)
         if not self._used.all():
             raise StructureError(f"{np.count_nonzero(~self._used)} pages are neither used nor free")
+        if self._num_marked != self._used.size:
+            raise StructureError("two values of one page share pages")
 
-    def _tree_nodes(
-        self, tree: Tree, *, holds_trees: bool = False, has_integer_keys: bool = False
-    ) -> Iterator[tuple[bytes, _Node]]:
-        """Every leaf node with its page; the counts are compared at the end."""
+    def _tree_nodes(self, tree: Tree, *, has_integer_keys: bool = False) -> Iterator[tuple[bytes, _Node]]:
+        """Every node of a small tree, with its page."""
+        for page, nodes in self._leaves(tree, may_hold_trees=not has_integer_keys, has_integer_keys=has_integer_keys):
+            for values in zip(*(column.tolist() for column in nodes), strict=True):
+                yield page, _Node(*values)
+
+    def _leaves(
+        self, tree: Tree, *, may_hold_trees: bool = False, has_integer_keys: bool = False
+    ) -> Iterator[tuple[bytes, _Nodes]]:
+        """Every leaf page with its nodes; what the tree claims is compared at the end."""
         counts = [0, 0, 0, 0]  # branch pages, leaf pages, overflow pages, entries
         waiting = [(tree.root, 1)] if tree.root != _NO_PAGE else []
         if tree.depth > _MAX_DEPTH or bool(waiting) != bool(tree.depth):
             raise StructureError(f"a tree claims a depth of {tree.depth}")
+        allowed = _BIG | (_TREE_DATA if may_hold_trees else 0)
         while waiting:
             number, level = waiting.pop()
             is_leaf = level == tree.depth
             page = self._page(number, _LEAF if is_leaf else _BRANCH)
             nodes = self._nodes(page, number, is_leaf)
-            _check_order(nodes if is_leaf else nodes[1:], number, has_integer_keys)
+            _check_order(page, nodes, number, first=0 if is_leaf else 1, has_integer_keys=has_integer_keys)
             counts[is_leaf] += 1
             if not is_leaf:
-                waiting.extend((_child(page, node), level + 1) for node in nodes)
+                waiting.extend((child, level + 1) for child in _children(page, nodes))
                 continue
-            counts[3] += len(nodes)
-            for node in nodes:
-                if node.flags & ~_BIG and not (holds_trees and node.flags == _TREE_DATA):
-                    raise StructureError(f"a node of page {number} has flags {node.flags}")
-                counts[2] += self._extent(page, node) if node.flags & _BIG else 0
-                yield page, node
+            if (nodes.flags & ~allowed).any():
+                raise StructureError(f"a node of page {number} has flags that were never set")
+            counts[2] += self._extents(page, nodes)
+            counts[3] += nodes.flags.size
+            yield page, nodes
         if counts != [tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries]:
             raise StructureError(f"a tree of {counts} pages and entries claims others")
 
@@ -142,7 +169,7 @@ class StructureWalk:
             raise StructureError(f"page {number} has its free space from {lower} to {upper}")
         return page
 
-    def _nodes(self, page: bytes, number: int, is_leaf: bool) -> list[_Node]:
+    def _nodes(self, page: bytes, number: int, is_leaf: bool) -> _Nodes:
         """In the order of their keys. Raises unless they fill the page's end exactly."""
         _, _, _, lower, upper = _PAGE.unpack_from(page)
         words = np.frombuffer(page, np.uint16)
@@ -159,58 +186,66 @@ class StructureWalk:
             raise StructureError(f"the nodes of page {number} are not packed")
         if key_bytes.max() > _MAX_KEY_BYTES or (is_leaf and not key_bytes.all()):
             raise StructureError(f"page {number} has a key of an impossible size")
-        return [
-            _Node(page[offset + _NODE_BYTES : offset + _NODE_BYTES + size], offset, flag, length)
-            for offset, size, flag, length in zip(
-                offsets.tolist(), key_bytes.tolist(), flags.tolist(), data_bytes.tolist(), strict=True
-            )
-        ]
+        return _Nodes(offsets + _NODE_BYTES, key_bytes, flags, data_bytes)
 
-    def _extent(self, page: bytes, node: _Node) -> int:
-        """Mark the pages of a large value; returns how many they are."""
-        (number,) = _ID.unpack_from(page, node.offset + _NODE_BYTES + len(node.key))
-        num_pages = (_HEADER_BYTES - 1 + node.data_bytes) // self._page_bytes + 1
-        if number + num_pages > self._used.size:
-            raise StructureError(f"a value of {num_pages} pages begins at page {number}")
-        self._mark(np.arange(number, number + num_pages, dtype=np.int64))
-        header = os.pread(self._file, _EXTENT.size, number * self._page_bytes)
-        if len(header) != _EXTENT.size or _EXTENT.unpack(header) != (number, 0, _OVERFLOW, num_pages):
-            raise StructureError(f"the value at page {number} has another header")
-        return num_pages
+    def _extents(self, page: bytes, nodes: _Nodes) -> int:
+        """Mark the pages of the large values of a page; returns how many they are."""
+        is_big = nodes.flags & _BIG != 0
+        if not is_big.any():
+            return 0
+        starts = [_ID.unpack_from(page, at)[0] for at in (nodes.key_at + nodes.key_bytes)[is_big].tolist()]
+        sizes = (_HEADER_BYTES - 1 + nodes.data_bytes[is_big]) // self._page_bytes + 1
+        for number, num_pages in zip(starts, sizes.tolist(), strict=True):
+            if number + num_pages > self._used.size:
+                raise StructureError(f"a value of {num_pages} pages begins at page {number}")
+            header = os.pread(self._file, _EXTENT.size, number * self._page_bytes)
+            if len(header) != _EXTENT.size or _EXTENT.unpack(header) != (number, 0, _OVERFLOW, num_pages):
+                raise StructureError(f"the value at page {number} has another header")
+        total = int(sizes.sum())
+        within: Column = np.arange(total, dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self._mark(np.repeat(np.array(starts, np.int64), sizes) + within)
+        return total
 
     def _free_pages(self, page: bytes, node: _Node) -> npt.NDArray[np.int64]:
-        start = node.offset + _NODE_BYTES + len(node.key)
+        start = node.data_at
         if node.flags & _BIG:
             (number,) = _ID.unpack_from(page, start)
             data = os.pread(self._file, node.data_bytes, number * self._page_bytes + _HEADER_BYTES)
         else:
             data = page[start : start + node.data_bytes]
-        if len(node.key) != _ID.size or len(data) != node.data_bytes or len(data) % _ID.size or not data:
+        if node.key_bytes != _ID.size or len(data) != node.data_bytes or len(data) % _ID.size or not data:
             raise StructureError("a list of free pages has an impossible size")
         numbers = np.frombuffer(data, np.uint64)
         ids = numbers[1:]
-        if _ID.unpack(node.key)[0] > self._meta.transaction or numbers[0] != ids.size:
+        if _ID.unpack_from(page, node.key_at)[0] > self._meta.transaction or numbers[0] != ids.size:
             raise StructureError("a list of free pages has another length than it says")
         if (ids >= self._used.size).any() or (ids[1:] >= ids[:-1]).any():
             raise StructureError("a list of free pages is not in order")
         return ids.astype(np.int64)
 
     def _mark(self, numbers: npt.NDArray[np.int64]) -> None:
-        if numbers.size and (numbers.max() >= self._used.size or self._used[numbers].any()):
+        if not numbers.size:
+            return
+        if numbers.max() >= self._used.size or self._used[numbers].any():
             raise StructureError(f"page {int(numbers[0])} or one after it is used twice, or is none")
         self._used[numbers] = True
+        self._num_marked += numbers.size
 
 
-def _child(page: bytes, node: _Node) -> int:
-    low, high, top = (int.from_bytes(page[node.offset + at : node.offset + at + 2], "little") for at in (0, 2, 4))
-    return low | high << 16 | top << 32
+def _children(page: bytes, nodes: _Nodes) -> list[int]:
+    words = np.frombuffer(page, np.uint16)
+    low, high, top = (words[(nodes.key_at - _NODE_BYTES) // 2 + step].astype(np.int64) for step in range(3))
+    numbers: list[int] = (low | high << 16 | top << 32).tolist()
+    return numbers
 
 
-def _check_order(nodes: list[_Node], number: int, has_integer_keys: bool) -> None:
-    keys = [node.key for node in nodes]
+def _check_order(page: bytes, nodes: _Nodes, number: int, *, first: int, has_integer_keys: bool) -> None:
+    """The first key of a branch page means nothing, so it is left out there."""
+    starts, ends = nodes.key_at.tolist()[first:], (nodes.key_at + nodes.key_bytes).tolist()[first:]
+    keys = [page[start:end] for start, end in zip(starts, ends, strict=True)]
     if has_integer_keys:
         keys = [key[::-1] for key in keys]
-    if any(first >= second for first, second in pairwise(keys)):
+    if any(before >= after for before, after in pairwise(keys)):
         raise StructureError(f"the keys of page {number} are not in order")
 
 
@@ -229,8 +264,6 @@ def find_problem(path: str, page_bytes: int) -> str | None:
 
 
 if __name__ == "__main__":
-    if hasattr(os, "nice"):
-        os.nice(5)
     sys.stdout.write(find_problem(sys.argv[1], int(sys.argv[2])) or "")
 
 
