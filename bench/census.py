@@ -30,6 +30,7 @@ import mlx.nn as nn  # noqa: E402
 from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions  # noqa: E402
 from adapters.mlx.assembly import ModelFacts, assemble  # noqa: E402
+from adapters.mlx.device import describe_device  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
 from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
 from application.ports.block_store import PutOutcome  # noqa: E402
@@ -104,9 +105,9 @@ class Row:
 
     @property
     def problem(self) -> str:
-        """Empty when the promise holds."""
+        """Empty when the promise holds, or when a CPU cannot run the family in this precision."""
         if self.on_grid is None or self.block_end is None or self.inside is None:
-            return self.note or "did not run"
+            return self.note if self.precision == "float32" else ""
         if not (self.on_grid.is_exact and self.on_grid.num_equal == NUM_GREEDY):
             return f"not exact at a grid position: {self.on_grid}"
         limit = max(TOLERANCE[self.precision], LOOSER.get(self.name, (0.0, ""))[0])
@@ -218,7 +219,8 @@ def examine(name: str, precision: str, folder: Path, serial: int) -> Row:
         return Row(name, precision, note=str(error).splitlines()[0])
     layout = model.description.layout
     caches = ", ".join(_run_lengths([_kind(layer) for layer in layout.layers]))
-    note = model.description.decode_note if model.description.decode_mode is DecodeMode.SINGLE else ""
+    is_single = model.description.decode_mode is DecodeMode.SINGLE
+    note = f"decodes one sequence at a time: {model.description.decode_note}" if is_single else ""
     if not layout.is_reusable:
         return Row(name, precision, caches, note=f"no prefix reuse: {', '.join(layout.unsupported)}")
     cold = end_of(model)
@@ -274,7 +276,7 @@ def as_markdown(rows: list[Row]) -> str:
         "# Census: restored against recomputed state",
         "",
         "Written by `make census`; see `bench/census.py` for what is compared. Model families of mlx-lm "
-        f"{version('mlx-lm')} on MLX {version('mlx')}, {str(mx.default_device()).lower()}, built tiny with random "
+        f"{version('mlx-lm')} on MLX {version('mlx')}, {describe_device()}, built tiny with random "
         "weights.",
         "",
         *(f"* {precision}: {found} exact at grid positions." for precision, found in exact.items()),

@@ -11,6 +11,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,18 @@ def compare(folder: Path, rows: list[int], prompt: int, tokens: int, repeats: in
         results.append({"model": folder.name, "rows": count, "bare": bare, "cairn": own, "ratio": own / bare})
         print(f"{folder.name:20s} {count:3d} rows  bare {bare:8.1f}  cairn {own:8.1f} tokens/s  ratio {own / bare:.3f}")
     return results
+
+
+def bare_rates(folder: Path, rows: Sequence[int], prompt: int, tokens: int, repeats: int = 3) -> dict[int, float]:
+    """Tokens a second of the bare loop alone, by number of rows: the median step of each."""
+    network, facts = load_folder(folder, "auto", None)
+    vocab_size = assemble(network, ModelId(folder.name), facts).description.vocab_size
+    rates: dict[int, float] = {}
+    for count in rows:
+        prompts = [prompt_of(prompt, index, vocab_size) for index in range(count)]
+        steps = [step for _ in range(repeats) for step in bare_loop(network, prompts, tokens)]
+        rates[count] = count / statistics.median(steps)
+    return rates
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from adapters.huggingface.embedded_models import embedded_folder
 from adapters.system.blas import load_blas
 from bench.http_client import Timeline, measure
+from bench.serve import PLAIN_TEXT
 from bench.servers import ServerProcess
 
 REPLY_TOKENS = 16
@@ -39,7 +40,7 @@ def chat(model: str, messages: list[dict[str, str]]) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "logit_bias": {"0": -100, "2": -100},
+        "logit_bias": PLAIN_TEXT,
     }
     return {"path": "/v1/chat/completions", "body": body}
 

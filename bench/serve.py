@@ -8,17 +8,20 @@ Every figure is printed with the ratio to its named baseline.
 import argparse
 import json
 import statistics
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
-from application.settings import ModelSettings, ServerSettings, Settings
+from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from bench.http_client import Timeline, measure
 from bench.servers import EventLog, ServerProcess, cairn_in_process
 
-NO_END = {"0": -100, "2": -100}
-"""Keeps the embedded models from ending early, on servers that know no `ignore_eos`."""
+PROMPT_TOKENS = 60
+"""About what `text_of(6)` has."""
+
+PLAIN_TEXT = {str(id): -100 for id in range(10)}
+"""Keeps the embedded models to text, on servers that know no `ignore_eos`: their first ten tokens are special."""
 
 
 def completion(prompt: str, max_tokens: int, model: str) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def completion(prompt: str, max_tokens: int, model: str) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "logit_bias": NO_END,
+        "logit_bias": PLAIN_TEXT,
     }
     return {"path": "/v1/completions", "body": body}
 
@@ -38,13 +41,18 @@ def text_of(num_words: int, start: int = 0) -> str:
     return " ".join(f"item {start + index} is here" for index in range(num_words))
 
 
-def total_rate(timelines: list[Timeline]) -> float:
-    """Tokens a second over all streams, from the first request sent to the last token."""
+def decode_rate(timelines: list[Timeline]) -> float:
+    """Tokens a second over all streams while all of them run: from the last first token to the first end."""
     for timeline in timelines:
         if timeline.error or timeline.status != 200:
             raise RuntimeError(f"a stream failed: {timeline.status} {timeline.error}")
-    tokens = sum(timeline.usage["completion_tokens"] for timeline in timelines)
-    return tokens / (max(t.end_s for t in timelines) - min(t.sent_s for t in timelines))
+    start = max(timeline.first_token_s for timeline in timelines)
+    end = min(timeline.token_s[-1] for timeline in timelines)
+    tokens = 0.0
+    for timeline in timelines:
+        within = sum(start < at <= end for at in timeline.token_s)
+        tokens += within * timeline.usage["completion_tokens"] / len(timeline.token_s)  # a chunk may hold two tokens
+    return tokens / (end - start)
 
 
 def throughput(url: str, model: str, tokens: int, repeats: int = 3) -> dict[int, float]:
@@ -57,7 +65,7 @@ def throughput(url: str, model: str, tokens: int, repeats: int = 3) -> dict[int,
             for _ in range(streams):
                 serial += 1
                 requests.append(completion(text_of(6, start=1000 * serial), tokens, model))
-            best[streams] = max(best.get(streams, 0.0), total_rate(measure(url, requests)))
+            best[streams] = max(best.get(streams, 0.0), decode_rate(measure(url, requests)))
     return best
 
 
@@ -90,6 +98,15 @@ def longest_gap(url: str, model: str, log: EventLog, num_prompt_words: int = 400
     }
 
 
+def measure_cairn(
+    settings: Settings, model: str, tokens: int, log: EventLog
+) -> tuple[dict[str, Any], dict[int, float]]:
+    """Latencies and the longest gap, and the throughput by number of streams."""
+    with cairn_in_process(settings, log) as url:
+        rates = throughput(url, model, tokens)
+        return {"latency": latencies(url, model, log), "gap": longest_gap(url, model, log)}, rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="adapters/huggingface/embedded/cairn-demo")
@@ -103,13 +120,13 @@ def main() -> None:
 
     model = str(Path(options.model).resolve())
     log = EventLog()
-    settings = Settings(server=ServerSettings(port=0), model=ModelSettings(default=model))
-    with cairn_in_process(settings, log) as url:
-        ours = throughput(url, model, options.tokens)
-        result: dict[str, Any] = {"latency": latencies(url, model, log), "gap": longest_gap(url, model, log)}
-    bare = bare_rates(model, (1, 4, 8), options.tokens)
+    server, default = ServerSettings(port=0), ModelSettings(default=model)
+    with TemporaryDirectory() as store:
+        settings = Settings(server=server, model=default, store=StoreSettings(dir=store))
+        result, ours = measure_cairn(settings, model, options.tokens, log)
+    bare = bare_rates(Path(model), (1, 4, 8), PROMPT_TOKENS, options.tokens)
     preload = {"LD_PRELOAD": blas.path} if getattr(blas, "path", None) else {}
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         arguments = ["mlx_lm", "server", "--model", model, "--log-level", "ERROR"]
         with ServerProcess(arguments, "/health", Path(folder) / "peer.log", environment=preload) as server:
             theirs = throughput(server.url, model, options.tokens)

@@ -180,6 +180,7 @@ class EngineLoop:
             self._refuse_all()
             self._runner.end_all(ServerUnavailable(self._fault or "the server is stopping"))
             if engine is not None:
+                self._runner.unload_all(engine)
                 engine.close()
 
     def _serve(self, engine: ComputeEngine) -> None:

@@ -78,6 +78,11 @@ class StepRunner:
         self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns()))
         self._outlet.deliver()
 
+    def unload_all(self, engine: ComputeEngine) -> None:
+        """The end: let go of every model and its arrays while the backend still stands."""
+        for id in tuple(self._models):
+            self.unload(engine, id)
+
     def add(self, submission: Submission) -> None:
         id = SequenceId(self._next_id)
         self._next_id += 1

@@ -35,7 +35,8 @@ class CacheTiers:
         if store is not None:
             self.writer = WriteBehind(store, events, clock, max_bytes=int(total_bytes * QUEUE_SHARE))
             store = WriteBehindStore(store, self.writer)
-        tiers = PrefixTiers(HotTier(hot_bytes), store, self.writer, self._workers)
+        self._hot = HotTier(hot_bytes)
+        tiers = PrefixTiers(self._hot, store, self.writer, self._workers)
         is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
         rules = CacheRules(settings.engine.block_size, limits.grid, cache.exact, is_enabled, cache.salt)
@@ -51,6 +52,7 @@ class CacheTiers:
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         if self.store is not None:
             self.store.close()
+        self._hot.resize(0)  # its arrays must be gone before the backend's library is torn down
         return counts
 
 
