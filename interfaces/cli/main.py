@@ -7,6 +7,7 @@ import sys
 import typer
 
 from interfaces.cli import cache, cache_requests, config, doctor, models, run, serve
+from interfaces.cli.leave import leave
 
 app = typer.Typer(
     name="cairn",
@@ -48,7 +49,12 @@ def main() -> None:
     faulthandler.enable()
     if sys.platform != "win32":
         faulthandler.register(signal.SIGUSR1)
-    app(prog_name="cairn")
+    try:
+        app(prog_name="cairn")
+    except SystemExit as end:
+        if "mlx.core" in sys.modules and (end.code is None or isinstance(end.code, int)):
+            leave(end.code or 0)
+        raise
 
 
 __all__ = ("app", "main")
