@@ -7,7 +7,7 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                                  ^          ^          ^           ^
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
-The lattice covers edits in the middle: positions at distances grid, 2 grid, 4 grid, ... before the end, on the grid.
+The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
 """
 
 from collections.abc import Collection, Sequence
@@ -77,15 +77,18 @@ def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
 
 
 def lattice(end: int, grid: int) -> tuple[int, ...]:
-    """Grid positions before `end` at distances of about grid, 2 grid, 4 grid, ...; at most log2(end / grid) + 1."""
-    positions: set[int] = set()
-    distance = grid
-    while distance < end:
-        position = (end - distance) // grid * grid
-        if position > 0:
-            positions.add(position)
-        distance *= 2
-    return tuple(sorted(positions))
+    """The last grid position before `end`, and those grid, 2 grid, 4 grid, ... before it.
+
+    At most log2(end / grid) + 2. A branch at distance d from `end` finds one of them, or the start, within max(d, grid)
+    before it.
+    """
+    last = (end - 1) // grid * grid
+    positions: list[int] = []
+    distance = 0
+    while distance < last:
+        positions.append(last - distance)
+        distance = 2 * distance or grid
+    return tuple(reversed(positions))
 
 
 def thin_snapshots(

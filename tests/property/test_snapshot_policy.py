@@ -66,14 +66,16 @@ def test_the_end_and_the_best_forks_always_have_one(
 
 @given(lengths, st.sampled_from([256, 512, 2048]))
 def test_any_edit_in_the_middle_is_near_a_lattice_point(end: int, grid: int) -> None:
-    """Between the start and the end, a branch at distance d from the end finds a point within 2 d + 2 grid before."""
+    """Between the start and the end, a branch at distance d from the end finds a point within max(d, grid) before."""
     points = (0, *lattice(end, grid), end)
+    assert list(points) == sorted(set(points))
     assert all(position % grid == 0 for position in points[:-1])
+    assert len(points) - 2 <= log2(max(1.0, end / grid)) + 2
     for distance in {1, grid // 2, grid, 3 * grid, end // 2, end - 1}:
         branch = end - distance
         if 0 <= branch < end:
             nearest = max(point for point in points if point <= branch)
-            assert branch - nearest <= distance + 2 * grid
+            assert branch - nearest <= max(distance, grid)
 
 
 def test_turns_just_before_the_next_turn_are_skipped_and_only_the_last_kept() -> None:
