@@ -54,7 +54,7 @@ def contracts() -> dict[str, str]:
 
 def lint(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [LINT_IMPORTS, "--no-cache", *arguments], cwd=root, capture_output=True, text=True, timeout=120, check=False
+        [LINT_IMPORTS, *arguments], cwd=root, capture_output=True, text=True, timeout=120, check=False
     )
 
 
