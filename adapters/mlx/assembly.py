@@ -8,6 +8,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
+from adapters.mlx.cuda_link import find_link
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
 from adapters.mlx.probe import probe
@@ -47,8 +48,12 @@ def assemble(
     id: ModelId,
     facts: ModelFacts,
     make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
+    chunks_ahead: int | None = None,
 ) -> MlxModel:
-    """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed."""
+    """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed.
+
+    `chunks_ahead` as in `MlxModel`; None for what suits the device.
+    """
     rows = find_number(facts.config, _VOCABULARY_KEYS)
     found = probe(network, rows)
     weights = parameters(network)
@@ -66,7 +71,8 @@ def assemble(
         weights_digest=facts.digest,
         runtime=_runtime(),
     )
-    return MlxModel(network, description, found.num_logits, found.specs, make_sampler)
+    ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
+    return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead)
 
 
 def find_number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:

@@ -26,6 +26,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import arrays_in, token_array
 from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.token_slots import TokenSlots
 from domain.state_layout import LayerState, LeafPath, StateKind, StateLayout
 
 _lib: Any = mlx_lm_module("models.cache")
@@ -40,22 +41,13 @@ _LAYER_CACHE_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pendin
 
 
 @dataclass(frozen=True, slots=True)
-class _Slots:
-    """Where tokens lie: position `oldest` is in slot `origin`, the following ones after it, modulo `ring` if set."""
-
-    oldest: int
-    origin: int
-    ring: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Traits:
     """What one cache class is. `surplus`: tokens of a full window that resuming does not need."""
 
     kind: StateKind
     tensors: Callable[[Any], Tensors]
     fill: Callable[[Any, Tensors, int], None] | None = None
-    slots: Callable[[Any, int], _Slots] | None = None
+    slots: Callable[[Any, int], TokenSlots] | None = None
     window: Callable[[Any], int] | None = None
     surplus: int = 0
     can_batch: bool = False
@@ -84,34 +76,34 @@ def _window(cache: Any) -> int:
     return int(cache.max_size)
 
 
-def _from_start(cache: Any, num_tokens: int) -> _Slots:
-    return _Slots(0, 0)
+def _from_start(cache: Any, num_tokens: int) -> TokenSlots:
+    return TokenSlots(0, 0)
 
 
-def _chunked_slots(cache: Any, num_tokens: int) -> _Slots:
-    return _Slots(cache.start_position, 0)
+def _chunked_slots(cache: Any, num_tokens: int) -> TokenSlots:
+    return TokenSlots(cache.start_position, 0)
 
 
-def _rotating_slots(cache: Any, num_tokens: int) -> _Slots:
+def _rotating_slots(cache: Any, num_tokens: int) -> TokenSlots:
     length, index = cache.keys.shape[2], cache._idx
     if index == length:
-        return _Slots(num_tokens - length, 0)
+        return TokenSlots(num_tokens - length, 0)
     if index < cache.offset:
-        return _Slots(num_tokens - length, index, ring=length)
-    return _Slots(0, 0)
+        return TokenSlots(num_tokens - length, index, ring=length)
+    return TokenSlots(0, 0)
 
 
-def _batch_slots(cache: Any, num_tokens: int) -> _Slots:
-    return _Slots(0, cache._idx - num_tokens)
+def _batch_slots(cache: Any, num_tokens: int) -> TokenSlots:
+    return TokenSlots(0, cache._idx - num_tokens)
 
 
-def _batch_rotating_slots(cache: Any, num_tokens: int) -> _Slots:
+def _batch_rotating_slots(cache: Any, num_tokens: int) -> TokenSlots:
     in_use = cache.keys.shape[2] if cache.rotated else cache._idx
     held = min(num_tokens, in_use)
     origin = in_use - held
     if cache.rotated:
-        return _Slots(num_tokens - held, (cache._idx + origin) % in_use, ring=in_use)
-    return _Slots(num_tokens - held, origin)
+        return TokenSlots(num_tokens - held, (cache._idx + origin) % in_use, ring=in_use)
+    return TokenSlots(num_tokens - held, origin)
 
 
 # ---- putting back --------------------------------------------------------------------------------------------------
@@ -269,26 +261,30 @@ def live_arrays(caches: Sequence[Any]) -> list[mx.array]:
 def token_slices(cache: Any, row: int, num_tokens: int, start: int, end: int) -> Tensors | None:
     """Views of tokens [start, end) of one row, [1, heads, tokens, dim] each; a windowed cache gives the trailing part
     of the span that resuming at `end` or later can need. None when the cache no longer holds that part."""
+    reach = trailing_reach(cache)
+    if reach is not None:
+        start = max(start, end - reach)
+    return token_views(cache, row, num_tokens, start, end)
+
+
+def token_views(cache: Any, row: int, num_tokens: int, start: int, end: int) -> Tensors | None:
+    """Views of all of [start, end) of one row, however far a window reaches. None when the cache lost some of it."""
     traits = _known(cache)
     assert traits.slots is not None
     tensors = traits.tensors(cache)
     if tensors[0] is None:
         return tensors
     slots = traits.slots(cache, num_tokens)
-    reach = trailing_reach(cache)
-    if reach is not None:
-        start = max(start, end - reach)
     if start < slots.oldest:
         return None
-    return tuple(_cut(cast(mx.array, tensor)[row : row + 1], slots, start, end) for tensor in tensors)
+    return tuple(slots.cut(cast(mx.array, tensor)[row : row + 1], start, end) for tensor in tensors)
 
 
-def _cut(tensor: mx.array, slots: _Slots, start: int, end: int) -> mx.array:
-    first, count = slots.origin + start - slots.oldest, end - start
-    first = first if slots.ring is None else first % slots.ring
-    wrapped = 0 if slots.ring is None else max(0, first + count - slots.ring)
-    head = tensor[..., first : first + count - wrapped, :]
-    return mx.concatenate([head, tensor[..., :wrapped, :]], axis=-2) if wrapped else head
+def oldest_held(cache: Any, num_tokens: int) -> int:
+    """The first position of a token cache's row that is still in it."""
+    traits = _known(cache)
+    assert traits.slots is not None
+    return 0 if traits.tensors(cache)[0] is None else traits.slots(cache, num_tokens).oldest
 
 
 def recurrent_tensors(cache: Any, row: int) -> Tensors:
@@ -388,10 +384,12 @@ __all__ = (
     "merge",
     "new_caches",
     "num_tensors",
+    "oldest_held",
     "recurrent_shapes",
     "recurrent_tensors",
     "take_row",
     "token_slices",
+    "token_views",
     "trailing_reach",
     "unbatchable",
 )

@@ -11,9 +11,11 @@ import mlx.core as mx
 import numpy as np
 
 from adapters.mlx import cache_state
-from adapters.mlx.arrays import evaluate, from_numpy, token_array
+from adapters.mlx.arrays import from_numpy, token_array
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
 from adapters.mlx.cache_state import Caches
+from adapters.mlx.chunk_queue import ChunkQueue
+from adapters.mlx.device import spare_bytes
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
@@ -38,9 +40,11 @@ class MlxModel:
         num_logits: int,
         specs: GroupSpecs,
         make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
+        chunks_ahead: int = 0,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the
-        pattern of captured state, by group. See `assembly.assemble` for a way to get all of them."""
+        pattern of captured state, by group. See `assembly.assemble` for a way to get all of them. `chunks_ahead`:
+        prefill chunks that may still be under way when `prefill` returns."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
@@ -48,6 +52,8 @@ class MlxModel:
         self._make_sampler = make_sampler
         self._rows: dict[SequenceId, Row] = {}
         self._num_steps = 0
+        self._chunks = ChunkQueue(chunks_ahead)
+        self._spare_bytes = spare_bytes()
         is_eos = np.zeros(num_logits, np.bool_)
         is_eos[[id for id in description.eos_token_ids if id < num_logits]] = True
         self._eos_mask = from_numpy(is_eos)
@@ -90,12 +96,13 @@ class MlxModel:
         try:
             self._check_ids(token_ids)
             self._forward(token_array(token_ids)[None], row.caches)
-            evaluate(cache_state.live_arrays(row.caches))  # the state only: nobody wants these logits
+            self._chunks.put(cache_state.live_arrays(row.caches))  # the state only: nobody wants these logits
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
         row.position += len(token_ids)
-        mx.clear_cache()
+        if mx.get_cache_memory() > self._spare_bytes:
+            mx.clear_cache()
 
     def start_decode(self, id: SequenceId, start: DecodeStart) -> None:
         row = self._rows[id]
@@ -138,6 +145,7 @@ class MlxModel:
     def release(self) -> None:
         """Close every sequence and let go of the weights. The model is unusable afterwards."""
         self.close(list(self._rows))
+        self._chunks.drop()
         self._network = None
         mx.clear_cache()
 

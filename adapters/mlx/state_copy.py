@@ -10,12 +10,14 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from adapters.mlx import cache_state
-from adapters.mlx.arrays import evaluate
 from adapters.mlx.cache_state import Caches
-from adapters.mlx.payload import DevicePayload, pack
+from adapters.mlx.payload import DevicePayload, evaluate_copies, pack, pack_blocks
 from domain.ids import GroupIndex
 from domain.payload import GroupPayloads, StatePayload
 from domain.state_layout import HitPolicy, StateGroup, StateLayout
+
+MAX_RUN = 16
+"""Spans copied together at most: their common copy is extra memory for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +34,14 @@ def copy_blocks(layout: StateLayout, held: HeldRow, spans: Sequence[tuple[int, i
 
     A TRAILING group's tensors hold the trailing part of the span that its window can reach from the span's end.
     """
-    token_groups = [group for group in layout.groups if group.policy is not HitPolicy.SNAPSHOT]
-    copies: list[dict[GroupIndex, DevicePayload]] = []
-    for start, end in spans:
-        found: dict[GroupIndex, DevicePayload] = {}
-        for group in token_groups:
-            payload = _copy_tokens(group, held, start, end)
+    copies: list[dict[GroupIndex, DevicePayload]] = [{} for _ in spans]
+    for group in layout.groups:
+        if group.policy is HitPolicy.SNAPSHOT:
+            continue
+        for found, payload in zip(copies, _copy_spans(group, held, spans), strict=True):
             if payload is not None:
                 found[group.index] = payload
-        copies.append(found)
-    _evaluate(copies)
+    evaluate_copies(payload for found in copies for payload in found.values())
     return tuple(dict[GroupIndex, StatePayload](found) for found in copies)
 
 
@@ -55,8 +55,43 @@ def copy_snapshot(layout: StateLayout, held: HeldRow, block_start: int) -> Group
             payload = _copy_tokens(group, held, block_start, held.num_tokens)
             if payload is not None:
                 found[group.index] = payload
-    _evaluate([found])
+    evaluate_copies(found.values())
     return dict[GroupIndex, StatePayload](found)
+
+
+def _copy_spans(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int]]) -> list[DevicePayload | None]:
+    """One payload a span. Spans that follow each other, as those of a chunk do, are copied together where the group
+    still holds them whole and its window reaches over each of them."""
+    found: list[DevicePayload | None] = []
+    for run in _runs(group, held, spans):
+        if len(run) == 1:
+            found.append(_copy_tokens(group, held, *run[0]))
+            continue
+        tensors: list[mx.array | None] = []
+        for path in group.leaves:
+            leaf = cache_state.leaf(held.caches, path)
+            views = cache_state.token_views(leaf, held.row, held.num_tokens, run[0][0], run[-1][1])
+            assert views is not None
+            tensors += views
+        found += pack_blocks(tensors, [end - start for start, end in run])
+    return found
+
+
+def _runs(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The spans in order, cut into runs of adjacent whole ones and singles of any kind."""
+    caches = [cache_state.leaf(held.caches, path) for path in group.leaves]
+    oldest = max(cache_state.oldest_held(cache, held.num_tokens) for cache in caches)
+    reaches = [reach for cache in caches if (reach := cache_state.trailing_reach(cache)) is not None]
+    runs: list[list[tuple[int, int]]] = []
+    was_whole = False
+    for start, end in spans:
+        is_whole = start >= oldest and end - start <= min(reaches, default=end)
+        if is_whole and was_whole and runs[-1][-1][1] == start and len(runs[-1]) < MAX_RUN:
+            runs[-1].append((start, end))
+        else:
+            runs.append([(start, end)])
+        was_whole = is_whole
+    return runs
 
 
 def _copy_tokens(group: StateGroup, held: HeldRow, start: int, end: int) -> DevicePayload | None:
@@ -74,10 +109,6 @@ def _copy_recurrent(group: StateGroup, held: HeldRow) -> DevicePayload:
     for path in group.leaves:
         tensors += cache_state.recurrent_tensors(cache_state.leaf(held.caches, path), held.row)
     return pack(tensors)
-
-
-def _evaluate(copies: Sequence[dict[GroupIndex, DevicePayload]]) -> None:
-    evaluate(packed for found in copies for payload in found.values() for packed in payload.packs)
 
 
 __all__ = ("HeldRow", "copy_blocks", "copy_snapshot")

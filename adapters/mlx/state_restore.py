@@ -3,7 +3,7 @@
 Token groups are put together from the end: the snapshot's slice, then blocks backwards, until the whole prefix (ALL)
 or what the window reaches (TRAILING) is covered. Every piece is checked against the shapes the model itself produced
 at load, because MLX would compute nonsense from a wrong one. Device payloads are joined on the device; host bytes are
-joined in host memory first, so that each tensor crosses once.
+joined on their way there, so that each tensor crosses once.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from adapters.mlx import cache_state
 from adapters.mlx.arrays import evaluate, from_numpy
 from adapters.mlx.cache_state import Caches, Tensors
+from adapters.mlx.cuda_link import HALF_BYTES, find_link
 from adapters.mlx.payload import ABSENT, DevicePayload, mlx_dtype
 from domain.errors import ComputeFailed
 from domain.payload import GroupPayloads, StatePayload, TensorSpec
@@ -36,13 +37,18 @@ def restore_caches(
     snapshot: GroupPayloads,
 ) -> None:
     """Fill fresh plain `caches` so that they stand at `position`, and evaluate. Raises ComputeFailed on a misfit."""
-    for group in layout.groups:
-        if group.policy is HitPolicy.SNAPSHOT:
-            tensors: Sequence[mx.array | None] = _recurrent(group, expected, position, snapshot)
-        else:
-            pieces = [block.get(group.index) for block in blocks]
-            tensors = _tokens(group, caches, expected, position, pieces, snapshot.get(group.index))
-        _fill_group(caches, group, tensors, position)
+    try:
+        for group in layout.groups:
+            if group.policy is HitPolicy.SNAPSHOT:
+                tensors: Sequence[mx.array | None] = _recurrent(group, expected, position, snapshot)
+            else:
+                pieces = [block.get(group.index) for block in blocks]
+                tensors = _tokens(group, caches, expected, position, pieces, snapshot.get(group.index))
+            _fill_group(caches, group, tensors, position)
+    finally:
+        link = find_link()
+        if link is not None:
+            link.settle()
     evaluate(cache_state.live_arrays(caches))
 
 
@@ -63,7 +69,7 @@ def _recurrent(group: StateGroup, expected: GroupSpecs, position: int, snapshot:
     if isinstance(payload, DevicePayload):
         return payload.tensors()
     return tuple(
-        None if spec == ABSENT else _to_device(_host_array(spec, data), spec)
+        None if spec == ABSENT else _moved(_host_array(spec, data), spec)
         for spec, data in zip(payload.specs, payload.buffers(), strict=True)
     )
 
@@ -134,7 +140,10 @@ class _Columns:
             parts.append(tensor)
         if not self._specs:
             return None
+        is_fresh = not parts
         parts += _flush(run, self._specs[-1][index])
+        if is_fresh and len(parts) == 1 and parts[0].shape[_TOKEN_AXIS] == num_tokens:
+            return parts[0]
         return _last_tokens(parts, num_tokens)
 
 
@@ -148,12 +157,36 @@ def _last_tokens(parts: list[mx.array], num_tokens: int) -> mx.array:
 
 
 def _flush(run: list[NDArray[Any]], spec: TensorSpec) -> list[mx.array]:
-    """Move consecutive host pieces to the device as one tensor and empty the run."""
-    if not run:
+    """Move consecutive host pieces to the device, joined as far as the link allows, and empty the run."""
+    pieces, run[:] = list(run), []
+    if not pieces:
         return []
-    joined = run[0] if len(run) == 1 else np.concatenate(run, axis=_TOKEN_AXIS)
-    run.clear()
-    return [_to_device(joined, spec)]
+    link = find_link()
+    if link is None or any(piece.nbytes > HALF_BYTES for piece in pieces):
+        return [_to_device(pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=_TOKEN_AXIS), spec)]
+    dtype = mlx_dtype(spec.dtype)
+    return [link.upload(part, _TOKEN_AXIS, dtype) for part in _within(pieces, HALF_BYTES)]
+
+
+def _within(pieces: Sequence[NDArray[Any]], size_bytes: int) -> list[list[NDArray[Any]]]:
+    """Consecutive runs of at most `size_bytes` each."""
+    runs: list[list[NDArray[Any]]] = []
+    used = size_bytes
+    for piece in pieces:
+        if used + piece.nbytes > size_bytes:
+            runs.append([])
+            used = 0
+        runs[-1].append(piece)
+        used += piece.nbytes
+    return runs
+
+
+def _moved(array: NDArray[Any], spec: TensorSpec) -> mx.array:
+    """One tensor of any rank."""
+    link = find_link()
+    if link is None or array.nbytes > HALF_BYTES:
+        return _to_device(array, spec)
+    return link.upload([array], 0, mlx_dtype(spec.dtype))
 
 
 def _host_array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
