@@ -1,0 +1,189 @@
+"""The bus between host memory and an NVIDIA GPU, used at its own speed.
+
+MLX moves an array in or out through managed memory, page by page: 1 to 1.5 GB/s where the bus carries 50, and an array
+that was read once stays in host memory. Here a kernel reads page-locked staging memory that a few threads fill, and
+the driver copies out from where an evaluated array lies, which leaves it there. Both are exact copies.
+
+`find_link` gives None wherever there is no such GPU, or where a round trip does not return what was sent; callers
+then let MLX move the bytes.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
+from threading import Lock
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.mlx.arrays import evaluate, evaluate_soon
+
+HALF_BYTES = 64 * 2**20
+"""Staging is two of these: one is filled while the bus empties the other."""
+
+_NUM_THREADS = 4
+_ALIGNMENT = 16
+_NUM_GPU_THREADS = 132 * 1024
+_PORTABLE_AND_MAPPED = 3
+
+_READ_HOST = """
+auto grid = cooperative_groups::this_grid();
+const uint4* from = reinterpret_cast<const uint4*>(address[0]);
+uint4* to = reinterpret_cast<uint4*>(out);
+for (uint64_t i = grid.thread_rank(); i < count[0]; i += grid.size()) to[i] = from[i];
+"""
+_TELL_ADDRESS = "out[0] = reinterpret_cast<uint64_t>(inp);"
+
+
+class CudaLink:
+    """Compute thread only, but for `download`. One upload run at a time: `upload` some, then `settle` once."""
+
+    def __init__(self) -> None:
+        """Raises OSError or RuntimeError where the driver does not give what is needed."""
+        self._driver: Any = ctypes.CDLL("libcuda.so.1")
+        self._context = ctypes.c_void_p()
+        device = ctypes.c_int()
+        self._call("cuInit", 0)
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        self._call("cuCtxSetCurrent", self._context)
+        staging, size = ctypes.c_void_p(), 2 * HALF_BYTES
+        self._call("cuMemHostAlloc", ctypes.byref(staging), ctypes.c_size_t(size), _PORTABLE_AND_MAPPED)
+        self._address = cast(int, staging.value)
+        mapped: Any = (ctypes.c_uint8 * size).from_address(self._address)
+        self._staging: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self._read_host = _kernel("cairn_read_host", ["address", "count"], _READ_HOST)
+        self._tell_address = _kernel("cairn_tell_address", ["inp"], _TELL_ADDRESS)
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="cairn-upload")
+        self._lock = Lock()
+        self._half, self._used = 0, 0
+        self._filling: list[Future[None]] = []
+        self._made: list[mx.array] = []
+        self._moving: list[mx.array] = []  # out of the other half
+
+    def upload(self, pieces: Sequence[NDArray[Any]], axis: int, dtype: mx.Dtype) -> mx.array:
+        """The pieces joined on `axis`, as an array that owns its memory; HALF_BYTES at most, and of one dtype as wide
+        as `dtype`. Lazy, and not to be evaluated before `settle`: until then its bytes may not have been read."""
+        shape = list(pieces[0].shape)
+        shape[axis] = sum(piece.shape[axis] for piece in pieces)
+        size = sum(piece.nbytes for piece in pieces)
+        if size == 0:
+            return mx.zeros(shape, dtype)
+        padded = -(-size // _ALIGNMENT) * _ALIGNMENT
+        start = self._reserve(padded)
+        joined = self._staging[start : start + size].view(pieces[0].dtype).reshape(shape)
+        self._fill(joined, pieces, axis)
+        moved = self._run_read_host(self._address + start, padded)
+        self._made.append(moved)
+        return mx.reshape(moved[:size].view(dtype), shape)
+
+    def settle(self) -> None:
+        """Wait until every upload so far is in device memory."""
+        self._send()
+        evaluate([*self._made, *self._moving])
+        self._made, self._moving, self._used = [], [], 0
+
+    def address_of(self, array: mx.array) -> mx.array:
+        """uint64 [1], lazy: where a contiguous array lies, known once it is computed. It stays there for its life,
+        unless somebody reads it on the host."""
+        return self._tell_address(
+            inputs=[array.view(mx.uint8)],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            output_shapes=[(1,)],
+            output_dtypes=[mx.uint64],
+        )[0]
+
+    def download(self, address: mx.array, size_bytes: int) -> memoryview:
+        """A flat, read-only copy of the bytes of an array that the caller keeps alive, given its queued `address_of`.
+        Waits for it. Any thread; holds no lock of the interpreter meanwhile."""
+        with self._lock:  # two threads must not wait for one array at a time
+            source = ctypes.c_uint64(cast(int, address.item()))
+        copy = np.empty(size_bytes, np.uint8)
+        self._call("cuCtxSetCurrent", self._context)
+        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(copy.ctypes.data), source, ctypes.c_size_t(size_bytes))
+        return copy.data.toreadonly()
+
+    def _reserve(self, size_bytes: int) -> int:
+        """Offset of free staging bytes; changes halves when this one is full."""
+        if self._used + size_bytes > HALF_BYTES:
+            self._send()
+            evaluate(self._moving)
+            self._moving, self._made = self._made, []
+            self._half, self._used = 1 - self._half, 0
+        start = self._half * HALF_BYTES + self._used
+        self._used += size_bytes
+        return start
+
+    def _fill(self, joined: NDArray[Any], pieces: Sequence[NDArray[Any]], axis: int) -> None:
+        at = 0
+        parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        for piece in pieces:
+            end = at + piece.shape[axis]
+            parts.append((np.moveaxis(np.moveaxis(joined, axis, 0)[at:end], 0, axis), piece))
+            at = end
+        share = -(-len(parts) // _NUM_THREADS)
+        self._filling += [
+            self._threads.submit(_copy, parts[first : first + share]) for first in range(0, len(parts), share)
+        ]
+
+    def _send(self) -> None:
+        """Queue what was made in this half, once its bytes are there."""
+        filling, self._filling = self._filling, []
+        for future in wait(filling).done:
+            future.result()
+        evaluate_soon(self._made)
+
+    def _run_read_host(self, address: int, size_bytes: int) -> mx.array:
+        count = size_bytes // _ALIGNMENT
+        return self._read_host(
+            inputs=[mx.array([address], dtype=mx.uint64), mx.array([count], dtype=mx.uint64)],
+            grid=(min(_NUM_GPU_THREADS, -(-count // 256) * 256), 1, 1),
+            threadgroup=(256, 1, 1),
+            output_shapes=[(size_bytes,)],
+            output_dtypes=[mx.uint8],
+        )[0]
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._driver, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name} failed with CUDA error {status}")
+
+
+def _copy(parts: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+    for target, source in parts:
+        np.copyto(target, source)
+
+
+def _kernel(name: str, inputs: list[str], source: str) -> Callable[..., list[mx.array]]:
+    fast: Any = mx.fast
+    return cast(
+        Callable[..., list[mx.array]],
+        fast.cuda_kernel(
+            name=name, input_names=inputs, output_names=["out"], source=source, ensure_row_contiguous=False
+        ),
+    )
+
+
+@cache
+def find_link() -> CudaLink | None:
+    """The link of this process, proven by a round trip; None where there is none. Compute thread only."""
+    cuda: Any = getattr(mx, "cuda", None)
+    if cuda is None or not cuda.is_available() or mx.default_device() == mx.Device(mx.cpu):
+        return None
+    try:
+        link = CudaLink()
+        sent = np.arange(1 << 16, dtype=np.uint16).reshape(2, -1, 64)
+        there = link.upload([sent[:, :7], sent[:, 7:]], 1, mx.uint16)
+        link.settle()
+        address = link.address_of(there)
+        evaluate([there, address])
+        return link if bytes(link.download(address, sent.nbytes)) == sent.tobytes() else None
+    except (OSError, RuntimeError, AttributeError, ValueError):
+        return None
+
+
+__all__ = ("HALF_BYTES", "CudaLink", "find_link")
