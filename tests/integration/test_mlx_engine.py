@@ -1,6 +1,5 @@
-"""The MLX engine's edges: loading folders, naming what is wrong with them, isolation of failures, memory, threads."""
+"""The MLX engine's edges: isolation of failures, memory, threads."""
 
-import json
 import subprocess
 import sys
 import threading
@@ -8,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import pytest
-from mlx.utils import tree_flatten
 
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.cache_state import live_arrays, new_caches
@@ -19,9 +16,8 @@ from adapters.mlx.engine import MlxEngine
 from adapters.mlx.payload import DevicePayload, pack
 from adapters.mlx.sampler import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
-from adapters.mlx.weights_digest import digest_folder
-from application.ports.compute import DecodeStart, LoadedModel
-from domain.errors import ComputeFailed, ModelLoadFailed
+from application.ports.compute import DecodeStart
+from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
 from domain.sampling import SamplingParams
@@ -31,170 +27,9 @@ from tests.support.tiny_models import build, config_of, tiny_model, write_folder
 PROMPT = prompt_of(50)
 
 
-def load(folder: Path, dtype: str = "auto", memory_dir: Path | None = None) -> LoadedModel:
-    return MlxEngine(dtype, memory_dir).load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: None)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder("qwen3", tmp_path_factory.mktemp("models") / "qwen3", mx.bfloat16)
-
-
-# ---- loading -------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_is_loaded_and_described(folder: Path) -> None:
-    phrases: list[str] = []
-    engine = MlxEngine()
-    model = engine.load(ModelSource(ModelId("my-name"), str(folder)), phrases.append)
-    description = model.description
-    config = json.loads((folder / "config.json").read_text())
-    assert description.id == "my-name"
-    assert description.model_type == "qwen3"
-    assert description.vocab_size == config["vocab_size"]
-    assert description.context_length == 4096
-    eos = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
-    assert description.eos_token_ids == set(eos)
-    assert description.runtime.startswith("mlx-lm 0.3")
-    assert phrases
-    assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 5)) == 5
-    engine.unload(model)
-    assert not model.open_ids()
-
-
-def test_dtypes_are_as_asked(folder: Path) -> None:
-    on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    auto = load(folder).description
-    half = load(folder, "bfloat16").description
-    assert auto.dtype == ("float32" if on_cpu else "bfloat16")
-    assert half.dtype == "bfloat16"
-    assert load(folder, "float16").description.dtype == "float16"
-    assert load(folder, "float32").description.weight_bytes == 2 * half.weight_bytes
-
-
-def test_parameters_that_must_not_be_cast_are_not(tmp_path: Path) -> None:
-    """qwen3_next keeps the decay of its recurrence in float32."""
-    model = load(write_folder("qwen3_5", tmp_path / "m"), "bfloat16")
-    id = open_at(model, PROMPT)
-    (state,) = (
-        payload
-        for index, payload in model.capture_snapshot(id, len(PROMPT) - 1).items()
-        if model.description.layout.groups[index].policy.value == "snapshot"
-    )
-    assert {spec.dtype for spec in state.specs} == {"bfloat16", "float32"}
-    assert model.description.context_length == 4096
-    model.close([id])
-
-
-def test_quantised_weights_keep_their_dtype(tmp_path: Path) -> None:
-    folder = write_folder("llama", tmp_path / "q", mx.bfloat16)
-    config = json.loads((folder / "config.json").read_text())
-    network = build("llama", mx.bfloat16, vocab_size=config["vocab_size"])
-    nn.quantize(network, group_size=32, bits=4)
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(network.parameters())))
-    (folder / "config.json").write_text(json.dumps({**config, "quantization": {"group_size": 32, "bits": 4}}))
-    model = load(folder)
-    assert model.description.dtype == "bfloat16"
-    assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)) == 4
-
-
-def _without_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def _bad_json(folder: Path) -> None:
-    (folder / "config.json").write_text("{not json")
-
-
-def _list_config(folder: Path) -> None:
-    (folder / "config.json").write_text("[]")
-
-
-def _unknown_type(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "perpetuum_mobile"}))
-
-
-def _missing_value(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    del config["num_hidden_layers"]
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def _without_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-def _truncated_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:5000])
-
-
-def _missing_tensor(folder: Path) -> None:
-    weights = dict(mx.load(str(folder / "model.safetensors")).items())
-    weights.pop("model.norm.weight")
-    mx.eval(weights)
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
-
-
-def _infinite_weights(folder: Path) -> None:
-    weights = dict(mx.load(str(folder / "model.safetensors")).items())
-    weights["model.norm.weight"] = weights["model.norm.weight"] * mx.inf
-    mx.eval(weights)
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (_without_config, "no config.json"),
-        (_bad_json, "cannot be read"),
-        (_list_config, "no model_type"),
-        (_unknown_type, "no model type 'perpetuum_mobile'"),
-        (_missing_value, "num_hidden_layers"),
-        (_without_weights, "no weights"),
-        (_truncated_weights, "could not be loaded"),
-        (_missing_tensor, "norm"),
-        (_infinite_weights, "infinities or NaN"),
-    ],
-)
-def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words: str) -> None:
-    folder = write_folder("qwen3", tmp_path / "broken")
-    damage(folder)
-    with pytest.raises(ModelLoadFailed, match=words):
-        load(folder)
-
-
-def test_a_path_that_is_no_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadFailed, match="is not a folder"):
-        load(tmp_path / "nowhere")
-
-
-def test_the_digest_follows_the_content(tmp_path: Path) -> None:
-    memory = tmp_path / "memory"
-    first = write_folder("llama", tmp_path / "a")
-    same = write_folder("llama", tmp_path / "b")
-    other = write_folder("llama", tmp_path / "c", seed=1)
-    digests = [digest_folder(folder, memory) for folder in (first, same, other)]
-    assert len(digests[0]) == 16
-    assert digests[0] == digests[1] != digests[2]
-    assert [digest_folder(folder, memory) for folder in (first, same, other)] == digests
-    (first / "config.json").write_text((first / "config.json").read_text() + " ")
-    assert digest_folder(first, memory) != digests[0]
-
-
-def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
-    folder = write_folder("llama", tmp_path / "a")
-    expected = digest_folder(folder, None)
-    memory = tmp_path / "memory"
-    digest_folder(folder, memory)
-    (remembered,) = memory.iterdir()
-    for content in ("", "[]", "{", '{"x": 1}', json.dumps({str(folder / "config.json"): [1, 2, "zz"]})):
-        remembered.write_text(content)
-        assert digest_folder(folder, memory) == expected
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert digest_folder(folder, blocked / "below") == expected
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------
