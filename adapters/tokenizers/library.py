@@ -9,6 +9,7 @@ import os
 import resource
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -89,10 +90,19 @@ def open_files_limit_kept() -> Generator[None]:
 
 
 def load_tokenizer(folder: str) -> PythonTokenizer:
-    """Load from a local folder, without the network and without running the folder's own code."""
+    """Load from a local folder, without the network and without running the folder's own code.
+
+    AutoTokenizer checks all of config.json on the way and refuses models that it does not know or knows otherwise than
+    mlx-lm does; their tokenizer.json needs none of that.
+    """
     with _advice_silenced():
         transformers: Any = importlib.import_module("transformers")
-        loaded = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        try:
+            loaded = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except Exception:
+            if not (Path(folder) / "tokenizer.json").is_file():
+                raise
+            loaded = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     return cast(PythonTokenizer, loaded)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import processors
+from transformers import AutoConfig
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.library import open_files_limit_kept
@@ -105,3 +106,15 @@ def test_loading_is_quiet_and_needs_neither_torch_nor_mlx() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_config_that_only_mlx_lm_understands_does_not_matter(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, byte_level())
+    refused_by_transformers = {"model_type": "gemma3_text", "query_pre_attn_scalar": 16.5, "eos_token_id": 7}
+    (folder / "config.json").write_text(json.dumps(refused_by_transformers))
+    with pytest.raises(Exception, match="query_pre_attn_scalar"):
+        AutoConfig.from_pretrained(folder)
+    tokenizer = load_folder(folder)
+    assert tokenizer.decode(tokenizer.encode("Hello").token_ids) == "Hello"
+    assert tokenizer.eos_token_ids == {2, 7}
+    assert tokenizer.has_chat_template
