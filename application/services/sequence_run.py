@@ -33,7 +33,7 @@ from domain.stream import Admitted, Failed, Finished, PrefillProgress
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request whose prompt is encoded and checked. `seed` is always set."""
+    """A request whose prompt is encoded and checked. `seed` is always set. `eos_token_ids`: all that end an answer."""
 
     request: GenerationRequest
     prompt: EncodedPrompt
@@ -41,14 +41,14 @@ class Submission:
     seed: int
     detokenizer: Detokenizer
     model: ModelId
+    eos_token_ids: frozenset[int] = frozenset()
 
 
 class SequenceRun:
     """`model` is None when it was unloaded before the sequence came; admission then fails."""
 
     def __init__(self, id: SequenceId, submission: Submission, model: LoadedModel | None, outlet: Outlet) -> None:
-        request, prompt = submission.request, submission.prompt
-        eos = model.description.eos_token_ids if model is not None else frozenset[int]()
+        request, prompt, eos = submission.request, submission.prompt, submission.eos_token_ids
         self.sequence = Sequence(id, request, prompt.token_ids, submission.max_new_tokens)
         self.submission = submission
         self.model = model

@@ -86,7 +86,11 @@ class Generate:
                 seed = request.sampling.seed if request.sampling.seed is not None else self._ids.seed()
                 follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
                 detokenizer = served.tokenizer.detokenizer(follows)
-                self._engine.submit(Submission(request, prompt, max_new_tokens, seed, detokenizer, served.source.id))
+                # Some models name their end tokens in one place only.
+                eos = served.description.eos_token_ids | served.tokenizer.eos_token_ids
+                self._engine.submit(
+                    Submission(request, prompt, max_new_tokens, seed, detokenizer, served.source.id, eos)
+                )
             except BaseException:
                 self._hub.discard(request.id)
                 raise

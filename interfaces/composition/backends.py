@@ -36,6 +36,7 @@ def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX. A system BLAS is loaded first: MLX binds to whatever is there at its first import."""
     from adapters.system.blas import load_blas
 
+    _keep_kernels_private()
     load_blas()
     from adapters.mlx.device import preferred_grid
     from adapters.mlx.engine import MlxEngine
@@ -47,6 +48,18 @@ def mlx_backend(settings: Settings) -> Backend:
         HfTokenizerLoader(),
         default_grid=preferred_grid(),
     )
+
+
+def _keep_kernels_private() -> None:
+    """MLX compiles CPU kernels at run time and loads them from below TMPDIR: in a shared /tmp, anybody could plant one.
+    Kept in the cache folder, they are also still there after a restart. macOS gives every user a private TMPDIR."""
+    if "TMPDIR" not in os.environ:
+        folder = cache_dir() / "kernels"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:  # no home to write to: the shared folder is what is left
+            return
+        os.environ["TMPDIR"] = str(folder)
 
 
 def model_repository(settings: Settings) -> ModelRepository:
