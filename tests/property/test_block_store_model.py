@@ -6,6 +6,7 @@ quota, and everything that was never under pressure must be there.
 
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -22,7 +23,7 @@ from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKe
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 SPACES = [namespace_of("one"), namespace_of("two")]
-SIZES = [0, 100, 1500, 5000, 60_000, 60_000, 60_000]
+SIZES = [0, 100, 1500, 110_000, 110_000, 110_000, 110_000]
 
 
 def forest() -> list[Record]:
@@ -35,6 +36,10 @@ def forest() -> list[Record]:
             branch = chain(info, 2, seed=number + 1, size_bytes=size_bytes, after=trunk[number % 4])
             records += [*branch, snapshot(branch[1], [number, 2], size_bytes=size_bytes)]
     return records
+
+
+def raw_bytes(records: Iterable[Record]) -> int:
+    return sum(payload.size_bytes for record in records for payload in record.groups.values())
 
 
 RECORDS = forest()
@@ -78,7 +83,12 @@ class StoreMachine(RuleBasedStateMachine):
                 assert same(found, record)
         else:
             assert outcome is PutOutcome.FULL
-            assert self.pinned
+            assert self.pinned or raw_bytes(batch) > self.quota_bytes // 3
+
+    @rule(picked=st.lists(indexes, min_size=4, max_size=12))
+    def put_much(self, picked: list[int]) -> None:
+        for index in picked:
+            self.put([index], True)
 
     @rule(picked=picks)
     def get(self, picked: list[int]) -> None:
@@ -172,8 +182,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert sum(space.stored_bytes for space in usage.namespaces) <= usage.stored_bytes
         blocks = sum(isinstance(key, BlockKey) for key in self.model)
         assert sum(space.num_blocks for space in usage.namespaces) == blocks
-        raw = sum(payload.size_bytes for record in self.model.values() for payload in record.groups.values())
-        assert sum(space.raw_bytes for space in usage.namespaces) == raw
+        assert sum(space.raw_bytes for space in usage.namespaces) == raw_bytes(self.model.values())
         for key in self.model:
             assert all(ancestor in self.model for ancestor in self.lineage(key))
 
@@ -206,7 +215,7 @@ class MemoryMachine(StoreMachine):
 
 
 machine_settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLmdbBlockStore = LmdbMachine.TestCase
 TestLmdbBlockStore.settings = machine_settings

@@ -1,0 +1,93 @@
+"""The store that the settings ask for: where it lies, how large it may become, and what happens when it cannot open."""
+
+import json
+from pathlib import Path
+from shutil import disk_usage
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore
+from adapters.memory.block_store import MemoryBlockStore
+from application.events import StoreFault
+from application.ports.block_store import PutOutcome
+from application.settings import StoreSettings
+from domain.byte_size import ByteSize
+from domain.codec_choice import StoreRates, compression_pays
+from interfaces.composition.store import build_store, open_lmdb_store, quota_bytes, store_dir, store_rates
+from tests.support.store_records import EventList, chain, namespace_of
+
+GIB = float(1 << 30)
+QUOTA = ByteSize(num_bytes=8 << 20)
+
+
+@pytest.mark.parametrize(
+    ("disk_gib_s", "decode_gib_s", "pays"),
+    [(0.5, 3.0, True), (2.0, 2.0, True), (2.0, 1.9, False), (6.0, 3.0, False), (6.0, 12.0, True)],
+)
+def test_compression_pays_while_decoding_keeps_up_with_the_disk(
+    disk_gib_s: float, decode_gib_s: float, pays: bool
+) -> None:
+    assert compression_pays(StoreRates(disk_gib_s * GIB, decode_gib_s * GIB)) is pays
+
+
+def test_the_default_folder_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert store_dir(StoreSettings()) == tmp_path / "cairn" / "store"
+    assert store_dir(StoreSettings(dir="~/somewhere")) == Path.home() / "somewhere"
+
+
+def test_the_default_quota_is_a_share_of_what_is_free(tmp_path: Path) -> None:
+    free = disk_usage(tmp_path).free
+    assert 0 < quota_bytes(StoreSettings(), tmp_path / "not" / "there") <= free // 4
+    half = quota_bytes(StoreSettings(quota=ByteSize(share=0.5)), tmp_path)
+    assert abs(half - disk_usage(tmp_path).free // 2) < 1 << 30
+    assert quota_bytes(StoreSettings(quota=QUOTA), tmp_path) == 8 << 20
+
+
+def test_each_kind_builds_its_store(tmp_path: Path) -> None:
+    events = EventList()
+    assert build_store(StoreSettings(kind="off"), events, FakeClock()) is None
+    assert isinstance(build_store(StoreSettings(kind="memory", quota=QUOTA), events, FakeClock()), MemoryBlockStore)
+    settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec="zstd")
+    store = build_store(settings, events, FakeClock())
+    assert isinstance(store, LmdbBlockStore)
+    assert store.put(chain(namespace_of("one"), 2)) is PutOutcome.STORED
+    store.close()
+    assert events.of(StoreFault) == []
+
+
+def test_a_server_goes_on_without_a_store_it_cannot_open(tmp_path: Path) -> None:
+    settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec="raw")
+    first = open_lmdb_store(settings, EventList(), FakeClock())
+    events = EventList()
+    assert build_store(settings, events, FakeClock()) is None
+    (fault,) = events.of(StoreFault)
+    assert isinstance(fault, StoreFault)
+    assert fault.kind == "open_busy"
+    assert str(tmp_path) in fault.message
+    first.close()
+
+
+def test_rates_are_measured_once_and_remembered(tmp_path: Path) -> None:
+    rates = store_rates(tmp_path / "store")
+    assert rates is not None
+    assert rates.disk_bytes_s > 0
+    assert rates.decode_bytes_s > 0
+    assert store_rates(tmp_path / "store") == rates
+    (tmp_path / "store" / "rates.json").write_text(json.dumps({"disk_bytes_s": 1.0, "decode_bytes_s": 2.0}))
+    assert store_rates(tmp_path / "store") == StoreRates(1.0, 2.0)
+    assert store_rates(Path("/proc/nowhere")) is None
+
+
+@pytest.mark.parametrize(("decode_bytes_s", "shrinks"), [(1e12, True), (1.0, False)])
+def test_auto_goes_by_what_was_measured(tmp_path: Path, decode_bytes_s: float, shrinks: bool) -> None:
+    path = tmp_path / "store"
+    path.mkdir()
+    (path / "rates.json").write_text(json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": decode_bytes_s}))
+    settings = StoreSettings(dir=str(path), quota=QUOTA, codec="auto")
+    store = open_lmdb_store(settings, EventList(), FakeClock())
+    assert store.put(chain(namespace_of("one"), 2, size_bytes=200_000)) is PutOutcome.STORED
+    space = store.usage().namespaces[0]
+    assert (space.stored_bytes < 0.9 * space.raw_bytes) is shrinks
+    store.close()
