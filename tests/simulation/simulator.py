@@ -89,7 +89,8 @@ class Simulation:
             cache_salt=talk.salt,
         )
         seed = sampling.seed or 0
-        submission = Submission(request, prompt, max_tokens, seed, FakeTokenizer().detokenizer(), talk.model)
+        eos = frozenset({self.plan.models[talk.model].eos_id})
+        submission = Submission(request, prompt, max_tokens, seed, FakeTokenizer().detokenizer(), talk.model, eos)
         self._asked[request.id] = Asked(talk, submission, self._bound.promise(submission))
         self._bound.submitted(submission)
         self._world.runner.add(submission)
