@@ -41,7 +41,7 @@ class Submission:
     seed: int
     detokenizer: Detokenizer
     model: ModelId
-    eos_token_ids: frozenset[int] = frozenset()
+    eos_token_ids: frozenset[int]
 
 
 class SequenceRun:

@@ -48,7 +48,9 @@ class Bench:
         prompt = tokenizer.encode(text)
         self.loop.reserve()
         seed = sampling.seed or 7
-        self.loop.submit(Submission(request, prompt, max_tokens, seed, tokenizer.detokenizer(), MODEL))
+        self.loop.submit(
+            Submission(request, prompt, max_tokens, seed, tokenizer.detokenizer(), MODEL, tokenizer.eos_token_ids)
+        )
 
     def items(self, id: str) -> list[StreamItem]:
         return self.sink.wait_for_end(RequestId(id), WAIT_S)

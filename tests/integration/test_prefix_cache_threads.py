@@ -62,7 +62,9 @@ class Server:
             RequestId(id), MODEL, TokenPrompt(tuple(prompt)), SamplingParams(temperature=0), StopRules()
         )
         encoded = EncodedPrompt(tuple(prompt))
-        self.loop.submit(Submission(request, encoded, num_output, 0, FakeTokenizer().detokenizer(), MODEL))
+        tokenizer = FakeTokenizer()
+        detokenizer, eos = tokenizer.detokenizer(), tokenizer.eos_token_ids
+        self.loop.submit(Submission(request, encoded, num_output, 0, detokenizer, MODEL, eos))
 
     def tokens(self, id: str) -> list[int]:
         items = self.sink.wait_for_end(RequestId(id), WAIT_S)

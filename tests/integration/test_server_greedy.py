@@ -58,7 +58,9 @@ def plain_greedy(network: object, prompt: tuple[int, ...], num_tokens: int) -> l
 def submission(name: str, id: str, prompt: tuple[int, ...], num_tokens: int) -> Submission:
     rules = StopRules(max_tokens=num_tokens, ignore_eos=True)
     request = GenerationRequest(RequestId(id), ModelId(name), TokenPrompt(prompt), SamplingParams(temperature=0), rules)
-    return Submission(request, EncodedPrompt(prompt), num_tokens, 1, FakeTokenizer().detokenizer(), ModelId(name))
+    return Submission(
+        request, EncodedPrompt(prompt), num_tokens, 1, FakeTokenizer().detokenizer(), ModelId(name), frozenset()
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
