@@ -1,6 +1,6 @@
 """What reuse is worth to a client: time to first token, Cairn beside its peers, over HTTP, in one run.
 
-    python -m bench.prefix [--models cairn-demo,cairn-demo-hybrid] [--words 330] [--vllm-mlx PYTHON] [--json FILE]
+    python -m bench.prefix [--models cairn-demo,cairn-demo-hybrid] [--words 240] [--vllm-mlx PYTHON] [--json FILE]
 
 Figures are milliseconds to the first token (for the eight streams: until the last of them has its first token), with
 the best peer's in the same run as the baseline. `reused` is what the server reports in usage.
@@ -144,7 +144,7 @@ class Scenarios:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default="cairn-demo,cairn-demo-hybrid")
-    parser.add_argument("--words", type=int, default=330)
+    parser.add_argument("--words", type=int, default=240)
     parser.add_argument("--vllm-mlx", help="a Python that has vllm-mlx installed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
