@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from threading import Lock
 
-from application.ports.block_store import BlockStore, IntegrityReport, Presence, PutOutcome, StoreUsage
+from application.ports.block_store import BlockStore, Presence, PutOutcome, StoreUsage
+from application.services.forwarding_store import ForwardingStore
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +25,16 @@ class FaultPlan:
     lookup_misses: float = 0.0
 
 
-class FaultInjectingBlockStore:
+class FaultInjectingBlockStore(ForwardingStore):
     """Wraps any BlockStore. While `is_down` is set every read misses and every write is refused. Any thread."""
 
     def __init__(self, store: BlockStore, plan: FaultPlan) -> None:
-        self._store = store
+        super().__init__(store)
         self._plan = plan
         self._random = Random(plan.seed)
         self._lock = Lock()
         self._injected = 0
         self.is_down = False
-
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        self._store.open_namespace(info)
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         found = self._store.lookup(keys)
@@ -59,15 +57,6 @@ class FaultInjectingBlockStore:
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return PutOutcome.UNAVAILABLE if self._strikes(self._plan.put_refusals) else self._store.put(records)
 
-    def touch(self, keys: Sequence[RecordKey]) -> None:
-        self._store.touch(keys)
-
-    def pin(self, keys: Sequence[RecordKey]) -> None:
-        self._store.pin(keys)
-
-    def unpin(self, keys: Sequence[RecordKey]) -> None:
-        self._store.unpin(keys)
-
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return 0 if self.is_down else self._store.delete(keys)
 
@@ -79,15 +68,6 @@ class FaultInjectingBlockStore:
         with self._lock:
             faults = {**usage.faults, **({"injected": self._injected} if self._injected else {})}
         return StoreUsage(usage.quota_bytes, usage.stored_bytes, usage.namespaces, usage.evicted, faults)
-
-    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
-        return self._store.check_integrity(payloads=payloads)
-
-    def flush(self) -> None:
-        self._store.flush()
-
-    def close(self) -> None:
-        self._store.close()
 
     def _strikes(self, chance: float) -> bool:
         with self._lock:

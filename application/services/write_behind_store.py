@@ -2,67 +2,21 @@
 
 from collections.abc import Sequence
 
-from application.ports.block_store import BlockStore, IntegrityReport, Presence, PutOutcome, StoreUsage
+from application.ports.block_store import BlockStore, Presence
+from application.services.forwarding_store import ForwardingStore
 from application.services.write_behind import WriteBehind
-from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey
 
 
-class WriteBehindStore:
-    """A BlockStore. `put` goes past the queue; records meant to wait are offered to the WriteBehind itself."""
+class WriteBehindStore(ForwardingStore):
+    """`put` goes past the queue; records meant to wait are offered to the WriteBehind itself."""
 
     def __init__(self, store: BlockStore, writer: WriteBehind) -> None:
-        self._store = store
+        super().__init__(store)
         self._writer = writer
-
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        self._store.open_namespace(info)
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         return self._writer.lookup(keys)
-
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
-        return self._store.snapshots(namespace, blocks)
-
-    def children(
-        self, namespace: Namespace, parent: BlockHash, limit: int
-    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
-        return self._store.children(namespace, parent, limit)
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        return self._store.get(keys, groups)
-
-    def put(self, records: Sequence[Record]) -> PutOutcome:
-        return self._store.put(records)
-
-    def touch(self, keys: Sequence[RecordKey]) -> None:
-        self._store.touch(keys)
-
-    def pin(self, keys: Sequence[RecordKey]) -> None:
-        self._store.pin(keys)
-
-    def unpin(self, keys: Sequence[RecordKey]) -> None:
-        self._store.unpin(keys)
-
-    def delete(self, keys: Sequence[RecordKey]) -> int:
-        return self._store.delete(keys)
-
-    def delete_namespace(self, namespace: Namespace) -> int:
-        return self._store.delete_namespace(namespace)
-
-    def usage(self) -> StoreUsage:
-        return self._store.usage()
-
-    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
-        return self._store.check_integrity(payloads=payloads)
-
-    def flush(self) -> None:
-        self._store.flush()
-
-    def close(self) -> None:
-        self._store.close()
 
 
 __all__ = ("WriteBehindStore",)
