@@ -28,8 +28,10 @@ WRONG_WHEN_BATCHED = {
 
 _SHORT, _LONG, _STEPS = 3, 27, 4
 _TOLERANCE = {mx.float32: 0.02}
-_HALF_TOLERANCE = 0.25
-"""Largest accepted difference, as a share of the logits' standard deviation. Wrong families miss it by their whole."""
+_HALF_TOLERANCE = 0.12
+"""Largest accepted difference of a row, root mean square, as a share of the logits' standard deviation. Wrong families
+miss it by their whole; right ones of 36 layers in bfloat16 reach 0.055 on a GPU, as far as their prefill is from their
+decode. A largest difference over all logits would grow with the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def _why_single(network: Any, vocab_size: int | None) -> str:
 
 
 def _batch_error(network: Any, vocab_size: int | None) -> tuple[float, mx.Dtype]:
-    """Largest difference of logits over a few steps, as a share of their standard deviation, and the logits' dtype."""
+    """Largest root mean square difference of a row's logits over a few steps, as a share of their standard deviation,
+    and the logits' dtype."""
     prompts = [_toy_tokens(_SHORT, vocab_size), _toy_tokens(_LONG, vocab_size)]
     alone = [_prefill(network, prompt)[0] for prompt in prompts]
     batch = cache_state.merge([_prefill(network, prompt)[0] for prompt in prompts])
@@ -99,7 +102,8 @@ def _batch_error(network: Any, vocab_size: int | None) -> tuple[float, mx.Dtype]
         found = network(inputs, cache=batch)[:, -1]
         dtype = found.dtype
         expected, found = expected.astype(mx.float32), found.astype(mx.float32)
-        difference = mx.max(mx.abs(found - expected)) / mx.maximum(mx.std(expected), 1e-6)
+        distances = mx.sqrt(mx.mean(mx.square(found - expected), axis=-1))
+        difference = mx.max(distances) / mx.maximum(mx.std(expected), 1e-6)
         worst = max(worst, cast(float, difference.item()))
         if worst != worst:
             return worst, dtype
