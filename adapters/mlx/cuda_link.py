@@ -9,9 +9,11 @@ then let MLX move the bytes.
 """
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
+from itertools import accumulate
 from threading import Lock
 from typing import Any, cast
 
@@ -24,7 +26,7 @@ from adapters.mlx.arrays import evaluate, evaluate_soon
 HALF_BYTES = 64 * 2**20
 """Staging is two of these: one is filled while the bus empties the other."""
 
-_NUM_THREADS = 4
+_NUM_THREADS = min(8, (os.cpu_count() or 2) // 2)
 _ALIGNMENT = 16
 _NUM_GPU_THREADS = 132 * 1024
 _PORTABLE_AND_MAPPED = 3
@@ -60,7 +62,7 @@ class CudaLink:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="cairn-upload")
         self._lock = Lock()
         self._half, self._used = 0, 0
-        self._filling: list[Future[None]] = []
+        self._due: list[tuple[NDArray[Any], NDArray[Any]]] = []  # what this half is still to be filled with
         self._made: list[mx.array] = []
         self._moving: list[mx.array] = []  # out of the other half
 
@@ -75,7 +77,7 @@ class CudaLink:
         padded = -(-size // _ALIGNMENT) * _ALIGNMENT
         start = self._reserve(padded)
         joined = self._staging[start : start + size].view(pieces[0].dtype).reshape(shape)
-        self._fill(joined, pieces, axis)
+        self._due += zip(_cut(joined, [piece.shape[axis] for piece in pieces], axis), pieces, strict=True)
         moved = self._run_read_host(self._address + start, padded)
         self._made.append(moved)
         return mx.reshape(moved[:size].view(dtype), shape)
@@ -118,22 +120,12 @@ class CudaLink:
         self._used += size_bytes
         return start
 
-    def _fill(self, joined: NDArray[Any], pieces: Sequence[NDArray[Any]], axis: int) -> None:
-        at = 0
-        parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        for piece in pieces:
-            end = at + piece.shape[axis]
-            parts.append((np.moveaxis(np.moveaxis(joined, axis, 0)[at:end], 0, axis), piece))
-            at = end
-        share = -(-len(parts) // _NUM_THREADS)
-        self._filling += [
-            self._threads.submit(_copy, parts[first : first + share]) for first in range(0, len(parts), share)
-        ]
-
     def _send(self) -> None:
-        """Queue what was made in this half, once its bytes are there."""
-        filling, self._filling = self._filling, []
-        for future in wait(filling).done:
+        """Fill this half and queue what is made of it. The threads would only wait for this one's interpreter lock if
+        they began earlier."""
+        due, self._due = self._due, []
+        shares = [due[first::_NUM_THREADS] for first in range(min(_NUM_THREADS, len(due)))]
+        for future in wait([self._threads.submit(_copy, share) for share in shares]).done:
             future.result()
         evaluate_soon(self._made)
 
@@ -151,6 +143,13 @@ class CudaLink:
         status = getattr(self._driver, name)(*arguments)
         if status:
             raise RuntimeError(f"{name} failed with CUDA error {status}")
+
+
+def _cut(joined: NDArray[Any], lengths: Sequence[int], axis: int) -> list[NDArray[Any]]:
+    """Consecutive views of these lengths along `axis`."""
+    before = (slice(None),) * (axis % joined.ndim)
+    ends = list(accumulate(lengths))
+    return [joined[(*before, slice(end - length, end))] for length, end in zip(lengths, ends, strict=True)]
 
 
 def _copy(parts: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> None:
