@@ -2,19 +2,25 @@
 
     python -m bench.restore SHAPE[,SHAPE...] [--tokens 8192,32768] [--batches 1,8,32] [--json FILE]
 
-Ratios: restore rate to prefill rate of the same run; capture time to prefill time; decode to mlx-lm's BatchGenerator.
+Ratios: restore rate to prefill rate of the same run; prefill with capture to prefill without; prefill to mlx-lm's own
+loop over chunks; decode to mlx-lm's BatchGenerator, by the lower quartile of the steps, both sides taking turns.
+`--plug-in MODULE` imports MODULE and calls its `patch()` first, for a kernel that the installed mlx-lm lacks.
 """
 
 import argparse
 import gc
+import importlib
 import json
 import random
+import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
+from adapters.mlx import cache_state
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.device import describe_device
 from adapters.mlx.file_limit import mlx_lm_module
@@ -38,21 +44,60 @@ def timed(work: Any) -> tuple[float, Any]:
 
 
 def prefill(model: MlxModel, id: SequenceId, tokens: list[int], captures: bool) -> dict[str, Any]:
-    """Prefill in chunks, capturing each chunk's blocks if wanted."""
+    """Prefill in chunks, capturing each chunk's blocks if wanted; seconds until all of it is computed."""
     model.open(id)
-    compute_s, capture_s, blocks = 0.0, 0.0, []
-    for start in range(0, len(tokens), CHUNK):
-        chunk = tokens[start : start + CHUNK]
-        compute_s += timed(lambda chunk=chunk: model.prefill(id, chunk))[0]
-        if captures:
-            spans = [(at, at + BLOCK) for at in range(start, start + len(chunk), BLOCK)]
-            spent, found = timed(lambda spans=spans: model.capture_blocks(id, spans))
-            capture_s, blocks = capture_s + spent, [*blocks, *found]
+
+    def run() -> list[GroupPayloads]:
+        blocks: list[GroupPayloads] = []
+        for start in range(0, len(tokens), CHUNK):
+            chunk = tokens[start : start + CHUNK]
+            model.prefill(id, chunk)
+            if captures:
+                blocks += model.capture_blocks(id, [(at, at + BLOCK) for at in range(start, start + len(chunk), BLOCK)])
+        return blocks
+
+    spent_s, blocks = timed(run)
     snapshot: GroupPayloads = {}
     snapshot_s = 0.0
     if captures and model.description.layout.needs_snapshots:
         snapshot_s, snapshot = timed(lambda: model.capture_snapshot(id, len(tokens)))
-    return {"s": compute_s, "capture_s": capture_s, "snapshot_s": snapshot_s, "blocks": blocks, "snapshot": snapshot}
+    return {"s": spent_s, "snapshot_s": snapshot_s, "blocks": blocks, "snapshot": snapshot}
+
+
+def plain_prefill(network: Any, tokens: list[int]) -> float:
+    """Seconds of the loop in mlx-lm's generate_step: a chunk, evaluate, return unused memory."""
+    caches = cache_state.new_caches(network)
+
+    def run() -> None:
+        for start in range(0, len(tokens), CHUNK):
+            network(mx.array([tokens[start : start + CHUNK]]), cache=caches)
+            mx.eval([cache.state for cache in caches])
+            mx.clear_cache()
+
+    return timed(run)[0]
+
+
+def prefill_rates(network: Any, model: MlxModel, tokens: list[int], turns: int = 3) -> dict[str, float]:
+    """Median seconds without capture, with it, and of mlx-lm's loop, taking turns."""
+    own: list[float] = []
+    captured: list[float] = []
+    plain: list[float] = []
+    for _ in range(turns):
+        plain.append(plain_prefill(network, tokens))
+        for found, captures in ((own, False), (captured, True)):
+            found.append(prefill(model, SequenceId(1), tokens, captures)["s"])
+            model.close([SequenceId(1)])
+            gc.collect()
+    return {name: statistics.median(found) for name, found in (("own", own), ("captured", captured), ("plain", plain))}
+
+
+def read_all(payloads: list[GroupPayloads]) -> None:
+    """Every byte once, into memory that is there already, as an encoder would."""
+    scratch = np.zeros(max(payload.size_bytes for groups in payloads for payload in groups.values()), np.uint8)
+    for groups in payloads:
+        for payload in groups.values():
+            for view in payload.buffers():
+                scratch[: len(view)] = np.frombuffer(view, np.uint8)
 
 
 def to_host(groups: GroupPayloads) -> GroupPayloads:
@@ -62,59 +107,83 @@ def to_host(groups: GroupPayloads) -> GroupPayloads:
     }
 
 
-def reuse_rates(model: MlxModel, tokens: list[int]) -> dict[str, Any]:
+def check_equal(one: GroupPayloads, other: GroupPayloads) -> None:
+    for index, payload in one.items():
+        if [bytes(view) for view in payload.buffers()] != [bytes(view) for view in other[index].buffers()]:
+            raise SystemExit("restored state differs from what was captured")
+
+
+def reuse_rates(network: Any, model: MlxModel, tokens: list[int]) -> dict[str, Any]:
     """Prefill, capture, export and restore of one context."""
+    count, last = len(tokens), len(tokens) - BLOCK
+    seconds = prefill_rates(network, model, tokens)
     done = prefill(model, SequenceId(1), tokens, captures=True)
-    size = sum(payload.size_bytes for groups in [*done["blocks"], done["snapshot"]] for payload in groups.values())
+    snapshot_s = min([done["snapshot_s"], *(timed(lambda: snapshot_of(model, count))[0] for _ in range(3))])
+    payloads = [*done["blocks"], done["snapshot"]]
+    size = sum(payload.size_bytes for groups in payloads for payload in groups.values())
     model.close([SequenceId(1)])
     model.open(SequenceId(2))
 
     def restore(blocks: list[GroupPayloads], snapshot: GroupPayloads) -> float:
-        return timed(lambda: model.restore(SequenceId(2), len(tokens), blocks, snapshot))[0]
+        return timed(lambda: model.restore(SequenceId(2), count, blocks, snapshot))[0]
 
-    restore(done["blocks"], done["snapshot"])
-    device_s = min(restore(done["blocks"], done["snapshot"]) for _ in range(3))
-    export_s, host = timed(lambda: [to_host(groups) for groups in done["blocks"]])
-    host_snapshot = to_host(done["snapshot"])
-    host_s = min(restore(host, host_snapshot) for _ in range(3))
+    def hot() -> float:
+        restore(done["blocks"], done["snapshot"])
+        return min(restore(done["blocks"], done["snapshot"]) for _ in range(3))
+
+    hot_s = hot()
+    export_s = timed(lambda: read_all(payloads))[0]
+    exported_s = hot()
+    host, host_snapshot = [to_host(groups) for groups in done["blocks"]], to_host(done["snapshot"])
+    host_s = min(restore(host, host_snapshot) for _ in range(4))
+    check_equal(done["blocks"][-1], model.capture_blocks(SequenceId(2), [(last, count)])[0])
     model.close([SequenceId(2)])
-    count = len(tokens)
     return {
         "tokens": count,
         "state_bytes": size,
-        "prefill_tok_s": count / done["s"],
-        "capture_share": done["capture_s"] / done["s"],
-        "snapshot_ms": done["snapshot_s"] * 1e3,
+        "prefill_tok_s": count / seconds["own"],
+        "prefill_over_mlx_lm": seconds["plain"] / seconds["own"],
+        "capture_share": seconds["captured"] / seconds["own"] - 1,
+        "snapshot_ms": snapshot_s * 1e3,
         "export_GB_s": size / export_s / 1e9,
-        "restore_hot_tok_s": count / device_s,
-        "restore_hot_GB_s": size / device_s / 1e9,
+        "restore_hot_tok_s": count / hot_s,
+        "restore_hot_after_export_tok_s": count / exported_s,
         "restore_host_tok_s": count / host_s,
         "restore_host_GB_s": size / host_s / 1e9,
-        "hot_over_prefill": done["s"] / device_s,
-        "host_over_prefill": done["s"] / host_s,
+        "hot_over_prefill": seconds["own"] / hot_s,
+        "host_over_prefill": seconds["own"] / host_s,
     }
 
 
-def decode_rate(model: MlxModel, rows: int, tokens: list[int], steps: int) -> float:
+def snapshot_of(model: MlxModel, position: int) -> GroupPayloads:
+    return model.capture_snapshot(SequenceId(1), position) if model.description.layout.needs_snapshots else {}
+
+
+def decode_steps(model: MlxModel, rows: int, tokens: list[int], steps: int) -> list[float]:
+    """Seconds of each step."""
     ids = [SequenceId(100 + row) for row in range(rows)]
-    for id in ids:
-        prefill(model, id, tokens[id : id + 512], captures=False)
-        model.start_decode(id, DecodeStart(7, (7,), SamplingParams(temperature=0), 1))
-    for _ in range(6):
+    for row, id in enumerate(ids):
+        prefill(model, id, tokens[row : row + 511], captures=False)
+        model.start_decode(id, DecodeStart(tokens[row + 511], (7,), SamplingParams(temperature=0), 1))
+    for _ in range(4):
         model.decode(ids)
-    spent, _ = timed(lambda: [model.decode(ids) for _ in range(steps)])
+    found: list[float] = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        model.decode(ids)
+        found.append(time.perf_counter() - start)
     model.close(ids)
-    return rows * steps / spent
+    return found
 
 
-def generator_rate(network: Any, rows: int, tokens: list[int], steps: int) -> float:
+def generator_steps(network: Any, rows: int, tokens: list[int], steps: int) -> list[float]:
     """mlx-lm's own batch loop on the same prompts."""
     generator = mlx_lm_module("generate").BatchGenerator(
         network, max_tokens=steps + 16, completion_batch_size=rows, prefill_batch_size=min(rows, 8)
     )
     generator.insert([tokens[row : row + 512] for row in range(rows)])
     full: list[float] = []
-    while len(full) < steps:
+    while len(full) < steps + 4:
         start = time.perf_counter()
         answers = generator.next()[1]
         if len(answers) == rows:
@@ -122,8 +191,19 @@ def generator_rate(network: Any, rows: int, tokens: list[int], steps: int) -> fl
         elif full:
             break
     generator.close()
-    full = full[4:]
-    return rows * len(full) / sum(full)
+    return full[4:]
+
+
+def decode_rates(network: Any, model: MlxModel, rows: int, tokens: list[int], steps: int) -> dict[str, float]:
+    """Tokens a second by the lower quartile of both sides' steps, after a round that compiles and chooses kernels."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    for turn in range(6):
+        own, other = decode_steps(model, rows, tokens, steps), generator_steps(network, rows, tokens, steps)
+        if turn:
+            ours, theirs = [*ours, *own], [*theirs, *other]
+    rates = [rows / statistics.quantiles(found, n=4)[0] for found in (ours, theirs)]
+    return {"tok_s": rates[0], "batch_generator_tok_s": rates[1], "ratio": rates[0] / rates[1]}
 
 
 def measure(shape: str, sizes: list[int], batches: list[int], steps: int) -> dict[str, Any]:
@@ -136,16 +216,15 @@ def measure(shape: str, sizes: list[int], batches: list[int], steps: int) -> dic
     result: dict[str, Any] = {"shape": shape, "device": describe_device(), "reuse": [], "decode": {}}
     print(f"{shape}: {model.description.weight_bytes / 1e9:.2f} GB, {model.description.decode_mode.value}", flush=True)
     for size in sizes:
-        rates = reuse_rates(model, tokens[:size])
+        rates = reuse_rates(network, model, tokens[:size])
         result["reuse"].append(rates)
         print("  " + ", ".join(f"{name} {value:.4g}" for name, value in rates.items()), flush=True)
         gc.collect()
         mx.clear_cache()
     for rows in batches:
-        ours = decode_rate(model, rows, tokens, steps)
-        theirs = generator_rate(network, rows, tokens, steps)
-        result["decode"][rows] = {"tok_s": ours, "batch_generator_tok_s": theirs}
-        print(f"  decode {rows}: {ours:.1f} tok/s, BatchGenerator {theirs:.1f}, ratio {ours / theirs:.3f}", flush=True)
+        rate = decode_rates(network, model, rows, tokens, steps)
+        result["decode"][rows] = rate
+        print(f"  decode {rows}: " + ", ".join(f"{name} {value:.4g}" for name, value in rate.items()), flush=True)
     model.release()
     return result
 
@@ -156,10 +235,13 @@ def main() -> None:
     parser.add_argument("--tokens", default="8192,32768")
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--plug-in", metavar="MODULE")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.plug_in:
+        importlib.import_module(options.plug_in).patch()
     sizes = [int(size) for size in options.tokens.split(",")]
-    batches = [int(rows) for rows in options.batches.split(",")]
+    batches = [int(rows) for rows in options.batches.split(",") if rows]
     results = [measure(shape, sizes, batches, options.steps) for shape in options.shapes.split(",")]
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
