@@ -18,6 +18,9 @@ from interfaces.http.cache_header import cache_headers
 from interfaces.http.fan_in import FanIn
 from interfaces.http.stream_events import Framing, stream_events
 
+HEADERS_BY_S = 1.0
+"""Clients and proxies give up on servers that send no headers; a request still queued by then says `pending`."""
+
 
 class _ReleasingResponse(ASGIStreamingResponse):
     """Runs `release` after the body. A generator's own `finally` is not enough: it never runs if nobody began it."""
@@ -54,11 +57,11 @@ class EventStream(Response[Any]):
 
 
 async def open_stream(choices: FanIn, make_framing: Callable[[FanIn], Framing], keepalive_s: float) -> EventStream:
-    """The response that streams `choices`, once there is something to say or `keepalive_s` passed. Owns them from now
+    """The response that streams `choices`, once there is something to say or HEADERS_BY_S passed. Owns them from now
     on: they are closed when the stream ends, or when this raises."""
     try:
         framing = make_framing(choices)
-        await until_admitted(choices, keepalive_s)
+        await until_admitted(choices, min(keepalive_s, HEADERS_BY_S))
         headers = cache_headers(choices.explanations)
     except BaseException:
         choices.close()
