@@ -21,7 +21,7 @@ from adapters.huggingface.embedded_models import embedded_folder
 from adapters.system.blas import load_blas
 from bench.http_client import Timeline, measure
 from bench.serve import PLAIN_TEXT
-from bench.servers import ServerProcess
+from bench.servers import ServerProcess, float32_copy
 
 REPLY_TOKENS = 16
 LATTICE_WORDS = "amber birch cedar delta ember fjord grove heath inlet juniper knoll larch".split()  # noqa: SIM905
@@ -157,17 +157,20 @@ def main() -> None:
 
 def compare(model: str, count: int, vllm_python: str | None) -> dict[str, Any]:
     """Each server alone on the machine, one after the other."""
-    folder = str(embedded_folder(model) or Path(model).resolve())
     results: dict[str, Any] = {}
+    copies = Path(tempfile.mkdtemp(prefix="cairn-bench-"))
+    folder = str(float32_copy(embedded_folder(model) or Path(model), copies / "model"))
     for name, server, settle, scratch in servers(folder, vllm_python):
         try:
             with server:
                 done = Scenarios(server, folder, count, settle).run()
             results[name] = {"ms": done.figures, "reused": done.reused}
+            print(f"{model}, {name}: {results[name]}", flush=True)
         except RuntimeError as error:
             results[name] = {"error": str(error)}
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(copies)
     return results
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from bench.http_client import Timeline, measure
-from bench.servers import EventLog, ServerProcess, cairn_in_process
+from bench.servers import EventLog, ServerProcess, cairn_in_process, float32_copy
 
 PROMPT_TOKENS = 60
 """About what `text_of(6)` has."""
@@ -118,7 +118,8 @@ def main() -> None:
     blas = load_blas()
     from bench.decode import bare_rates
 
-    model = str(Path(options.model).resolve())
+    copies = TemporaryDirectory()
+    model = str(float32_copy(Path(options.model), Path(copies.name) / "model"))
     log = EventLog()
     server, default = ServerSettings(port=0), ModelSettings(default=model)
     with TemporaryDirectory() as store:
