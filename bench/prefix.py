@@ -158,9 +158,10 @@ def main() -> None:
 def compare(model: str, count: int, vllm_python: str | None) -> dict[str, Any]:
     """Each server alone on the machine, one after the other."""
     results: dict[str, Any] = {}
+    blas = load_blas().path  # before anything here imports MLX
     copies = Path(tempfile.mkdtemp(prefix="cairn-bench-"))
     folder = str(float32_copy(embedded_folder(model) or Path(model), copies / "model"))
-    for name, server, settle, scratch in servers(folder, vllm_python):
+    for name, server, settle, scratch in servers(folder, blas, vllm_python):
         try:
             with server:
                 done = Scenarios(server, folder, count, settle).run()
@@ -174,9 +175,10 @@ def compare(model: str, count: int, vllm_python: str | None) -> dict[str, Any]:
     return results
 
 
-def servers(folder: str, vllm_python: str | None) -> list[tuple[str, ServerProcess, Callable[[], None], Path]]:
+def servers(
+    folder: str, blas: str, vllm_python: str | None
+) -> list[tuple[str, ServerProcess, Callable[[], None], Path]]:
     """(name, server, what to wait for before it is stopped, its scratch folder)."""
-    blas = load_blas().path
     preload = {"LD_PRELOAD": blas, "OPENBLAS_NUM_THREADS": "1"} if blas else {}
     found = []
     for name, store in (("cairn", True), ("cairn, no store", False)):
