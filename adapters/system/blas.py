@@ -78,7 +78,7 @@ def load_blas(environ: MutableMapping[str, str] = os.environ, search: Iterable[s
 def choose_num_threads(num_cpus: int) -> int:
     """One processor is left to HTTP and tokenizing: OpenBLAS threads spin, and a late one holds up all others.
 
-    On 2 processors a second thread gains 10 to 15 % of prefill on an idle machine and costs up to half on a busy one.
+    On 2 processors a second thread gains 0 to 15 % of prefill on an idle machine and costs up to half on a busy one.
     On 16, the embedded model prefills 532, 719, 858, 912 and 886 tokens/s with 1, 2, 4, 8 and 15: hence MAX_THREADS.
     """
     return max(1, min(num_cpus - 1, MAX_THREADS))
