@@ -78,14 +78,19 @@ class SequenceRun:
             return Usage(num_prompt, num_output)
         return Usage(num_prompt, num_output, reused.num_hot, reused.num_store)
 
+    def look_up(self, prefix_cache: PrefixCache) -> None:
+        """Look for a prefix, and begin to fetch what there is of it; once, in the queue or on admission."""
+        if self._cache is None:
+            submission, request = self.submission, self.sequence.request
+            self._cache = prefix_cache.begin(
+                self.id, request.id, submission.model, submission.prompt, request.cache_salt
+            )
+
     def admit(self, prefix_cache: PrefixCache) -> None:
-        """Open a state and begin to look for a prefix of it."""
+        """Open a state; it is restored as soon as its prefix has been fetched."""
         self.sequence.enter(Phase.RESTORING)
-        model, request = self._loaded(), self.sequence.request
-        model.open(self.id)
-        self._cache = prefix_cache.begin(
-            self.id, request.id, self.submission.model, self.submission.prompt, request.cache_salt
-        )
+        self._loaded().open(self.id)
+        self.look_up(prefix_cache)
 
     def try_restore(self) -> bool:
         """Restore once everything needed is here; False while it is not."""

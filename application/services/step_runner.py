@@ -23,6 +23,9 @@ from domain.stream import Failed, Finished
 
 T = TypeVar("T")
 
+LOOK_AHEAD = 4
+"""Sequences at the head of a full queue whose prefixes are fetched already, while others decode."""
+
 
 class StepRunner:
     """Holds every sequence from submission to its end, in order of arrival."""
@@ -111,6 +114,8 @@ class StepRunner:
             run = self._runs[id]
             self._on_left_queue()
             self._guarded(run, partial(run.admit, self._prefix_cache))
+        for run in self._in_phase(Phase.QUEUED)[:LOOK_AHEAD]:
+            self._guarded(run, partial(run.look_up, self._prefix_cache))
         num_running = self.num_running
         if not plan.is_empty:
             now = self._outlet.now_ns()

@@ -1,0 +1,85 @@
+"""A request that waits for a place in the batch has its prefix fetched meanwhile."""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from adapters.fake.clock import FakeClock
+from adapters.fake.engine import FakeEngine
+from adapters.fake.models import FakeModels
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizer
+from adapters.memory.block_store import MemoryBlockStore
+from application.services.engine_loop import EngineLoop
+from application.services.forwarding_store import ForwardingStore
+from application.services.hot_tier import HotTier
+from application.services.prefix_cache import CacheRules, PrefixCache
+from application.services.prefix_tiers import PrefixTiers
+from application.services.sequence_run import Submission
+from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
+from domain.record import Record, RecordKey
+from domain.request import GenerationRequest, TextPrompt
+from domain.sampling import SamplingParams, StopRules
+from domain.scheduling import StepLimits
+from domain.stream import Finished
+from tests.support.cache_driver import DirectWriter, InlineExecutor
+from tests.support.recording import RecordingEvents, RecordingSink
+
+MODEL = ModelId("fake-hybrid")
+WAIT_S = 20.0
+
+
+class WatchedStore(ForwardingStore):
+    """Tells when something is read."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBlockStore(None))
+        self.was_read = threading.Event()
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        self.was_read.set()
+        return super().get(keys, groups)
+
+
+def slow_second(operation: str, id: SequenceId | None, _count: int) -> None:
+    if operation == "decode" and id == SequenceId(1):
+        time.sleep(0.005)
+
+
+def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
+    store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
+    cache = PrefixCache(
+        PrefixTiers(hot, store, DirectWriter(store), InlineExecutor()), FakeClock(), events, CacheRules(16, 32)
+    )
+    engine = FakeEngine(default=FakeOptions(hook=slow_second))
+    loop = EngineLoop(lambda: engine, sink, events, FakeClock(), cache, StepLimits(1, 32, 32), 10)
+    loop.start()
+
+    def submit(id: str, text: str, num_tokens: int) -> None:
+        rules = StopRules(max_tokens=num_tokens, ignore_eos=True)
+        request = GenerationRequest(RequestId(id), MODEL, TextPrompt(text), SamplingParams(temperature=0), rules)
+        tokenizer = FakeTokenizer()
+        prompt, detokenizer, eos = tokenizer.encode(text), tokenizer.detokenizer(), tokenizer.eos_token_ids
+        loop.reserve()
+        loop.submit(Submission(request, prompt, num_tokens, 1, detokenizer, MODEL, eos))
+
+    try:
+        source = FakeModels().find(MODEL)
+        assert source is not None
+        loop.load(source).result(WAIT_S)
+        submit("first", "a prompt to be seen again " * 8, 2)
+        sink.wait_for_end(RequestId("first"), WAIT_S)
+        hot.resize(0)
+        hot.resize(1 << 28)
+        store.was_read.clear()
+        submit("running", "something else", 100)
+        submit("again", "a prompt to be seen again " * 8, 2)
+        assert store.was_read.wait(WAIT_S)
+        assert loop.status().num_waiting == 1  # fetched, and still in the queue
+        end = sink.wait_for_end(RequestId("again"), WAIT_S)[-1]
+    finally:
+        assert loop.stop(WAIT_S)
+    assert isinstance(end, Finished)
+    assert end.usage.computed_tokens == 1
