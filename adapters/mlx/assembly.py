@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.cuda_link import find_link
+from adapters.mlx.device import on_cpu
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
 from adapters.mlx.probe import probe
@@ -91,7 +92,7 @@ def find_number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
 def _runtime() -> str:
     """What computes: library versions to the minor, and the kind of device."""
     versions = " ".join(f"{name} {'.'.join(version(name).split('.')[:2])}" for name in ("mlx-lm", "mlx"))
-    return f"{versions} {'cpu' if mx.default_device() == mx.Device(mx.cpu) else 'gpu'}"
+    return f"{versions} {'cpu' if on_cpu() else 'gpu'}"
 
 
 def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:

@@ -6,9 +6,14 @@ CPU_GRID = 512
 GPU_GRID = 2048
 
 
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU."""
+    return mx.default_device() == mx.Device(mx.cpu)
+
+
 def describe_device() -> str:
     """`cpu`, or the accelerator's name as MLX reports it."""
-    if mx.default_device() == mx.Device(mx.cpu):
+    if on_cpu():
         return "cpu"
     info = mx.device_info()
     return str(info.get("device_name") or info.get("architecture") or "gpu")
@@ -28,4 +33,4 @@ def spare_bytes() -> int:
     return total // 16 if isinstance(total, int) else 0
 
 
-__all__ = ("CPU_GRID", "GPU_GRID", "describe_device", "preferred_grid", "spare_bytes")
+__all__ = ("CPU_GRID", "GPU_GRID", "describe_device", "on_cpu", "preferred_grid", "spare_bytes")

@@ -11,13 +11,15 @@ import mlx.core as mx
 
 from adapters.mlx import cache_state
 from adapters.mlx.cache_state import Caches
+from adapters.mlx.device import on_cpu
 from adapters.mlx.payload import DevicePayload, evaluate_copies, pack, pack_blocks
 from domain.ids import GroupIndex
 from domain.payload import GroupPayloads, StatePayload
 from domain.state_layout import HitPolicy, StateGroup, StateLayout
 
 MAX_RUN = 16
-"""Spans copied together at most: their common copy is extra memory for a moment."""
+"""Spans copied together at most on a GPU: their common copy is extra memory for a moment. On a CPU each is copied on
+its own, because there the bytes cost time and not their number of copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,12 @@ def _runs(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int]]) ->
     caches = [cache_state.leaf(held.caches, path) for path in group.leaves]
     oldest = max(cache_state.oldest_held(cache, held.num_tokens) for cache in caches)
     reaches = [reach for cache in caches if (reach := cache_state.trailing_reach(cache)) is not None]
+    longest = 1 if on_cpu() else MAX_RUN
     runs: list[list[tuple[int, int]]] = []
     was_whole = False
     for start, end in spans:
         is_whole = start >= oldest and end - start <= min(reaches, default=end)
-        if is_whole and was_whole and runs[-1][-1][1] == start and len(runs[-1]) < MAX_RUN:
+        if is_whole and was_whole and runs[-1][-1][1] == start and len(runs[-1]) < longest:
             runs[-1].append((start, end))
         else:
             runs.append([(start, end)])

@@ -171,9 +171,9 @@ def _flush(run: list[NDArray[Any]], spec: TensorSpec) -> list[mx.array]:
 def _within(pieces: Sequence[NDArray[Any]], size_bytes: int) -> list[list[NDArray[Any]]]:
     """Consecutive runs of at most `size_bytes` each."""
     runs: list[list[NDArray[Any]]] = []
-    used = size_bytes
+    used = 0
     for piece in pieces:
-        if used + piece.nbytes > size_bytes:
+        if not runs or used + piece.nbytes > size_bytes:
             runs.append([])
             used = 0
         runs[-1].append(piece)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from adapters.mlx import state_copy
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
 from domain.ids import ModelId, SequenceId
@@ -35,6 +36,12 @@ PROMPT = prompt_of(151)
 NUM_BLOCKS = 4
 
 installed = [name for name in FAMILIES if name in names()]
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where blocks are copied together."""
+    monkeypatch.setattr(state_copy, "on_cpu", lambda: False)
 
 
 @pytest.mark.parametrize("name", installed)
