@@ -73,7 +73,10 @@ class LoadedModel(Protocol):
         ...
 
     def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
-        """Append at least one token to the state and evaluate it. One chunk: the caller chose its bounds."""
+        """Append at least one token to the state and compute it. One chunk: the caller chose its bounds.
+
+        The last chunk may still be under way when this returns; whatever reads it waits for it.
+        """
         ...
 
     def start_decode(self, id: SequenceId, start: DecodeStart) -> None:
@@ -90,7 +93,8 @@ class LoadedModel(Protocol):
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         """Copy out token spans [start, end) of every ALL and TRAILING group; every span ends at or before `position`.
 
-        Returned payloads are evaluated copies: no live view on the cache remains. A TRAILING group gives the longest
+        Returned payloads are copies: no live view on the cache remains, and reading one waits until it is computed. A
+        TRAILING group gives the longest
         suffix of the span that it still holds, if that is all of it or at least window - 1 tokens (enough to resume
         anywhere at or after the span's end); with less it is left out of that span's mapping. Works while prefilling
         and while decoding.
