@@ -94,10 +94,9 @@ class LoadedModel(Protocol):
         """Copy out token spans [start, end) of every ALL and TRAILING group; every span ends at or before `position`.
 
         Returned payloads are copies: no live view on the cache remains, and reading one waits until it is computed. A
-        TRAILING group gives the longest
-        suffix of the span that it still holds, if that is all of it or at least window - 1 tokens (enough to resume
-        anywhere at or after the span's end); with less it is left out of that span's mapping. Works while prefilling
-        and while decoding.
+        TRAILING group gives the longest suffix of the span that it still holds, if that is all of it or at least
+        window - 1 tokens (enough to resume anywhere at or after the span's end); with less it is left out of that
+        span's mapping. Works while prefilling and while decoding.
         """
         ...
 
