@@ -12,10 +12,13 @@ PROJECT := .$(if $(filter-out metal,$(EXTRA)),[$(EXTRA)])
 INSTALLED := $(VENV)/.installed-$(EXTRA)
 PINNED := -c constraints.txt --disable-pip-version-check --quiet
 
+COMPAT := .venv-compat
+OLDEST := mlx-lm==0.31.3 $(if $(filter Darwin,$(shell uname -s)),mlx,mlx[cpu])==0.31.2
+
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-fast lint format check bench census clean
+.PHONY: help install serve test test-fast test-compat lint format check bench census clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +34,10 @@ test: install $(VENV)/.group-test ## Run every test
 
 test-fast: install $(VENV)/.group-test ## Run the tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
+	$(COMPAT)/bin/python -m pytest tests/contract/test_mlx_lm_caches.py tests/integration/test_mlx_restore.py \
+	  tests/integration/test_mlx_greedy.py $(ARGS)
 
 lint: install $(VENV)/.group-lint $(VENV)/.group-test ## Style, layer contracts, types (mypy and pyright), file sizes
 	$(BIN)/ruff check .
@@ -52,8 +59,15 @@ bench: install $(VENV)/.group-test ## Measure throughput and latency (ARGS="--he
 census: install $(VENV)/.group-test ## Restored against recomputed state over every model family
 	$(BIN)/python -m bench.census $(ARGS)
 
+$(COMPAT)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
+	@$(BIN)/python -m venv $(COMPAT)
+	@grep -v '^mlx' constraints.txt > $(COMPAT)/constraints.txt
+	@$(COMPAT)/bin/python -m pip install --quiet --disable-pip-version-check -c $(COMPAT)/constraints.txt \
+	  '$(firstword $(OLDEST))' '$(lastword $(OLDEST))' numpy xxhash pytest pytest-timeout hypothesis
+	@touch $@
+
 clean: ## Remove .venv and caches; stored data and configuration stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(COMPAT) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.created:
 	@for candidate in $(PYTHONS); do \
