@@ -19,9 +19,10 @@ from typing import Any
 
 from adapters.huggingface.embedded_models import embedded_folder
 from adapters.system.blas import load_blas
+from bench.float32 import float32_copy
 from bench.http_client import Timeline, measure
 from bench.serve import PLAIN_TEXT
-from bench.servers import ServerProcess, float32_copy
+from bench.servers import ServerProcess
 
 REPLY_TOKENS = 16
 LATTICE_WORDS = "amber birch cedar delta ember fjord grove heath inlet juniper knoll larch".split()  # noqa: SIM905

@@ -14,8 +14,9 @@ from typing import Any
 
 from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
+from bench.float32 import float32_copy
 from bench.http_client import Timeline, measure
-from bench.servers import EventLog, ServerProcess, cairn_in_process, float32_copy
+from bench.servers import EventLog, ServerProcess, cairn_in_process
 
 PROMPT_TOKENS = 60
 """About what `text_of(6)` has."""

@@ -70,23 +70,6 @@ def cairn_in_process(settings: Settings, log: EventLog, **overrides: object) -> 
         thread.join(60)
 
 
-def float32_copy(folder: Path, target: Path) -> Path:
-    """A model folder with float32 weights: on a Linux CPU Cairn computes in float32 by itself, peers in what they load,
-    and bfloat16 is several times slower there. Every server of a comparison gets the same."""
-    import mlx.core as mx
-
-    target.mkdir(parents=True)
-    for file in folder.iterdir():
-        if file.suffix == ".safetensors":
-            weights = {name: array.astype(mx.float32) for name, array in mx.load(str(file)).items()}
-            mx.save_safetensors(str(target / file.name), weights, {"format": "mlx"})
-        elif file.is_file():
-            (target / file.name).write_bytes(file.read_bytes())
-    mx.synchronize()
-    mx.clear_streams()
-    return target
-
-
 class ServerProcess:
     """`python -m ARGUMENTS --host 127.0.0.1 --port FREE`, started, stopped, killed and started again."""
 
