@@ -16,6 +16,7 @@ COMPAT := .venv-compat
 OLDEST := mlx-lm==0.31.3 $(if $(filter Darwin,$(shell uname -s)),mlx,mlx[cpu])==0.31.2
 
 ARGS ?=
+BENCH ?= serve decode prefix store
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve test test-fast test-compat lint format check bench census clean
@@ -53,8 +54,8 @@ format: install $(VENV)/.group-lint ## Put the code into its standard form
 
 check: lint test ## Everything that must pass before a commit
 
-bench: install $(VENV)/.group-test ## Measure throughput and latency (ARGS="--help")
-	$(BIN)/python -m bench.serve $(ARGS)
+bench: install $(VENV)/.group-test ## Measure serving, decode, reuse and the store (BENCH=serve ARGS="--help" for one)
+	@for name in $(BENCH); do echo "== bench.$$name"; $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
 
 census: install $(VENV)/.group-test ## Restored against recomputed state over every model family
 	$(BIN)/python -m bench.census $(ARGS)
