@@ -22,7 +22,7 @@ BENCH ?= serve decode prefix store
 .PHONY: help install serve test test-fast test-compat lint format check bench census clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo '  Variables: EXTRA=cpu|cuda12|cuda13 (Linux), PYTHON=/path/to/python3, ARGS="..." for the command'
 
 install: $(INSTALLED) ## Create .venv and install Cairn (EXTRA=cuda13 or cuda12 for NVIDIA)
