@@ -29,8 +29,7 @@ class StepLimits:
 class SequenceView:
     """The planner's view of one sequence; the engine lists them in order of arrival.
 
-    `stops`: ascending positions at which prefill must pause. `is_held`: not to be admitted or prefilled now
-    (waiting for another sequence's prefix, or for memory).
+    `stops`: ascending positions at which prefill must pause.
     """
 
     id: SequenceId
@@ -38,7 +37,6 @@ class SequenceView:
     num_computed: int
     prefill_end: int
     stops: tuple[int, ...] = ()
-    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +77,6 @@ def plan_step(sequences: Sequence[SequenceView], limits: StepLimits) -> StepPlan
     admit: list[SequenceId] = []
     for sequence in sequences:
         if sequence.phase is Phase.QUEUED and num_active + len(admit) < limits.max_batch:
-            if sequence.is_held:
-                break  # arrival order: nobody overtakes the head of the queue
             admit.append(sequence.id)
     prefill = _plan_prefill(sequences, limits)
     decode = tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING)
@@ -91,7 +87,7 @@ def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits) -> tupl
     budget = limits.prefill_budget
     chunks: list[PrefillChunk] = []
     for sequence in sequences:
-        if sequence.phase is not Phase.PREFILLING or sequence.is_held:
+        if sequence.phase is not Phase.PREFILLING:
             continue
         start = sequence.num_computed
         while True:

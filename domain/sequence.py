@@ -24,10 +24,6 @@ class Phase(Enum):
     CANCELLED = "cancelled"
     FAILED = "failed"
 
-    @property
-    def is_terminal(self) -> bool:
-        return not TRANSITIONS[self]
-
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.QUEUED: frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.CANCELLED, Phase.FAILED}),

@@ -8,6 +8,7 @@ from shutil import disk_usage
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.disk_speed import measure_disk_speed
+from adapters.system.memory_probe import SystemMemory
 from adapters.zstd.codec import ZstdStateCodec
 from adapters.zstd.rates import measure_decode_rate
 from application.events import StoreFault
@@ -68,7 +69,8 @@ def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> Blo
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
-        return MemoryBlockStore(settings.quota.num_bytes if settings.quota is not None else None)
+        total_bytes = SystemMemory().read().total_bytes
+        return MemoryBlockStore(settings.quota.resolve(total_bytes) if settings.quota is not None else None)
     try:
         return open_lmdb_store(settings, events, clock)
     except StoreOpenError as failure:

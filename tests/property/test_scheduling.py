@@ -88,12 +88,6 @@ def test_everybody_is_served_in_order_within_the_budget(
     assert admitted == sorted(admitted) == [SequenceId(index) for index in range(len(drawn))]
 
 
-def test_a_held_head_of_the_queue_is_not_overtaken() -> None:
-    held = SequenceView(SequenceId(0), Phase.QUEUED, 0, 10, is_held=True)
-    free = SequenceView(SequenceId(1), Phase.QUEUED, 0, 10)
-    assert plan_step([held, free], StepLimits(4, 32, GRID)).admit == ()
-
-
 def test_one_budget_serves_several_short_prompts() -> None:
     views = [SequenceView(SequenceId(index), Phase.PREFILLING, 0, 10) for index in range(5)]
     plan = plan_step(views, StepLimits(8, 32, GRID))

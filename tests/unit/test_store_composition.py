@@ -9,6 +9,7 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
+from adapters.system.memory_probe import MemoryReading, SystemMemory
 from application.events import StoreFault
 from application.ports.block_store import PutOutcome
 from application.settings import StoreSettings
@@ -91,3 +92,10 @@ def test_auto_goes_by_what_was_measured(tmp_path: Path, decode_bytes_s: float, s
     space = store.usage().namespaces[0]
     assert (space.stored_bytes < 0.9 * space.raw_bytes) is shrinks
     store.close()
+
+
+def test_a_memory_stores_share_is_a_share_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemMemory, "read", lambda _self: MemoryReading(1000, 900, 100))
+    store = build_store(StoreSettings(kind="memory", quota=ByteSize(share=0.25)), EventList(), FakeClock())
+    assert store is not None
+    assert store.usage().quota_bytes == 250
