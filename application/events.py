@@ -87,18 +87,24 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
+    """`active_bytes`: what the compute backend holds afterwards, over all models."""
+
     id: ModelId
     duration_ns: int
     weight_bytes: int
     decode_mode: str
     note: str
     at_ns: int
+    active_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUnloaded:
+    """`active_bytes` as in ModelLoaded."""
+
     id: ModelId
     at_ns: int
+    active_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,15 @@ class EventLog:
     def _loaded(self, event: ModelLoaded) -> None:
         line = (
             f"model {event.id} loaded in {event.duration_ns / 1e9:.1f}s"
-            f" weights={event.weight_bytes / 2**20:.0f}MiB decode={event.decode_mode}"
+            f" weights={event.weight_bytes / 2**20:.0f}MiB memory={event.active_bytes / 2**20:.0f}MiB"
+            f" decode={event.decode_mode}"
         )
         self._writer.write(_engine, logging.INFO, f"{line} ({event.note})" if event.note else line)
 
     def _unloaded(self, event: ModelUnloaded) -> None:
-        self._writer.write(_engine, logging.INFO, f"model {event.id} unloaded")
+        self._writer.write(
+            _engine, logging.INFO, f"model {event.id} unloaded memory={event.active_bytes / 2**20:.0f}MiB"
+        )
 
     def _fault(self, event: FaultObserved) -> None:
         self._write_sparsely(logging.ERROR, f"fault in {event.where}", event.message)

@@ -66,6 +66,7 @@ class StepRunner:
                 described.decode_mode.value,
                 "; ".join(note for note in notes if note),
                 now,
+                engine.memory().get("active", 0),
             )
         )
         return described
@@ -78,7 +79,7 @@ class StepRunner:
             self._fail(run, ServerUnavailable(f"model {id} was unloaded"))
         self._prefix_cache.detach(id)
         engine.unload(model)
-        self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns()))
+        self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), engine.memory().get("active", 0)))
         self._outlet.deliver()
 
     def unload_all(self, engine: ComputeEngine) -> None:

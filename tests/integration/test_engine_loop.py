@@ -10,6 +10,7 @@ from adapters.fake.engine import FakeEngine
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
+from application.events import ModelLoaded, ModelUnloaded
 from application.services.engine_loop import EngineLoop
 from application.services.sequence_run import Submission
 from domain.errors import ComputeFailed, DomainError, QueueFull, ServerUnavailable
@@ -229,3 +230,12 @@ def test_unloading_a_model_fails_what_it_still_serves(make: Callable[..., Bench]
     bench.submit("b", "text")
     assert isinstance(bench.items("b")[-1], Failed)
     assert bench.engine.loaded == []
+
+
+def test_loading_and_unloading_tell_what_the_backend_holds(make: Callable[..., Bench]) -> None:
+    bench = make(FakeOptions(weight_bytes=700))
+    bench.loop.unload(MODEL).result(WAIT_S)
+    (loaded,), (unloaded,) = bench.events.of("ModelLoaded"), bench.events.of("ModelUnloaded")
+    assert isinstance(loaded, ModelLoaded)
+    assert isinstance(unloaded, ModelUnloaded)
+    assert (loaded.active_bytes, unloaded.active_bytes) == (700, 0)

@@ -83,14 +83,14 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
     assert logged(
         capture,
         [
-            ModelLoaded(ModelId("demo"), 1_500_000_000, 3 * 2**20, "single", "batched rows differ", at(0)),
+            ModelLoaded(ModelId("demo"), 1_500_000_000, 3 * 2**20, "single", "batched rows differ", at(0), 5 * 2**20),
             RequestRefused(ModelId("x\ny"), "model_not_found", at(0)),
             RequestRefused(ModelId("demo"), "queue_full", at(0)),
             RecordsDropped(2, 500, "queue_full", at(0)),
             StoreFault("corrupt", "bad checksum", at(0)),
         ],
     ) == [
-        ("INFO", "model demo loaded in 1.5s weights=3MiB decode=single (batched rows differ)"),
+        ("INFO", "model demo loaded in 1.5s weights=3MiB memory=5MiB decode=single (batched rows differ)"),
         ("INFO", "request refused model='x\\ny' error=model_not_found"),
         ("WARNING", "request refused model='demo' error=queue_full"),
         ("WARNING", "records not stored: queue_full (occurrence 1): 2 records"),
