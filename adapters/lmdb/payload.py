@@ -87,14 +87,10 @@ class Head:
         return cls(token_ids, tuple(GroupSpan(*span) for span in spans))
 
 
-def group_seed(key: bytes, group: GroupIndex) -> bytes:
-    """What a group's check begins with, so that no frame verifies in another place."""
-    return key + _COUNT.pack(group)
-
-
 def check_of(key: bytes, group: GroupIndex, buffers: Iterable[memoryview]) -> int:
-    """The check of a group's frame, given in consecutive buffers."""
-    digest = xxh3_64(group_seed(key, group))
+    """The check of a group's frame, given in consecutive buffers. It begins with where the frame belongs, so that none
+    verifies in another place."""
+    digest = xxh3_64(key + _COUNT.pack(group))
     for buffer in buffers:
         digest.update(buffer)
     return digest.intdigest()
@@ -116,4 +112,4 @@ def cut(buffers: Sequence[memoryview], sizes: Sequence[int]) -> Iterable[memoryv
         yield parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-__all__ = ("EncodedRecord", "GroupSpan", "Head", "check_of", "cut", "encode", "group_seed")
+__all__ = ("EncodedRecord", "GroupSpan", "Head", "check_of", "cut", "encode")

@@ -1,17 +1,17 @@
-"""Reading records: rows from one snapshot, the stream copied out and checked in it, decoding after it ended."""
+"""Reading records: rows from one snapshot; payloads checked and decoded where they lie in the map.
+
+A payload is read twice, from the map into its decoded form, and never copied in between: first for its check, which
+brings it into the processor's cache, then by the codec. What changes under the second reading is memory the first one
+found sound; a codec reads damaged bytes without harm all the same.
+"""
 
 from collections.abc import Sequence
-from threading import local
 
 import lmdb
-import numpy as np
-import numpy.typing as npt
-from xxhash import xxh3_64
 
 from adapters.lmdb.environment import Environment, Trees
 from adapters.lmdb.faults import Damaged
-from adapters.lmdb.pages import PageGeometry
-from adapters.lmdb.payload import GroupSpan, Head, group_seed
+from adapters.lmdb.payload import GroupSpan, Head, check_of
 from adapters.lmdb.rows import (
     NamespaceRow,
     Row,
@@ -24,7 +24,6 @@ from adapters.lmdb.rows import (
 )
 from application.ports.state_codec import StateCodec
 from domain.ids import BlockHash, GroupIndex
-from domain.payload import HostPayload
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 
 
@@ -32,21 +31,8 @@ class CorruptRecord(Exception):
     """A record's payload does not verify; the index is sound."""
 
 
-class _Scratch(local):
-    def __init__(self) -> None:
-        self.buffer = np.empty(0, np.uint8)
-
-    def of(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        if self.buffer.size < size_bytes:
-            self.buffer = np.empty(size_bytes, np.uint8)
-        return self.buffer[:size_bytes]
-
-
-_scratch = _Scratch()
-
-
 class Reader:
-    """Any thread; scratch memory belongs to the calling one."""
+    """Any thread."""
 
     def __init__(self, environment: Environment, codec: StateCodec) -> None:
         self._environment = environment
@@ -105,18 +91,13 @@ class Reader:
                 return None
             head = self._head(txn, key, row)
             spans = [span for span in head.groups if wanted is None or span.group in wanted]
-            scratch = _scratch.of(sum(span.length for span in spans))
-            frames = self._gather(txn, key, row, spans, scratch)
-        groups = {span.group: self._decode(frame) for span, frame in zip(spans, frames, strict=True)}
+            groups = {span.group: self._codec.decode(self._checked(txn, key, row, span)) for span in spans}
         return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
 
     def verify(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
         """Raises CorruptRecord when a check of the payload fails."""
-        spans = self._head(txn, key, row).groups
-        self._gather(txn, key, row, spans, _scratch.of(sum(span.length for span in spans)))
-
-    def _decode(self, frame: npt.NDArray[np.uint8]) -> HostPayload:
-        return self._codec.decode(frame.data)
+        for span in self._head(txn, key, row).groups:
+            self._checked(txn, key, row, span)
 
     def _row(self, txn: "lmdb.Transaction[bytes]", space: int | None, key: RecordKey) -> Row | None:
         if space is None:
@@ -146,46 +127,28 @@ class Reader:
             raise CorruptRecord("the head points outside of the stream")
         return head
 
-    def _gather(
-        self,
-        txn: "lmdb.Transaction[memoryview]",
-        key: RecordKey,
-        row: Row,
-        spans: Sequence[GroupSpan],
-        scratch: npt.NDArray[np.uint8],
-    ) -> list[npt.NDArray[np.uint8]]:
-        frames: list[npt.NDArray[np.uint8]] = []
-        geometry, start = self._environment.geometry, 0
-        for span in spans:
-            frame = scratch[start : start + span.length]
-            start += span.length
-            digest = xxh3_64(group_seed(identity(key), span.group))
-            for offset, part in _parts(txn, self._trees, geometry, row.id, span):
-                target = frame[offset : offset + part.size]
-                np.copyto(target, part)
-                digest.update(target.data)
-            if digest.intdigest() != span.check:
-                raise CorruptRecord(f"group {span.group} does not match its checksum")
-            frames.append(frame)
-        return frames
+    def _checked(
+        self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row, span: GroupSpan
+    ) -> list[memoryview]:
+        """A group's frame as it lies in the map. Raises CorruptRecord."""
+        parts = self._parts(txn, row.id, span)
+        if check_of(identity(key), span.group, parts) != span.check:
+            raise CorruptRecord(f"group {span.group} does not match its checksum")
+        return parts
 
-
-def _parts(
-    txn: "lmdb.Transaction[memoryview]", trees: Trees, geometry: PageGeometry, record_id: int, span: GroupSpan
-) -> list[tuple[int, npt.NDArray[np.uint8]]]:
-    """The pieces of a span with their offsets in it, as views into the map. Raises CorruptRecord."""
-    size = geometry.piece_bytes
-    found: list[tuple[int, npt.NDArray[np.uint8]]] = []
-    position, end = span.offset, span.offset + span.length
-    while position < end:
-        piece, within = divmod(position, size)
-        value = txn.get(piece_key(record_id, piece + 1), db=trees.dat)
-        length = min(size - within, end - position)
-        if value is None or value.nbytes < within + length:
-            raise CorruptRecord("a piece is missing or too short")
-        found.append((position - span.offset, np.frombuffer(value, np.uint8)[within : within + length]))
-        position += length
-    return found
+    def _parts(self, txn: "lmdb.Transaction[memoryview]", record_id: int, span: GroupSpan) -> list[memoryview]:
+        size = self._environment.geometry.piece_bytes
+        found: list[memoryview] = []
+        position, end = span.offset, span.offset + span.length
+        while position < end:
+            piece, within = divmod(position, size)
+            value = txn.get(piece_key(record_id, piece + 1), db=self._trees.dat)
+            length = min(size - within, end - position)
+            if value is None or value.nbytes < within + length:
+                raise CorruptRecord("a piece is missing or too short")
+            found.append(value[within : within + length])
+            position += length
+        return found
 
 
 def _tokens(key: BlockKey, head: bytes) -> tuple[int, ...] | None:

@@ -1,7 +1,7 @@
 """Lossless state frames: planes by dtype, compressed where it pays (docs/store-format.md, codec frames).
 
 Exponents go through zstd in a setting that only does Huffman coding: chance matches cost more than they save, in size
-and in time. Every other plane is tried on a sample first. Contexts and scratch belong to the calling thread.
+and in time. Every other plane is tried on a sample first. Compressors belong to the calling thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +12,13 @@ from zstandard import (
     STRATEGY_FAST,
     ZstdCompressionParameters,
     ZstdCompressor,
-    ZstdDecompressor,
-    ZstdError,
-    frame_content_size,
 )
 
 from adapters.zstd import frame as layout
 from adapters.zstd import planes
 from adapters.zstd.buffer_pool import BufferPool
+from adapters.zstd.cursor import FrameCursor
+from adapters.zstd.decoding import decode
 from adapters.zstd.frame import Plane, Segment
 from adapters.zstd.planes import Bytes
 from application.ports.state_codec import CodecError
@@ -32,21 +31,12 @@ _WORTH_IT = 0.95
 _SAMPLE_SHARE = 16
 _SAMPLE_SLICES = 8
 _SMALL_PLANE_BYTES = 1 << 13
-_READ_BYTES = 1 << 22
-_ALIGNMENT = 64
 
 
 class _Context(local):
     def __init__(self) -> None:
         self.huffman = ZstdCompressor(compression_params=_HUFFMAN)
         self.matching = ZstdCompressor(level=1)
-        self.decompressor = ZstdDecompressor()
-        self.scratch = np.empty(0, np.uint8)
-
-    def scratch_of(self, size_bytes: int) -> Bytes:
-        if self.scratch.size < size_bytes:
-            self.scratch = np.empty(size_bytes, np.uint8)
-        return self.scratch[:size_bytes]
 
 
 _context = _Context()
@@ -73,30 +63,8 @@ class ZstdStateCodec:
             stored.extend(data)
         return [memoryview(layout.pack(segments)), *(view for view in stored if view.nbytes)]
 
-    def decode(self, frame: memoryview) -> HostPayload:
-        segments, offset = layout.parse(frame)
-        starts: list[int] = []
-        end = 0
-        for segment in segments:
-            starts.append(end)
-            end += -(-segment.size_bytes // _ALIGNMENT) * _ALIGNMENT
-            if end > 1 << 48:
-                raise CodecError("a state frame names more bytes than there is memory")
-        arena = self._arena(segments, end)
-        data: list[memoryview] = []
-        for segment, start in zip(segments, starts, strict=True):
-            offset = _decode_segment(segment, frame, offset, arena[start : start + segment.size_bytes])
-            for spec in segment.specs:
-                data.append(arena[start : start + spec.size_bytes].data.toreadonly())
-                start += spec.size_bytes
-        return HostPayload(tuple(spec for segment in segments for spec in segment.specs), tuple(data))
-
-    def _arena(self, segments: list[Segment], size_bytes: int) -> Bytes:
-        # A frame that claims to unfold a thousandfold beyond what zstd can do is not one of ours.
-        stored_bytes = sum(plane.stored_bytes for segment in segments for plane in segment.planes)
-        if size_bytes > (stored_bytes + len(segments) * _ALIGNMENT) * 100_000:
-            raise CodecError("a state frame claims more bytes than it can hold")
-        return self._pool.take(size_bytes)
+    def decode(self, frame: Sequence[memoryview]) -> HostPayload:
+        return decode(FrameCursor(frame), self._pool)
 
     def _encode_run(self, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> tuple[Segment, list[memoryview]]:
         transform = layout.TRANSFORMS.get(specs[0].dtype, layout.IDENTITY) if self._compress else layout.IDENTITY
@@ -162,56 +130,6 @@ def _chosen_by_sample(plane: Bytes) -> Callable[[memoryview], bytes] | None:
     if min(matched, coded) >= sample.size * _WORTH_IT:
         return None
     return _context.matching.compress if matched < coded else _context.huffman.compress
-
-
-def _decode_segment(segment: Segment, frame: memoryview, offset: int, out: Bytes) -> int:
-    """Write the segment's tensors to `out`; returns the offset behind its planes."""
-    in_scratch = sum(plane.raw_bytes for plane in segment.planes if plane.encoding == layout.ZSTD)
-    scratch = _context.scratch_of(0 if segment.transform == layout.IDENTITY else in_scratch)
-    parts: list[Bytes] = []
-    for plane in segment.planes:
-        stored = frame[offset : offset + plane.stored_bytes]
-        offset += plane.stored_bytes
-        if plane.encoding == layout.ZSTD:
-            target, scratch = (
-                (out, scratch)
-                if segment.transform == layout.IDENTITY
-                else (scratch[: plane.raw_bytes], scratch[plane.raw_bytes :])
-            )
-            _decompress(stored, target)
-            parts.append(target)
-        else:
-            parts.append(np.frombuffer(stored, np.uint8) if plane.raw_bytes else np.empty(0, np.uint8))
-    _merge(segment, parts, out)
-    return offset
-
-
-def _merge(segment: Segment, parts: list[Bytes], out: Bytes) -> None:
-    if segment.transform == layout.IDENTITY:
-        if segment.planes[0].encoding == layout.RAW:
-            out[...] = parts[0]
-    elif segment.transform == layout.BFLOAT16:
-        planes.merge_bfloat16(parts[0], parts[1], out.view(np.uint16))
-    elif segment.transform == layout.FLOAT16:
-        planes.merge_float16(parts[0], parts[1], out.view(np.uint16))
-    else:
-        planes.merge_float32(parts[0], parts[1], parts[2].view(np.uint16), out.view(np.uint32))
-
-
-def _decompress(stored: memoryview, out: Bytes) -> None:
-    """One whole zstd frame into exactly `out`. Raises CodecError."""
-    try:
-        if frame_content_size(stored) != out.size:
-            raise CodecError("a compressed plane has another size than its frame says")
-        reader = _context.decompressor.stream_reader(stored, read_size=_READ_BYTES)
-        filled = 0
-        while filled < out.size:
-            count = reader.readinto(out[filled:].data)  # pyright: ignore[reportUnknownMemberType]
-            if not count:
-                raise CodecError("a compressed plane is truncated")
-            filled += count
-    except ZstdError as failure:
-        raise CodecError(f"a compressed plane is not zstd: {failure}") from None
 
 
 __all__ = ("ZstdStateCodec",)

@@ -5,8 +5,9 @@ Parsing trusts nothing: every count is checked against what is there before it i
 
 from dataclasses import dataclass
 from itertools import groupby
-from struct import Struct, error
+from struct import Struct
 
+from adapters.zstd.cursor import FrameCursor
 from application.ports.state_codec import CodecError
 from domain.payload import ITEM_BYTES, TensorSpec
 
@@ -81,42 +82,32 @@ def pack(segments: list[Segment]) -> bytes:
     return b"".join(parts)
 
 
-class _Reader:
-    def __init__(self, frame: memoryview) -> None:
-        self.frame, self.offset = frame, 0
-
-    def take(self, layout: Struct) -> tuple[int, ...]:
-        values = layout.unpack_from(self.frame, self.offset)
-        self.offset += layout.size
-        return values
-
-
-def parse(frame: memoryview) -> tuple[list[Segment], int]:
-    """The segments and the offset of the first plane. Raises CodecError."""
-    reader = _Reader(frame)
-    try:
-        magic, version, _, num_tensors, num_segments = reader.take(_HEAD)
-        if magic != MAGIC or version != VERSION:
-            raise CodecError("not a state frame, or one of a newer version")
-        specs = [_tensor(reader) for _ in range(num_tensors)]
-        segments = [_segment(reader, specs) for _ in range(num_segments)]
-    except error:
-        raise CodecError("a state frame is truncated") from None
+def parse(frame: FrameCursor) -> list[Segment]:
+    """The segments; `frame` stands at the first plane then. Raises CodecError."""
+    magic, version, _, num_tensors, num_segments = _take(frame, _HEAD)
+    if magic != MAGIC or version != VERSION:
+        raise CodecError("not a state frame, or one of a newer version")
+    specs = [_tensor(frame) for _ in range(num_tensors)]
+    segments = [_segment(frame, specs) for _ in range(num_segments)]
     stored_bytes = sum(plane.stored_bytes for segment in segments for plane in segment.planes)
-    if specs or reader.offset + stored_bytes != len(frame):
+    if specs or stored_bytes != frame.remaining:
         raise CodecError("a state frame does not add up")
-    return segments, reader.offset
+    return segments
 
 
-def _tensor(reader: _Reader) -> TensorSpec:
-    dtype, rank = reader.take(_TENSOR)
+def _take(frame: FrameCursor, layout: Struct) -> tuple[int, ...]:
+    return layout.unpack(frame.take(layout.size))
+
+
+def _tensor(frame: FrameCursor) -> TensorSpec:
+    dtype, rank = _take(frame, _TENSOR)
     if dtype >= len(DTYPES) or rank > 32:
         raise CodecError(f"a state frame names dtype {dtype} with {rank} dimensions")
-    return TensorSpec(DTYPES[dtype], tuple(reader.take(_DIM)[0] for _ in range(rank)))
+    return TensorSpec(DTYPES[dtype], tuple(_take(frame, _DIM)[0] for _ in range(rank)))
 
 
-def _segment(reader: _Reader, specs: list[TensorSpec]) -> Segment:
-    transform, num_planes, num_tensors = reader.take(_SEGMENT)
+def _segment(frame: FrameCursor, specs: list[TensorSpec]) -> Segment:
+    transform, num_planes, num_tensors = _take(frame, _SEGMENT)
     chosen, specs[:num_tensors] = tuple(specs[:num_tensors]), []
     if len(chosen) != num_tensors or transform not in PLANE_ITEM_BYTES:
         raise CodecError(f"a state frame has a segment of {num_tensors} tensors with transform {transform}")
@@ -125,11 +116,11 @@ def _segment(reader: _Reader, specs: list[TensorSpec]) -> Segment:
     sizes = plane_sizes(transform, chosen)
     if len(sizes) != num_planes:
         raise CodecError(f"a state frame has {num_planes} planes where {len(sizes)} belong")
-    return Segment(transform, chosen, tuple(_plane(reader, size) for size in sizes))
+    return Segment(transform, chosen, tuple(_plane(frame, size) for size in sizes))
 
 
-def _plane(reader: _Reader, raw_bytes: int) -> Plane:
-    encoding, stored_bytes = reader.take(_PLANE)
+def _plane(frame: FrameCursor, raw_bytes: int) -> Plane:
+    encoding, stored_bytes = _take(frame, _PLANE)
     if encoding > ZSTD or (encoding == RAW and stored_bytes != raw_bytes):
         raise CodecError(f"a state frame has a plane of {stored_bytes} bytes for {raw_bytes}")
     return Plane(encoding, raw_bytes, stored_bytes)

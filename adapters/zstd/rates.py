@@ -18,7 +18,7 @@ def measure_decode_rate() -> float:
     view = words.astype(np.uint16).reshape(-1).data.cast("B")
     payload = HostPayload((TensorSpec("bfloat16", _SHAPE),) * _NUM_TENSORS, (view,) * _NUM_TENSORS)
     codec = ZstdStateCodec()
-    frame = memoryview(b"".join(codec.encode(payload)))
+    frame = [memoryview(b"".join(codec.encode(payload)))]
     durations: list[float] = []
     for _ in range(_ROUNDS):
         started = perf_counter()

@@ -21,8 +21,9 @@ class StateCodec(Protocol):
         """The frame as consecutive buffers, not joined, so that the writer copies once."""
         ...
 
-    def decode(self, frame: memoryview) -> HostPayload:
-        """Inverse of `encode` on the joined buffers. The result does not refer to `frame`."""
+    def decode(self, frame: Sequence[memoryview]) -> HostPayload:
+        """Inverse of `encode`, on the same bytes in consecutive buffers, cut anywhere. The result refers to none of
+        them."""
         ...
 
 

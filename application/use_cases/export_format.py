@@ -124,7 +124,7 @@ class ExportReader:
             else SnapshotKey(namespace, parent, int(header["partial"]), bytes.fromhex(header["snapshot"]))
         )
         groups = {
-            GroupIndex(int(group)): self._codec.decode(memoryview(frame))
+            GroupIndex(int(group)): self._codec.decode([memoryview(frame)])
             for (group, _), frame in zip(header["groups"], frames, strict=True)
         }
         tokens = tuple(int(token) for token in header["tokens"])
