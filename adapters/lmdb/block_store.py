@@ -22,6 +22,7 @@ from adapters.lmdb.faults import Damaged, FaultLog, classify
 from adapters.lmdb.integrity import IntegrityCheck
 from adapters.lmdb.opening import compact, open_for_reading, open_for_writing
 from adapters.lmdb.payload import EncodedRecord, encode
+from adapters.lmdb.read_ahead import ReadAhead
 from adapters.lmdb.reading import CorruptRecord, Reader
 from adapters.lmdb.room import MIN_QUOTA_BYTES
 from adapters.lmdb.rows import NamespaceRow, Row
@@ -86,6 +87,7 @@ class LmdbBlockStore:
             read_only=options.read_only,
         )
         self._reader = Reader(self._environment, codec)
+        self._read_ahead = ReadAhead(self._reader)
         self._writer = Writer(self._environment, options.quota_bytes, self._kept_keys, self._note_evicted)
         # Held while the environment is replaced; a put that finds it broken repairs it first.
         self._repair_lock = RLock()
@@ -125,7 +127,10 @@ class LmdbBlockStore:
         with self._keeping(keys):
             for _ in range(_GET_ATTEMPTS):
                 rows = self._rows(keys)
-                found = self._spread(self._get_one, list(zip(keys, rows, wanted, strict=True)))
+                requests = list(zip(keys, rows, wanted, strict=True))
+                # The first ones are read at once by the threads that decode them.
+                self._read_ahead.start(requests[self._options.num_threads :])
+                found = self._spread(self._get_one, requests)
                 # Evicted between finding and reading: look again, so that the answer is that of one moment.
                 gone = [row for row, record in zip(rows, found, strict=True) if row is not None and record is None]
                 if not gone:
@@ -183,6 +188,7 @@ class LmdbBlockStore:
             self._closed = True
         # Outside the lock: a worker may be waiting for it.
         self._pool.shutdown()
+        self._read_ahead.close()
         self._environment.close()
         if self._broken is None and not self._options.read_only:
             self._directory.clear_boot()

@@ -64,6 +64,10 @@ class Head:
     token_ids: tuple[int, ...]
     groups: tuple[GroupSpan, ...]
 
+    def spans(self, wanted: frozenset[GroupIndex] | None) -> list[GroupSpan]:
+        """Those of the wanted groups; None: of all."""
+        return [span for span in self.groups if wanted is None or span.group in wanted]
+
     def pack(self, key: bytes) -> bytes:
         width = 2 if max(self.token_ids, default=0) < 1 << 16 else 4
         tokens = Struct(f"<{len(self.token_ids)}{_WIDTHS[width]}").pack(*self.token_ids)

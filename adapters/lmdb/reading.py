@@ -82,22 +82,33 @@ class Reader:
     def record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
         """The record of `row`, or None when it has gone since. Raises CorruptRecord, CodecError, Damaged."""
         with self._environment.viewing() as txn:
-            namespace = txn.get(key.namespace, db=self._trees.ns)
-            if namespace is None:
-                return None
-            record_name = record_key(NamespaceRow.unpack(key.namespace, bytes(namespace)).space, key)
-            value = txn.get(record_name, db=self._trees.rec)
-            if value is None or Row.unpack(record_name, bytes(value)).id != row.id:
+            if not self._is_there(txn, key, row):
                 return None
             head = self._head(txn, key, row)
-            spans = [span for span in head.groups if wanted is None or span.group in wanted]
+            spans = head.spans(wanted)
             groups = {span.group: self._codec.decode(self._checked(txn, key, row, span)) for span in spans}
         return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
+
+    def touch(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> None:
+        """Bring the pages that `record` would read into memory. Raises as it does."""
+        with self._environment.viewing() as txn:
+            if self._is_there(txn, key, row):
+                for span in self._head(txn, key, row).spans(wanted):
+                    self._parts(txn, row.id, span)
 
     def verify(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
         """Raises CorruptRecord when a check of the payload fails."""
         for span in self._head(txn, key, row).groups:
             self._checked(txn, key, row, span)
+
+    def _is_there(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> bool:
+        """Whether the record is still the one of `row`."""
+        namespace = txn.get(key.namespace, db=self._trees.ns)
+        if namespace is None:
+            return False
+        name = record_key(NamespaceRow.unpack(key.namespace, bytes(namespace)).space, key)
+        value = txn.get(name, db=self._trees.rec)
+        return value is not None and Row.unpack(name, bytes(value)).id == row.id
 
     def _row(self, txn: "lmdb.Transaction[bytes]", space: int | None, key: RecordKey) -> Row | None:
         if space is None:
