@@ -16,9 +16,6 @@ import statistics
 import struct
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,73 +23,19 @@ from adapters.system.blas import load_blas
 
 load_blas()
 
-import mlx.core as mx  # noqa: E402 - a BLAS only counts when it is there before MLX
 import numpy as np  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions  # noqa: E402
 from adapters.mlx.assembly import assemble  # noqa: E402
 from adapters.mlx.loader import load_folder  # noqa: E402
-from adapters.system.clock import SystemClock  # noqa: E402
-from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
-from application.ports.block_store import PutOutcome  # noqa: E402
 from application.services.write_behind import WriteBehind  # noqa: E402
-from domain.ids import BlockHash, GroupIndex, SequenceId  # noqa: E402
-from domain.payload import GroupPayloads, HostPayload, StatePayload, TensorSpec  # noqa: E402
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record  # noqa: E402
+from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
+from bench.store_throughput import throughput  # noqa: E402
+from domain.ids import GroupIndex, SequenceId  # noqa: E402
+from domain.payload import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
 from tests.support.recording import RecordingEvents  # noqa: E402
-
-BLOCK = 256
-INFO = NamespaceInfo(Namespace(sha256(b"bench").digest()), "bench", "{}")
-ROUNDS = 5
-Facts = dict[str, Any]
-
-
-def open_store(
-    path: Path, quota_bytes: int, *, compress: bool = True, threads: int = 2, sync: bool = True
-) -> LmdbBlockStore:
-    options = LmdbOptions(quota_bytes, num_threads=threads, durability="safe" if sync else "fast")
-    return LmdbBlockStore(path, options, ZstdStateCodec(compress=compress), RecordingEvents(), SystemClock())
-
-
-def record(number: int, groups: GroupPayloads, *, parent: BlockHash | None = None) -> Record:
-    key = BlockKey(INFO.namespace, BlockHash(sha256(number.to_bytes(8, "big")).digest()))
-    return Record(key, parent or BlockHash(INFO.namespace), BLOCK, tuple(range(BLOCK)), groups)
-
-
-def put(store: LmdbBlockStore, records: list[Record]) -> None:
-    assert store.put(records) is PutOutcome.STORED
-
-
-def arrays_of(payload: StatePayload) -> list[mx.array]:
-    return [
-        mx.array(np.frombuffer(view, np.uint16)).view(mx.bfloat16).reshape(spec.shape)
-        for spec, view in zip(payload.specs, payload.buffers(), strict=True)
-    ]
-
-
-def save_file(path: Path, arrays: list[mx.array]) -> None:
-    """A whole file or none, as the peers write it."""
-    partial = path.with_name(f"{path.stem}.part.safetensors")
-    mx.save_safetensors(str(partial), {str(index): array for index, array in enumerate(arrays)})
-    partial.rename(path)
-
-
-def drop_caches(path: Path) -> None:
-    os.sync()
-    for file in path.rglob("*"):
-        if file.is_file() and hasattr(os, "posix_fadvise"):
-            handle = os.open(file, os.O_RDONLY)
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(handle)
-
-
-def timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def density(folder: Path, options: argparse.Namespace) -> Facts:
@@ -123,111 +66,6 @@ def density(folder: Path, options: argparse.Namespace) -> Facts:
         }
         store.close()
         model.release()
-    return facts
-
-
-def synthetic(count: int) -> list[HostPayload]:
-    """Blocks of a dense 8B model, 32 MiB each: normal numbers with a scale for each channel."""
-    random = np.random.default_rng(0)
-    specs = (TensorSpec("bfloat16", (1, 8, BLOCK, 128)),) * 64
-    scale = np.exp(random.standard_normal((8, 1, 128), np.float32))
-    tensors: list[memoryview] = []
-    for _ in specs:
-        numbers = random.standard_normal((8, BLOCK, 128), np.float32) * scale
-        words = (numbers.view(np.uint32) >> 16).astype(np.uint16)
-        tensors.append(words.reshape(-1).data.cast("B"))
-    # Rotated, so that no two blocks are equal and making them takes no time.
-    return [HostPayload(specs, tuple(tensors[index % 64 :] + tensors[: index % 64])) for index in range(count)]
-
-
-def throughput(folder: Path, options: argparse.Namespace) -> Facts:
-    payloads = synthetic(options.blocks)
-    total = sum(payload.size_bytes for payload in payloads)
-    records = [record(number, {GroupIndex(0): payload}) for number, payload in enumerate(payloads)]
-    files = folder / "files"
-    files.mkdir()
-    arrays = [arrays_of(payload) for payload in payloads]
-    mx.eval(arrays)
-
-    def save_files() -> None:
-        for index, one in enumerate(arrays):
-            save_file(files / f"{index}.safetensors", one)
-        os.sync()
-
-    write_file_s = timed(save_files)
-    arrays.clear()
-    facts: Facts = {"raw_MB": total / 1e6, "write_file_MB_s": total / write_file_s / 1e6}
-
-    def load_files() -> None:
-        for index in range(len(records)):
-            mx.eval(list(mx.load(str(files / f"{index}.safetensors")).values()))
-
-    for name, compress in (("zstd", True), ("raw", False)):
-        store = open_store(folder / name, 4 * total, compress=compress)
-        write_s = timed(lambda store=store: [put(store, [one]) for one in records])
-        facts[f"write_{name}_MB_s"] = total / write_s / 1e6
-        facts[f"stored_{name}_over_raw"] = store.usage().stored_bytes / total
-        store.close()
-    facts |= _reads(folder, records, total, load_files)
-    return facts
-
-
-def _reads(folder: Path, records: list[Record], total: int, load_files: Callable[[], None]) -> Facts:
-    keys = [one.key for one in records]
-    stores = [(name, threads) for name in ("zstd", "raw") for threads in (1, 2)]
-
-    def read(store: LmdbBlockStore) -> None:
-        # Two blocks at a time, the next two while these are uploaded; so their memory is used again.
-        parts = [keys[start : start + 2] for start in range(0, len(keys), 2)]
-        with ThreadPoolExecutor(1) as ahead:
-            coming = ahead.submit(store.get, parts[0])
-            for following in [*parts[1:], []]:
-                records, coming = coming.result(), ahead.submit(store.get, following)
-                for found in records:
-                    assert found is not None
-                    mx.eval(arrays_of(found.groups[GroupIndex(0)]))
-                del records, found
-
-    def read_hot() -> None:
-        for one in records:
-            mx.eval(arrays_of(one.groups[GroupIndex(0)]))
-
-    times: dict[str, list[float]] = {}
-    cpu_s: dict[str, float] = {}
-    for _ in range(ROUNDS):
-        for name, threads in stores:
-            path = folder / name
-            store = open_store(path, 4 * total, threads=threads)
-            read(store)
-            used_s = time.process_time()
-            times.setdefault(f"read_warm_{name}_{threads}", []).append(timed(lambda store=store: read(store)))
-            cpu_s[f"cpu_{name}_{threads}"] = min(
-                time.process_time() - used_s, cpu_s.get(f"cpu_{name}_{threads}", float("inf"))
-            )
-            store.close()
-            store = open_store(path, 4 * total, threads=threads)
-            store.get(keys[:1])  # the file's structure is verified by then, as it is when a server has started
-            drop_caches(folder)
-            times.setdefault(f"read_cold_{name}_{threads}", []).append(timed(lambda store=store: read(store)))
-            store.close()
-        drop_caches(folder)
-        times.setdefault("read_cold_file", []).append(timed(load_files))
-        used_s = time.process_time()
-        times.setdefault("read_warm_file", []).append(timed(load_files))
-        cpu_s["cpu_file"] = min(time.process_time() - used_s, cpu_s.get("cpu_file", float("inf")))
-        times.setdefault("read_hot", []).append(timed(read_hot))
-    facts: Facts = {f"{name}_MB_s": total / min(all_s) / 1e6 for name, all_s in times.items()}
-    warm, cold = min(times["read_warm_file"]), min(times["read_cold_file"])
-    facts |= {
-        "warm_zstd_2_over_file": min(times["read_warm_zstd_2"]) / warm,
-        "warm_goal": 1.5,
-        "warm_zstd_cpu_over_file": cpu_s["cpu_zstd_2"] / cpu_s["cpu_file"],
-        "warm_raw_2_over_file": min(times["read_warm_raw_2"]) / warm,
-        "hot_over_file": min(times["read_hot"]) / warm,
-        "hot_goal": 1.0,
-        "cold_zstd_2_over_file": min(times["read_cold_zstd_2"]) / cold,
-        "cold_goal": 1.0,
-    }
     return facts
 
 

@@ -1,0 +1,53 @@
+"""What the block store's benchmarks share: a store to measure, records for it, a cold page cache."""
+
+import os
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.system.clock import SystemClock
+from adapters.zstd.codec import ZstdStateCodec
+from application.ports.block_store import PutOutcome
+from domain.ids import BlockHash
+from domain.payload import GroupPayloads
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record
+from tests.support.recording import RecordingEvents
+
+BLOCK = 256
+INFO = NamespaceInfo(Namespace(sha256(b"bench").digest()), "bench", "{}")
+ROUNDS = 5
+Facts = dict[str, Any]
+
+
+def open_store(
+    path: Path, quota_bytes: int, *, compress: bool = True, threads: int = 2, sync: bool = True
+) -> LmdbBlockStore:
+    options = LmdbOptions(quota_bytes, num_threads=threads, durability="safe" if sync else "fast")
+    return LmdbBlockStore(path, options, ZstdStateCodec(compress=compress), RecordingEvents(), SystemClock())
+
+
+def record(number: int, groups: GroupPayloads, *, parent: BlockHash | None = None) -> Record:
+    key = BlockKey(INFO.namespace, BlockHash(sha256(number.to_bytes(8, "big")).digest()))
+    return Record(key, parent or BlockHash(INFO.namespace), BLOCK, tuple(range(BLOCK)), groups)
+
+
+def put(store: LmdbBlockStore, records: list[Record]) -> None:
+    assert store.put(records) is PutOutcome.STORED
+
+
+def drop_caches(path: Path) -> None:
+    os.sync()
+    for file in path.rglob("*"):
+        if file.is_file() and hasattr(os, "posix_fadvise"):
+            handle = os.open(file, os.O_RDONLY)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
