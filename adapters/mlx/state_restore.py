@@ -2,8 +2,8 @@
 
 Token groups are put together from the end: the snapshot's slice, then blocks backwards, until the whole prefix (ALL)
 or what the window reaches (TRAILING) is covered. Every piece is checked against the shapes the model itself produced
-at load, because MLX would compute nonsense from a wrong one. Device payloads are joined on the device; host bytes are
-joined on their way there, so that each tensor crosses once.
+at load, because MLX would compute nonsense from a wrong one. On an accelerator device payloads are joined there; host
+bytes are joined on their way there, so that each tensor crosses once.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from adapters.mlx import cache_state
 from adapters.mlx.arrays import evaluate, from_numpy
 from adapters.mlx.cache_state import Caches, Tensors
 from adapters.mlx.cuda_link import HALF_BYTES, find_link
+from adapters.mlx.device import on_cpu
 from adapters.mlx.payload import ABSENT, DevicePayload, mlx_dtype
 from domain.errors import ComputeFailed
 from domain.payload import GroupPayloads, StatePayload, TensorSpec
@@ -119,8 +120,11 @@ class _Columns:
 
     def __init__(self, pieces: Sequence[StatePayload]) -> None:
         self._specs = [piece.specs for piece in pieces]
-        self._device = [piece.tensors() if isinstance(piece, DevicePayload) else None for piece in pieces]
-        self._host = [None if isinstance(piece, DevicePayload) else piece.buffers() for piece in pieces]
+        # On a CPU the bytes of both kinds are at hand, and numpy joins them in a fraction of MLX's time.
+        on_host = on_cpu()
+        kept = [piece if isinstance(piece, DevicePayload) and not on_host else None for piece in pieces]
+        self._device = [None if piece is None else piece.tensors() for piece in kept]
+        self._host = [piece.buffers() if device is None else None for piece, device in zip(pieces, kept, strict=True)]
 
     def join(self, index: int, num_tokens: int) -> mx.array | None:
         """The column's last `num_tokens` tokens in one fresh array; None where the model left it empty."""

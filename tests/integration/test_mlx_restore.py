@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from adapters.mlx import state_restore
 from adapters.mlx.model import MlxModel
 from domain.errors import ComputeFailed
 from domain.state_layout import HitPolicy
@@ -59,7 +60,11 @@ def model(request: pytest.FixtureRequest) -> MlxModel:
     return tiny_model(request.param)
 
 
-def test_restoring_at_a_grid_position_changes_no_bit(model: MlxModel) -> None:
+@pytest.mark.parametrize("joins_on_device", [False, True])
+def test_restoring_at_a_grid_position_changes_no_bit(
+    model: MlxModel, joins_on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_restore, "on_cpu", lambda: not joins_on_device)
     assert model.description.layout.is_reusable
     cold = open_at(model, PROMPT)
     expected = whole_state(model, cold)
