@@ -7,8 +7,11 @@ faster in large pieces). A pack is always the result of a copying operation: not
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from adapters.mlx.arrays import byte_view, evaluate, evaluate_soon
 from adapters.mlx.cuda_link import find_link
@@ -40,6 +43,11 @@ def spec_of(array: mx.array | None) -> TensorSpec:
     return ABSENT if array is None else TensorSpec(dtype_name(array.dtype), tuple(array.shape))
 
 
+def host_array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
+    """A tensor's bytes as numpy sees them, not copied; numpy has no bfloat16, so those stay words."""
+    return np.frombuffer(data, "uint16" if spec.dtype == "bfloat16" else spec.dtype).reshape(spec.shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a tensor lives: `pack` (None: it has no bytes) and the first of its rows on the pack's leading axis."""
@@ -49,7 +57,8 @@ class Place:
 
 
 class DevicePayload:
-    """A StatePayload whose tensors stay where they were computed.
+    """A StatePayload whose tensors stay where they were computed, or where they were landed; bfloat16 that was landed
+    is kept as uint16 words.
 
     Made on the compute thread, and `evaluate_copies` before it leaves it. `buffers` needs no MLX stream and is safe on
     any thread: it reads evaluated packs through the buffer protocol, or, where there is a CUDA link, waits for them and
@@ -102,7 +111,8 @@ class DevicePayload:
     def _tensor(self, spec: TensorSpec, place: Place) -> mx.array | None:
         if place.pack is None:
             return None if spec == ABSENT else mx.zeros(spec.shape, mlx_dtype(spec.dtype))
-        return self._packs[place.pack][place.row : place.row + spec.shape[0]]
+        rows, dtype = self._packs[place.pack][place.row : place.row + spec.shape[0]], mlx_dtype(spec.dtype)
+        return rows if rows.dtype == dtype else rows.view(dtype)
 
 
 def _rows(flat: memoryview, pack: mx.array, place: Place, spec: TensorSpec) -> memoryview:
@@ -173,6 +183,7 @@ __all__ = (
     "DevicePayload",
     "dtype_name",
     "evaluate_copies",
+    "host_array",
     "mlx_dtype",
     "pack",
     "pack_blocks",

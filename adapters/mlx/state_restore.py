@@ -18,7 +18,7 @@ from adapters.mlx.arrays import evaluate, from_numpy
 from adapters.mlx.cache_state import Caches, Tensors
 from adapters.mlx.cuda_link import HALF_BYTES, find_link
 from adapters.mlx.device import on_cpu
-from adapters.mlx.payload import ABSENT, DevicePayload, mlx_dtype
+from adapters.mlx.payload import ABSENT, DevicePayload, host_array, mlx_dtype
 from domain.errors import ComputeFailed
 from domain.payload import GroupPayloads, StatePayload, TensorSpec
 from domain.state_layout import HitPolicy, StateGroup, StateLayout
@@ -70,7 +70,7 @@ def _recurrent(group: StateGroup, expected: GroupSpecs, position: int, snapshot:
     if isinstance(payload, DevicePayload):
         return payload.tensors()
     return tuple(
-        None if spec == ABSENT else _moved(_host_array(spec, data), spec)
+        None if spec == ABSENT else _moved(host_array(spec, data), spec)
         for spec, data in zip(payload.specs, payload.buffers(), strict=True)
     )
 
@@ -135,7 +135,7 @@ class _Columns:
             if spec == ABSENT:
                 return None
             if host is not None:
-                run.append(_host_array(spec, host[index]))
+                run.append(host_array(spec, host[index]))
                 continue
             parts += _flush(run, spec)
             assert device is not None
@@ -191,11 +191,6 @@ def _moved(array: NDArray[Any], spec: TensorSpec) -> mx.array:
     if link is None or array.nbytes > HALF_BYTES:
         return _to_device(array, spec)
     return link.upload([array], 0, mlx_dtype(spec.dtype))
-
-
-def _host_array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
-    dtype = "uint16" if spec.dtype == "bfloat16" else spec.dtype
-    return np.frombuffer(data, dtype=dtype).reshape(spec.shape)
 
 
 def _to_device(array: NDArray[Any], spec: TensorSpec) -> mx.array:

@@ -1,14 +1,18 @@
 """Restored state equals recomputed state: every bit at grid positions, for each kind of cache layout."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from adapters.mlx import state_restore
+from adapters.mlx.landing import PACK_BYTES, land
 from adapters.mlx.model import MlxModel
+from adapters.mlx.payload import ABSENT
 from domain.errors import ComputeFailed
+from domain.payload import GroupPayloads, HostPayload, TensorSpec
 from domain.state_layout import HitPolicy
 from tests.support.state_replay import (
     BLOCK,
@@ -20,6 +24,7 @@ from tests.support.state_replay import (
     prefill,
     prompt_of,
     start_greedy,
+    state_bytes,
     whole_state,
 )
 from tests.support.tiny_models import names, tiny_model
@@ -70,7 +75,7 @@ def test_restoring_at_a_grid_position_changes_no_bit(
     expected = whole_state(model, cold)
     output = continue_greedy(model, cold, PROMPT, 12)
     captured = capture(model, PROMPT, AT_GRID)
-    for source in (captured, captured.on_host(), _mixed(captured)):
+    for source in (captured, captured.on_host(), _mixed(captured), _landed(captured)):
         restored = open_at(model, PROMPT, source)
         assert whole_state(model, restored) == expected
         assert continue_greedy(model, restored, PROMPT, 12) == output
@@ -171,7 +176,7 @@ def test_pieces_that_do_not_fit_leave_an_empty_sequence(model: MlxModel) -> None
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3_text", "lfm2"])
-def test_half_precision_state_is_restored_bit_for_bit(name: str) -> None:
+def test_half_precision_state_is_restored_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(name, mx.bfloat16)
     cold = open_at(model, PROMPT)
     expected = whole_state(model, cold)
@@ -179,7 +184,8 @@ def test_half_precision_state_is_restored_bit_for_bit(name: str) -> None:
     specs = {spec.dtype for payload in captured.snapshot.values() for spec in payload.specs}
     specs |= {spec.dtype for block in captured.blocks for payload in block.values() for spec in payload.specs}
     assert "bfloat16" in specs
-    for source in (captured, captured.on_host()):
+    monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
+    for source in (captured, captured.on_host(), _landed(captured)):
         restored = open_at(model, PROMPT, source)
         assert whole_state(model, restored) == expected
         model.close([restored])
@@ -191,3 +197,30 @@ def _mixed(captured: Captured) -> Captured:
     pairs = zip(captured.blocks, captured.on_host().blocks, strict=True)
     blocks = [own if index % 2 else other for index, (own, other) in enumerate(pairs)]
     return Captured(captured.position, blocks, captured.snapshot)
+
+
+def _landed(captured: Captured) -> Captured:
+    """What a store gave back, copied to the device by a thread that computes nothing; its bytes are still those."""
+    with ThreadPoolExecutor(1) as reader:
+        found = captured.on_host()
+        blocks = [_each_landed(reader, block) for block in found.blocks]
+        landed = Captured(captured.position, blocks, _each_landed(reader, found.snapshot))
+    assert [state_bytes(block) for block in landed.blocks] == [state_bytes(block) for block in found.blocks]
+    assert state_bytes(landed.snapshot) == state_bytes(found.snapshot)
+    return landed
+
+
+def _each_landed(reader: ThreadPoolExecutor, payloads: GroupPayloads) -> GroupPayloads:
+    return {index: reader.submit(land, payload).result() for index, payload in payloads.items()}
+
+
+def test_small_tensors_share_a_buffer_and_large_ones_do_not() -> None:
+    small, large = TensorSpec("float32", (1, 2, 16, 8)), TensorSpec("bfloat16", (2, 1, PACK_BYTES // 4))
+    specs = (*[small] * 1100, large, large, ABSENT, TensorSpec("float32", (1, 2, 0, 8)))
+    data = [memoryview(bytes([index % 251]) * spec.size_bytes) for index, spec in enumerate(specs)]
+    landed = land(HostPayload(specs, tuple(data)))
+    assert [pack.nbytes for pack in landed.packs] == [PACK_BYTES, PACK_BYTES, 76 * small.size_bytes, *[PACK_BYTES] * 2]
+    assert [bytes(found) for found in landed.buffers()] == [bytes(sent) for sent in data]
+    tensors = [None if found is None else (found.shape, found.dtype) for found in landed.tensors()]
+    assert tensors[1099:-1] == [(small.shape, mx.float32), *[(large.shape, mx.bfloat16)] * 2, None]
+    assert tensors[-1] == ((1, 2, 0, 8), mx.float32)

@@ -1,0 +1,49 @@
+"""Landing: state that came from a store becomes device memory before anybody waits for it.
+
+A payload from the host is joined and copied on the compute thread at every restore, while all streams stand still. On
+an accelerator that shares memory with the host, the threads that read the store can do the copying instead, once; from
+then on restoring such a payload is the device's own work. Small tensors share a buffer, because Metal bounds their
+number (about half a million).
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import mlx.core as mx
+import numpy as np
+
+from adapters.mlx.arrays import from_numpy
+from adapters.mlx.payload import DevicePayload, Place, host_array
+from domain.payload import StatePayload, TensorSpec
+
+PACK_BYTES = 1 << 19
+"""Tensors are joined up to this size; a larger one gets a buffer of its own. Copying one holds the interpreter for less
+than a tenth of a millisecond."""
+
+
+def land(payload: StatePayload) -> DevicePayload:
+    """A copy in device memory. Any thread: it needs no stream, because nothing is computed."""
+    specs, buffers = payload.specs, payload.buffers()
+    packs: list[mx.array] = []
+    places: list[Place] = []
+    for run in _runs(specs):
+        spec = specs[run[0]]
+        if not spec.size_bytes:
+            places += [Place(None, 0)] * len(run)
+            continue
+        tensors = [host_array(spec, buffers[index]) for index in run]
+        places += [Place(len(packs), order * spec.shape[0]) for order in range(len(run))]
+        packs.append(from_numpy(tensors[0] if len(run) == 1 else np.concatenate(tensors)))
+    return DevicePayload(specs, tuple(packs), tuple(places))
+
+
+def _runs(specs: Sequence[TensorSpec]) -> list[list[int]]:
+    """Indices of consecutive tensors of one spec, as many together as fit PACK_BYTES."""
+    found: list[list[int]] = []
+    for spec, indices in groupby(range(len(specs)), key=lambda index: specs[index]):
+        run, length = list(indices), max(1, PACK_BYTES // max(1, spec.size_bytes))
+        found += [run[start : start + length] for start in range(0, len(run), length)]
+    return found
+
+
+__all__ = ("PACK_BYTES", "land")
