@@ -1,36 +1,19 @@
 """A conversation that outlives its server: stopped in order, and killed at once after what it captured was written."""
 
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.support.fake_service import wait_until
 from tests.support.replay import Answer, Replay
 from tests.support.replay_chats import TOOLS, Message, opening, question, tool_call
-from tests.support.replay_servers import cacheless_server, cairn_server
+from tests.support.replay_servers import cacheless_server, cairn_server, wait_until_written
 
 pytestmark = pytest.mark.slow
 
 MODELS = ("cairn-demo", "cairn-demo-hybrid")
 WANTED: dict[str, Any] = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 12}
-
-
-def wait_until_written(client: httpx.Client) -> None:
-    """Until as many bytes were persisted as were captured."""
-
-    def total(text: str, name: str) -> float:
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
-
-    def is_written() -> bool:
-        text = client.get("/metrics").text
-        captured = total(text, "cairn_captured_bytes_total")
-        return 0 < captured == total(text, "cairn_store_written_bytes_total")
-
-    wait_until(is_written, "the store to have everything")
 
 
 def turns() -> list[list[Message]]:

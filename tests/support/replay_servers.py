@@ -13,6 +13,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.cli_process import CairnProcess, cairn_process
+from tests.support.fake_service import wait_until
 from tests.support.live_service import LiveService, live_service
 from tests.support.recording import RecordingEvents
 from tests.support.replay import TIMEOUT_S
@@ -71,4 +72,18 @@ def cacheless_server(home: Path, *arguments: str, **variables: str) -> Iterator[
         yield client
 
 
-__all__ = ("CachingServer", "cacheless_server", "caching_server", "cairn_server")
+def wait_until_written(client: httpx.Client) -> None:
+    """Until as many bytes were persisted as were captured. The server must keep telemetry."""
+
+    def total(text: str, name: str) -> float:
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    def is_written() -> bool:
+        text = client.get("/metrics").text
+        captured = total(text, "cairn_captured_bytes_total")
+        return 0 < captured == total(text, "cairn_store_written_bytes_total")
+
+    wait_until(is_written, "the store to have everything")
+
+
+__all__ = ("CachingServer", "cacheless_server", "caching_server", "cairn_server", "wait_until_written")
