@@ -40,13 +40,17 @@ LONG_CONTEXT: Mapping[str, dict[str, Any]] = {"attention": _ATTENTION, "hybrid":
 def write_long_context_model(layout: str, folder: Path) -> Path:
     """Weights are the same for every call. On the calling thread, which must not compute on MLX afterwards."""
     config = LONG_CONTEXT[layout]
+    mx.random.seed(1)
+    module = importlib.import_module(f"{mlx_lm_module('models').__name__}.{config['model_type']}")
+    return write_model(module.Model(module.ModelArgs.from_dict(config)), config, folder)
+
+
+def write_model(network: Any, config: Mapping[str, Any], folder: Path) -> Path:
+    """A folder with these weights, and the embedded models' tokenizer and template."""
     folder.mkdir(parents=True)
     source = Path(embedded_folder(EMBEDDED_IDS[0]))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(source / name, folder / name)
-    mx.random.seed(1)
-    module = importlib.import_module(f"{mlx_lm_module('models').__name__}.{config['model_type']}")
-    network = module.Model(module.ModelArgs.from_dict(config))
     mx.save_safetensors(
         str(folder / "model.safetensors"), dict(tree_flatten(network.parameters())), metadata={"format": "mlx"}
     )
@@ -54,4 +58,4 @@ def write_long_context_model(layout: str, folder: Path) -> Path:
     return folder
 
 
-__all__ = ("CONTEXT_LENGTH", "LONG_CONTEXT", "write_long_context_model")
+__all__ = ("CONTEXT_LENGTH", "LONG_CONTEXT", "write_long_context_model", "write_model")

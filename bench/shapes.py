@@ -48,9 +48,10 @@ SHAPES: Mapping[str, tuple[dict[str, Any], int]] = {
 """Name to configuration and bits (0: bfloat16)."""
 
 
-def build_shape(name: str) -> tuple[Any, dict[str, Any]]:
-    """The network, evaluated on this thread, and its configuration."""
+def build_shape(name: str, **changes: Any) -> tuple[Any, dict[str, Any]]:
+    """The network, evaluated on this thread, and its configuration, with `changes` at its top level."""
     config, bits = SHAPES[name]
+    config = {**config, **changes}
     module = importlib.import_module(f"{mlx_lm_module('models').__name__}.{config['model_type']}")
     network = module.Model(module.ModelArgs.from_dict(config))
     _fill(network, bits)
