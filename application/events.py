@@ -129,7 +129,7 @@ class RecordsPersisted:
 
 @dataclass(frozen=True, slots=True)
 class RecordsDropped:
-    """Records that will not be stored. `reason`: queue_full, orphan, full, unavailable or shutdown."""
+    """Records that will not be stored. `reason`: queue_full, orphan, full, unavailable, failed or shutdown."""
 
     num_records: int
     raw_bytes: int

@@ -101,7 +101,7 @@ PROMPT_TOKENS = MetricSpec(
     names.CAIRN_PROMPT_TOKENS,
     MetricKind.COUNTER,
     "{token}",
-    "Prompt tokens by origin: computed, hot (restored from RAM) or store (restored from disk).",
+    "Prompt tokens by origin: computed, hot (from the hot tier) or store (from the store, or the queue to it).",
     (*_MODEL, names.CAIRN_ORIGIN),
 )
 OUTPUT_TOKENS = MetricSpec(

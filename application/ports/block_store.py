@@ -28,10 +28,9 @@ from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey,
 
 
 class Presence(Enum):
-    """HIT: can be read now. PENDING: accepted by a writer in front of the store, not yet readable here. MISS."""
+    """HIT: `get` finds it now. MISS: it does not."""
 
     HIT = "hit"
-    PENDING = "pending"
     MISS = "miss"
 
 

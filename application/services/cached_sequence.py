@@ -196,7 +196,7 @@ class CachedSequence:
         self._owner = None
         lookup = context.tiers.look_up(self.prompt_ids, self.chain, self._rules, self._absent)
         step = self._rules.grid if self._rules.is_exact else 1
-        others = context.open.values() if context.tiers.hot.budget_bytes else ()
+        others = context.open.values() if context.tiers.keeps_anything else ()
         found = find_owner(self, lookup.match.position, others, step)
         if found is not None and (owner := context.open.get(found[0].id)) is not None:
             self._owner = (owner, found[1])

@@ -90,7 +90,7 @@ class PrefixExplainer:
         ]
         keys = [BlockKey(other.namespace, block_hash(BlockHash(other.namespace), first)) for other in others]
         for other, presence in zip(others, store.lookup(keys) if keys else (), strict=True):
-            if presence is not Presence.MISS:
+            if presence is Presence.HIT:
                 fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"
                 note = f"stored by {other.model} with another {fields}"
                 return replace(explained, reason=StopReason.OTHER_FINGERPRINT, note=note, divergence=None)

@@ -18,6 +18,11 @@ T = TypeVar("T")
 class RecordWriter(Protocol):
     """What stands in front of the store: takes records for storing, from any thread, without blocking."""
 
+    @property
+    def store(self) -> BlockStore:
+        """Where they are stored: what a restart would find, without what still waits."""
+        ...
+
     def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
         """Queue records of one namespace, parents first, or refuse them all: then nothing that hangs on them should be
         offered either."""
@@ -39,7 +44,8 @@ class Lookup:
 
 
 class PrefixTiers:
-    """Any thread. `store` and `writer` are both None when nothing is persisted."""
+    """Any thread. `store`: with what the writer has taken and not stored yet. `store` and `writer` are both None when
+    nothing is persisted."""
 
     def __init__(self, hot: HotTier, store: BlockStore | None, writer: RecordWriter | None, workers: Executor) -> None:
         self.hot = hot
@@ -48,9 +54,15 @@ class PrefixTiers:
         self._writer = writer
         self._workers = workers
 
+    @property
+    def keeps_anything(self) -> bool:
+        """Whether what is captured can be had at once: from the hot tier, or on its way to the store."""
+        return bool(self.hot.budget_bytes) or self._writer is not None
+
     def stored_only(self) -> "PrefixTiers":
         """The same without what only RAM holds: what there would be after a restart."""
-        return PrefixTiers(HotTier(0), self.store, None, self._workers)
+        store = self._writer.store if self._writer is not None else self.store
+        return PrefixTiers(HotTier(0), store, None, self._workers)
 
     def look_up(
         self,
@@ -72,7 +84,7 @@ class PrefixTiers:
         evicted = [index for index, key in enumerate(keys) if not known[index] and key.hash in self.seen]
         match = find_prefix(len(prompt_ids), chain, known, snapshots, rules, evicted)
         is_hot = [groups is not None and groups >= rules.sliced_groups for groups in held]
-        is_stored = [presence is not Presence.MISS for presence in stored]
+        is_stored = [presence is Presence.HIT for presence in stored]
         if absent:
             is_hot = [flag and key not in absent for key, flag in zip(keys, is_hot, strict=True)]
             is_stored = [flag and key not in absent for key, flag in zip(keys, is_stored, strict=True)]

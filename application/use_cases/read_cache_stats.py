@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from application.ports.block_store import BlockStore, StoreUsage
 from application.services.hot_tier import HotUsage
 from application.services.prefix_cache import PrefixCache
-from application.services.write_behind import WriteBehind, WriteBehindCounts
+from application.services.write_behind import WriteBehind
+from application.services.write_queue import QueueCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class CacheStats:
 
     hot: HotUsage
     store: StoreUsage | None
-    queue: WriteBehindCounts | None
+    queue: QueueCounts | None
 
 
 class ReadCacheStats:

@@ -9,8 +9,9 @@ from application.ports.event_sink import EventSink
 from application.services.hot_tier import HotTier
 from application.services.prefix_cache import CacheRules, PrefixCache
 from application.services.prefix_tiers import PrefixTiers
-from application.services.write_behind import WriteBehind, WriteBehindCounts
+from application.services.write_behind import WriteBehind
 from application.services.write_behind_store import WriteBehindStore
+from application.services.write_queue import QueueCounts
 from application.settings import Settings
 from domain.scheduling import StepLimits
 
@@ -46,7 +47,7 @@ class CacheTiers:
         """Wait until all that was captured so far is stored or dropped; False when that takes longer."""
         return self.writer.flush(timeout_s) if self.writer is not None else True
 
-    def close(self, timeout_s: float) -> WriteBehindCounts | None:
+    def close(self, timeout_s: float) -> QueueCounts | None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped."""
         self._workers.shutdown(wait=True, cancel_futures=True)
         counts = self.writer.close(timeout_s) if self.writer is not None else None

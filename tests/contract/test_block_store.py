@@ -13,8 +13,10 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore, Presence, PutOutcome
+from application.services.write_behind_store import WriteBehindStore
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Record, RecordKey
+from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 QUOTA_BYTES = 2 << 20
@@ -31,8 +33,15 @@ def open_faulty(path: Path) -> FaultInjectingBlockStore:
     return FaultInjectingBlockStore(open_lmdb(path), plan)
 
 
+def open_behind_a_queue(_path: Path) -> WriteBehindStore:
+    """Nothing waits in it; what happens when something does: test_write_behind_store.py."""
+    memory = MemoryBlockStore(QUOTA_BYTES)
+    return WriteBehindStore(memory, SteppedWriter(memory))
+
+
 ADAPTERS: dict[str, Callable[[Path], BlockStore]] = {
     "memory": lambda path: MemoryBlockStore(QUOTA_BYTES),
+    "memory-behind-a-queue": open_behind_a_queue,
     "lmdb": open_lmdb,
     "lmdb-with-faults": open_faulty,
 }

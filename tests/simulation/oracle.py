@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from application.ports.block_store import BlockStore
 from application.services.hot_tier import HotTier
+from application.services.write_queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix import ReuseRules
 from domain.record import BlockKey, Namespace, Record, RecordKey
@@ -30,8 +31,13 @@ def hot_records(hot: HotTier, namespace: Namespace) -> list[Record]:
     return [entry.record for key, entry in hot._entries.items() if key.namespace == namespace]
 
 
+def queued_records(queue: WriteQueue, namespace: Namespace) -> list[Record]:
+    """Every record of a namespace that is on its way to the store."""
+    return [record for record in queue.get(queue.of_namespace(namespace)) if record is not None]
+
+
 class StorageOracle:
-    """Groups held at each position of each token path, over both tiers."""
+    """Groups held at each position of each token path, over all places."""
 
     def __init__(self, records: Iterable[Record], rules: ReuseRules) -> None:
         self._rules = rules
@@ -79,4 +85,4 @@ class StorageOracle:
         return True
 
 
-__all__ = ("StorageOracle", "hot_records", "stored_records")
+__all__ = ("StorageOracle", "hot_records", "queued_records", "stored_records")

@@ -102,7 +102,7 @@ class Simulation:
 
     def _pump(self) -> None:
         if self._world.writer is not None:
-            self._world.writer.pump(self._random.randint(1, 5))
+            self._world.writer.pump(self._random.randint(1, 15))
 
     def _work(self) -> None:
         self._world.executor.run()
@@ -120,7 +120,7 @@ class Simulation:
             self._settle_ended(is_stopping=True)
             self._world.check_idle()
             if self._world.writer is not None:
-                self._world.writer.pump(10**6)
+                self._world.writer.pump()
         else:
             self._bound.forget()
             self.counts["crashes"] += 1
@@ -153,7 +153,7 @@ class Simulation:
         self._world.check_idle()
         self.counts["lookups checked"] += self._world.tiers.num_checked
         if self._world.writer is not None:
-            self._world.writer.pump(10**6)
+            self._world.writer.pump()
         self._world.check()
 
     def _settle_ended(self, *, is_stopping: bool = False) -> None:

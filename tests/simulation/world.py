@@ -22,11 +22,11 @@ from domain.prefix import ReuseRules
 from domain.record import Namespace, RecordKey
 from domain.scheduling import StepLimits
 from domain.stream import StreamItem
-from tests.simulation.oracle import StorageOracle, hot_records, stored_records
+from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.workload import VOCAB
-from tests.simulation.writer import SteppedWriter
 from tests.support.cache_driver import HeldExecutor
 from tests.support.recording import RecordingEvents
+from tests.support.stepped_writer import SteppedWriter
 
 BLOCK, GRID = 16, 32
 
@@ -39,7 +39,7 @@ class Plan:
     limits: StepLimits
     hot_bytes: int
     quota_bytes: int | None
-    max_offers: int
+    queue_bytes: int
     faults: FaultPlan
     is_exact: bool
     failure_rate: float
@@ -63,7 +63,7 @@ def draw_plan(random: Random) -> Plan:
         StepLimits(random.randint(1, 6), random.choice((GRID, 3 * GRID)), GRID),
         hot_bytes=random.choice((0, 10_000, 60_000, 1 << 30, 1 << 30)),
         quota_bytes=random.choice((None, 6_000, 40_000, 1 << 30, 1 << 30)),
-        max_offers=random.choice((1, 4, 100)),
+        queue_bytes=random.choice((500, 3_000, 1 << 30)),
         faults=FaultPlan(
             random.randrange(1 << 30), *random.choice(((0.0, 0.0, 0.0), (0.0, 0.1, 0.0), (0.1, 0.1, 0.02)))
         ),
@@ -72,7 +72,7 @@ def draw_plan(random: Random) -> Plan:
         is_ample=is_ample,
     )
     if is_ample:
-        plan = replace(plan, hot_bytes=1 << 30, quota_bytes=1 << 30, max_offers=10**6, faults=FaultPlan())
+        plan = replace(plan, quota_bytes=1 << 30, queue_bytes=1 << 30, faults=FaultPlan())
         plan = replace(plan, failure_rate=0.0)
     return plan
 
@@ -92,9 +92,11 @@ class CheckedTiers(PrefixTiers):
     ) -> Lookup:
         lookup = super().look_up(prompt_ids, chain, rules, absent)
         if self.is_store_truthful and not absent:
-            records = hot_records(self.hot, Namespace(chain.namespace))
-            if self.store is not None:
-                records += stored_records(self.store, Namespace(chain.namespace))
+            namespace = Namespace(chain.namespace)
+            records = hot_records(self.hot, namespace)
+            if isinstance(self._writer, SteppedWriter):
+                records += stored_records(self._writer.store, namespace)
+                records += queued_records(self._writer.queue, namespace)
             allowed = StorageOracle(records, rules).furthest(prompt_ids)
             found, is_exact = lookup.match.position, all(group.window is None for group in rules.groups)
             # Of a layout with windows the hot tier may hold blocks in part, and the lookup promise more than there is.
@@ -130,8 +132,8 @@ class World:
         store: BlockStore | None = self.faulty
         self.writer = None
         if self.faulty is not None:
-            self.writer = SteppedWriter(self.faulty, plan.max_offers)
-            store = WriteBehindStore(self.faulty, self.writer)  # type: ignore[arg-type]
+            self.writer = SteppedWriter(self.faulty, plan.queue_bytes)
+            store = WriteBehindStore(self.faulty, self.writer)
         self.hot = HotTier(plan.hot_bytes)
         self.tiers = CheckedTiers(self.hot, store, self.writer, self.executor)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)

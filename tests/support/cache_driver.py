@@ -14,6 +14,8 @@ from application.services.cached_sequence import SequenceCache
 from application.services.hot_tier import HotTier
 from application.services.prefix_cache import CacheRules, PrefixCache
 from application.services.prefix_tiers import PrefixTiers
+from application.services.write_behind import WriteBehind
+from application.services.write_behind_store import WriteBehindStore
 from domain.explanation import Explanation
 from domain.fork_point import ForkPoint
 from domain.ids import ModelId, RequestId, SequenceId
@@ -22,6 +24,7 @@ from domain.record import NamespaceInfo, Record
 from domain.sampling import SamplingParams
 from domain.scheduling import next_chunk_end
 from tests.support.recording import RecordingEvents
+from tests.support.stepped_writer import SteppedWriter
 
 VOCAB = 1 << 20
 BLOCK = 16
@@ -63,15 +66,15 @@ class DirectWriter:
     """A RecordWriter that stores at once. `is_refusing`: the queue is full."""
 
     def __init__(self, store: BlockStore) -> None:
-        self._store = store
+        self.store = store
         self.is_refusing = False
         self.outcomes: list[PutOutcome] = []
 
     def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
         if self.is_refusing:
             return False
-        self._store.open_namespace(info)
-        self.outcomes.append(self._store.put(records))
+        self.store.open_namespace(info)
+        self.outcomes.append(self.store.put(records))
         return True
 
 
@@ -94,7 +97,10 @@ class Job:
 
 
 class CacheDriver:
-    """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model."""
+    """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model.
+
+    `queue`: what stands in front of the store; without one records are stored at once.
+    """
 
     def __init__(
         self,
@@ -102,6 +108,7 @@ class CacheDriver:
         *,
         hot_bytes: int = 1 << 30,
         store: BlockStore | None = None,
+        queue: SteppedWriter | WriteBehind | None = None,
         is_exact: bool = False,
         is_enabled: bool = True,
         executor: Executor | None = None,
@@ -109,7 +116,8 @@ class CacheDriver:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
         self.hot = HotTier(hot_bytes)
-        self.tiers = PrefixTiers(self.hot, store, self.writer, executor or InlineExecutor())
+        view = WriteBehindStore(queue.store, queue) if queue is not None else store
+        self.tiers = PrefixTiers(self.hot, view, queue or self.writer, executor or InlineExecutor())
         self.events = RecordingEvents()
         rules = CacheRules(BLOCK, GRID, is_exact, is_enabled)
         self.num_wakes = 0

@@ -11,35 +11,19 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.events import RecordsDropped, RecordsPersisted
 from application.ports.block_store import Presence, PutOutcome
 from application.services.write_behind import WriteBehind
-from application.services.write_behind_store import WriteBehindStore
 from domain.record import Record
+from tests.support.gated_store import GatedStore
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, snapshot
 
 INFO = namespace_of("one")
 WAIT_S = 20.0
 
 
-class GatedStore(MemoryBlockStore):
-    """Writes wait until the gate opens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = Event()
-        self.entered = Event()
-        self.batches: list[int] = []
-
-    def put(self, records: Sequence[Record]) -> PutOutcome:
-        self.entered.set()
-        assert self.gate.wait(WAIT_S)
-        self.batches.append(len(records))
-        return super().put(records)
-
-
 @pytest.fixture
 def gated() -> Iterator[GatedStore]:
     store = GatedStore()
     yield store
-    store.gate.set()
+    store.open()
 
 
 def balance(writer: WriteBehind) -> None:
@@ -60,21 +44,6 @@ def test_what_is_offered_is_stored_in_order_and_reported() -> None:
     assert counts.dropped == {}
     assert sum(event.num_records for event in events.of(RecordsPersisted)) == 6
     assert store.usage().namespaces[0].info == INFO
-
-
-def test_queued_records_are_pending(gated: GatedStore) -> None:
-    writer = WriteBehind(gated, EventList(), FakeClock(), max_bytes=1 << 20)
-    view = WriteBehindStore(gated, writer)
-    blocks = chain(INFO, 3)
-    assert writer.offer(INFO, blocks[:1])
-    assert gated.entered.wait(WAIT_S)
-    assert writer.offer(INFO, blocks[1:2])
-    assert list(view.lookup(keys_of(blocks))) == [Presence.PENDING, Presence.PENDING, Presence.MISS]
-    assert not writer.flush(0.01)
-    gated.gate.set()
-    assert writer.flush(WAIT_S)
-    assert list(view.lookup(keys_of(blocks))) == [Presence.HIT, Presence.HIT, Presence.MISS]
-    writer.close(WAIT_S)
 
 
 def test_a_full_queue_drops_the_rest_of_a_chain_and_nothing_else(gated: GatedStore) -> None:

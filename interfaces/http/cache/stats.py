@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from application.ports.block_store import NamespaceUsage, StoreUsage
 from application.services.hot_tier import HotUsage
-from application.services.write_behind import WriteBehindCounts
+from application.services.write_queue import QueueCounts
 from application.use_cases.read_cache_stats import ReadCacheStats
 from interfaces.http.openai.documented import errors
 
@@ -101,7 +101,7 @@ def _stored(model: str, spaces: list[NamespaceUsage]) -> StoredModelBody:
     )
 
 
-def _queue(counts: WriteBehindCounts) -> QueueBody:
+def _queue(counts: QueueCounts) -> QueueBody:
     return QueueBody(counts.enqueued, counts.persisted, counts.queued, counts.queued_bytes, dict(counts.dropped))
 
 
