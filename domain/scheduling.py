@@ -3,7 +3,9 @@
 Rules. Every decoding sequence decodes in every step. Prefill is served in order of arrival and takes at most
 `prefill_budget` tokens a step over all sequences, so that decode never waits longer than one budget. Prefill chunks
 end at absolute multiples of `grid` (the canonical grid that makes restored and recomputed states bit-identical), at
-requested stops (positions where a snapshot is due), and at the end of the prompt:
+requested stops (positions where a snapshot is due), and at the end of the prompt. The chunk that ends the prompt gives
+the first token, and decoding begins in the next step. It is short, because logits cost all of its tokens: what is
+longer ends one token earlier, and the last token is a chunk of its own.
 
     position   0         grid       2*grid  stop    3*grid  end
     chunks     |----------|----------|-------|-------|------|
@@ -18,30 +20,31 @@ from domain.sequence import Phase
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """`max_batch`: sequences computed at once. `prefill_budget` and `grid` in tokens."""
+    """`max_batch`: sequences computed at once. Others in tokens; `max_last_chunk`: of the chunk that ends a prompt."""
 
     max_batch: int
     prefill_budget: int
     grid: int
+    max_last_chunk: int = 32
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceView:
     """The planner's view of one sequence; the engine lists them in order of arrival.
 
-    `stops`: ascending positions at which prefill must pause.
+    `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`.
     """
 
     id: SequenceId
     phase: Phase
     num_computed: int
-    prefill_end: int
+    num_prompt: int
     stops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Compute prompt positions [start, end). Empty only for a prompt whose prefix is complete already."""
+    """Compute prompt positions [start, end); never empty."""
 
     id: SequenceId
     start: int
@@ -68,6 +71,13 @@ def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = ()) -
     return min((stop for stop in stops if start < stop < bound), default=bound)
 
 
+def next_prompt_chunk(start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = ()) -> int:
+    """The same for a prompt of `num_prompt` tokens, whose last chunk is short."""
+    end = next_chunk_end(start, num_prompt, limits.grid, stops)
+    is_too_long = end == num_prompt and end - start > max(limits.max_last_chunk, 1)
+    return end - 1 if is_too_long else end
+
+
 def plan_step(sequences: Sequence[SequenceView], limits: StepLimits) -> StepPlan:
     """Plan one step. Pure; `sequences` in order of arrival.
 
@@ -91,17 +101,17 @@ def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits) -> tupl
             continue
         start = sequence.num_computed
         while True:
-            end = next_chunk_end(start, sequence.prefill_end, limits.grid, sequence.stops)
+            end = next_prompt_chunk(start, sequence.num_prompt, limits, sequence.stops)
             if end - start > budget and chunks:
                 return tuple(chunks)
             chunks.append(PrefillChunk(sequence.id, start, end))
             budget -= end - start
             start = end
-            if start >= sequence.prefill_end:
+            if start >= sequence.num_prompt:
                 break
             if budget <= 0:
                 return tuple(chunks)
     return tuple(chunks)
 
 
-__all__ = ("PrefillChunk", "SequenceView", "StepLimits", "StepPlan", "next_chunk_end", "plan_step")
+__all__ = ("PrefillChunk", "SequenceView", "StepLimits", "StepPlan", "next_chunk_end", "next_prompt_chunk", "plan_step")

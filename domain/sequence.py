@@ -41,7 +41,7 @@ class Sequence:
     """Mutable, owned by the engine loop's thread.
 
     `num_computed` is the position of the model state while prefilling: how many leading tokens of `prompt_ids` it
-    covers. The last prompt token is always fed by the first decode step, so prefill ends at `prefill_end`.
+    covers. The last prompt token is always computed: the first output token is chosen from its logits.
     """
 
     id: SequenceId
@@ -51,10 +51,6 @@ class Sequence:
     phase: Phase = Phase.QUEUED
     num_computed: int = 0
     output_ids: list[int] = field(default_factory=list[int])
-
-    @property
-    def prefill_end(self) -> int:
-        return len(self.prompt_ids) - 1
 
     @property
     def num_tokens(self) -> int:

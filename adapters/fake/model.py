@@ -95,11 +95,12 @@ class FakeModel:
             raise RuntimeError("prefill needs tokens and a sequence that does not decode yet")
         self._feed(state, token_ids)
 
-    def start_decode(self, id: SequenceId, start: DecodeStart) -> None:
+    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
         state = self._begin("start_decode", id)
-        if state.start is not None:
-            raise RuntimeError(f"sequence {id} decodes already")
-        state.start, state.feed = start, start.last_token
+        if not token_ids or state.start is not None:
+            raise RuntimeError("starting to decode needs tokens and a sequence that does not decode yet")
+        self._feed(state, token_ids)
+        state.start, state.ahead = start, self._choose(state, start)
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
         return [self._decode_one(id) for id in ids]
@@ -147,6 +148,9 @@ class FakeModel:
 
     def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         self._feed(state, (state.feed,))
+        return self._choose(state, start)
+
+    def _choose(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         return next_token(self._reduce(state), self._options, start, state.output_ids)
 
     def _feed(self, state: _State, token_ids: Sequence[int]) -> None:

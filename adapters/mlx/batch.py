@@ -3,12 +3,14 @@
 A group of one holds the sequence's plain caches (no array masks, so it runs as fast as the model can); a larger one
 holds batch caches. Each group runs one step ahead: its `waiting` tokens are sampled and, before anyone reads them,
 already fed to the next forward pass. Rows join and leave together with their waiting token, so membership may change
-at any time; a sequence takes its first step alone and joins with it.
+at any time. A sequence's first token is handed out as soon as it is known, with nothing queued behind it: what a CPU
+queues it computes, and a client waits for that token as for no other. The sequence then takes a step alone, to be
+ahead like the others, and joins with it.
 
-                     decode()            decode()            decode()
-    fed              last prompt token   token 1             token 2
-    waiting after    token 2             token 3             token 4      (in flight)
-    delivered        token 1             token 2             token 3
+                     start_decode()      decode()    decode()             decode()
+    fed              end of the prompt               token 1, token 2     token 3
+    waiting after                                    token 3              token 4      (in flight)
+    delivered                            token 1     token 2              token 3
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from adapters.mlx import cache_state
-from adapters.mlx.arrays import evaluate_soon, token_array
+from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.cache_state import Caches
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler, SamplerRow
@@ -33,14 +35,16 @@ Forward = Callable[[mx.array, Caches], mx.array]
 class Row:
     """One open sequence. `position`: tokens its state covers, the one in flight included.
 
-    `caches`: its own plain caches until it decodes, then its group's. `failure`: what ended it, not yet reported.
+    `caches`: its own plain caches until it has a group, then the group's. `first`: its first token, from the end of
+    its prompt until it has a group. `failure`: what ended it, not yet reported.
     """
 
     id: SequenceId
     caches: Caches
     position: int = 0
     sampler: SamplerRow | None = None
-    last_token: int = 0
+    first: Sampled | None = None
+    is_first_out: bool = False
     group: "DecodeGroup | None" = None
     failure: ComputeFailed | None = None
 
@@ -60,10 +64,11 @@ class DecodeGroup:
 
     @classmethod
     def start(cls, forward: Forward, eos_mask: mx.array, row: Row) -> "DecodeGroup":
-        """A group of one that has fed the last prompt token."""
+        """A group of one that has fed the row's first token."""
+        assert row.first is not None
         group = cls(forward, eos_mask, [row], row.caches)
-        row.caches = []
-        group._feed(token_array([row.last_token]))
+        first, row.caches, row.first = row.first.tokens, [], None
+        group._feed(first)
         return group
 
     def advance(self) -> Sampled:

@@ -17,7 +17,7 @@ from adapters.mlx.cache_state import Caches
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.sampled import Sampled
-from adapters.mlx.sampler import SamplerRow
+from adapters.mlx.sampler import GroupSampler, SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
 from application.ports.compute import DecodeResult, DecodeStart
@@ -76,7 +76,7 @@ class MlxModel:
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         row = self._rows[id]
         self._leave_group([row])
-        row.position, row.sampler, row.failure = 0, None, None
+        row.position, row.sampler, row.first, row.is_first_out, row.failure = 0, None, None, False, None
         row.caches = cache_state.new_caches(self._network)
         if position == 0:
             return
@@ -90,9 +90,7 @@ class MlxModel:
         row.caches, row.position = caches, position
 
     def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
-        row = self._rows[id]
-        if row.group is not None or not token_ids:
-            raise RuntimeError(f"sequence {id} is decoding, or there is nothing to prefill")
+        row = self._row_of_prompt(id, token_ids)
         try:
             self._check_ids(token_ids)
             self._forward(token_array(token_ids)[None], row.caches)
@@ -101,28 +99,33 @@ class MlxModel:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
         row.position += len(token_ids)
-        if mx.get_cache_memory() > self._spare_bytes:
-            mx.clear_cache()
+        self._clear_spare()
 
-    def start_decode(self, id: SequenceId, start: DecodeStart) -> None:
-        row = self._rows[id]
+    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+        row = self._row_of_prompt(id, token_ids)
         try:
-            self._check_ids((start.last_token,))
+            self._check_ids(token_ids)
             row.sampler = self._make_sampler(start, self._num_logits)
-        except InvalidRequest as error:
+            alone = GroupSampler([row.sampler], self._eos_mask)
+            row.first = alone.sample(self._forward(token_array(token_ids)[None], row.caches)[:, -1])
+            self._chunks.put([*row.first.arrays(), *alone.history(), *cache_state.live_arrays(row.caches)])
+            alone.detach()
+        except Exception as error:
             self.close([id])
-            raise ComputeFailed(str(error)) from error
-        row.last_token = start.last_token
+            raise ComputeFailed(f"the end of the prompt failed: {error}") from error
+        row.position += len(token_ids)
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
         rows = [self._rows[id] for id in ids]
-        self._start_new(rows)
-        results = {row.id: DecodeResult(row.id, error=row.failure) for row in rows if row.failure is not None}
+        running = [row for row in rows if row.is_first_out]
+        firsts = [_take_first(row) for row in rows if not row.is_first_out]
+        self._start_new(running)
+        results = {row.id: DecodeResult(row.id, error=row.failure) for row in running if row.failure is not None}
         self.close(list(results))
-        groups = self._regroup([row for row in rows if row.id not in results])
+        groups = self._regroup([row for row in running if row.id not in results])
         # Queue every group's next step before reading any: the device works while results are handed out.
         steps = [(tuple(group.rows), group.advance()) for group in groups]
-        for members, sampled in steps:
+        for members, sampled in [*steps, *firsts]:
             results.update(_read(members, sampled))
         self.close([id for id, result in results.items() if result.error is not None])
         self._num_steps += 1
@@ -149,12 +152,22 @@ class MlxModel:
         self._network = None
         mx.clear_cache()
 
+    def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int]) -> Row:
+        row = self._rows[id]
+        if row.sampler is not None or not token_ids:
+            raise RuntimeError(f"sequence {id} is decoding, or there is nothing to compute")
+        return row
+
+    def _clear_spare(self) -> None:
+        if mx.get_cache_memory() > self._spare_bytes:
+            mx.clear_cache()
+
     def _start_new(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            if row.group is None and row.failure is None:
-                if row.sampler is None:
-                    raise RuntimeError(f"sequence {row.id} has not started to decode")
-                DecodeGroup.start(self._forward, self._eos_mask, row)
+        new = [row for row in rows if row.group is None and row.failure is None]
+        if new:  # what the end of a prompt left over; not before its first token is out
+            self._clear_spare()
+        for row in new:
+            DecodeGroup.start(self._forward, self._eos_mask, row)
 
     def _regroup(self, rows: Sequence[Row]) -> list[DecodeGroup]:
         """The groups that hold exactly these rows: rows of a group that were not named part from it and wait."""
@@ -191,6 +204,13 @@ class MlxModel:
 
 def _distinct(rows: Sequence[Row]) -> list[DecodeGroup]:
     return list({id(row.group): row.group for row in rows if row.group is not None}.values())
+
+
+def _take_first(row: Row) -> tuple[tuple[Row, ...], Sampled]:
+    if row.first is None:
+        raise RuntimeError(f"sequence {row.id} has not started to decode")
+    row.is_first_out = True
+    return (row,), row.first
 
 
 def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResult]:

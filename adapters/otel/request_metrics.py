@@ -68,7 +68,6 @@ class RequestMetrics:
     def _decode_started(self, event: DecodeStarted) -> None:
         if (timeline := self._timelines.decode_started(event)) is not None:
             self._record_stage(catalogue.PREFILL_TIME, timeline, Stage.PREFILLING, event.at_ns)
-            self._count_prompt(timeline, "computed", 1)
 
     def _first_token(self, event: FirstToken) -> None:
         if (timeline := self._timelines.first_token(event)) is not None:

@@ -4,9 +4,16 @@ Threading: every method of both protocols is called from one thread only, the co
 engine. Nothing here blocks on anything but computation. Errors: ComputeFailed for one sequence's failure (the sequence
 is then closed, others go on); ModelLoadFailed from `load`; anything else is a defect.
 
-A sequence's *position* is the number of tokens its state covers. Prefill moves it by the chunk; a decode step moves
-it by the one token it feeds. An adapter may run ahead by one decode step (the token it just sampled is already being
-fed while the caller looks at it); `position` tells the truth at any time.
+A sequence's *position* is the number of tokens its state covers. Prompt tokens move it by the chunk; a decode step
+moves it by the one token it feeds. The end of the prompt gives the first token, so the first decode step feeds nothing
+and each later one feeds what the last one gave:
+
+    call         prefill     start_decode        decode     decode     decode
+    computes     a chunk     the last chunk                 token 1    token 2
+    gives                                        token 1    token 2    token 3
+
+An adapter may run ahead by one decode step (the token it just sampled is already being fed while the caller looks at
+it); `position` tells the truth at any time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +30,13 @@ from domain.stream import TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class DecodeStart:
-    """What a sequence needs when it begins to decode.
+    """How a sequence's tokens are chosen.
 
-    `last_token`: the final prompt token, fed by the first decode step. `prompt_ids`: for the repetition penalty.
-    `banned_until`: EOS ids are suppressed until `min_tokens` tokens are out. `seed`: always set (drawn if the client
-    gave none): the noise of token i is a function of (seed, i) alone.
+    `prompt_ids`: the whole prompt, for the repetition penalty. `min_tokens`: EOS ids are suppressed until so many
+    tokens are out. `seed`: always set (drawn if the client gave none): the noise of token i is a function of (seed, i)
+    alone.
     """
 
-    last_token: int
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
@@ -79,14 +85,20 @@ class LoadedModel(Protocol):
         """
         ...
 
-    def start_decode(self, id: SequenceId, start: DecodeStart) -> None:
-        """Move a prefilled sequence to decoding. It takes part in the next `decode` that names it."""
+    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+        """Append the end of the prompt, at least its last token, and choose the first token after it.
+
+        Also one chunk, and as `prefill` it may still be under way when this returns. The sequence takes part in the
+        next `decode` that names it. Of a state that cannot be cut by tokens nothing can be had any more for a position
+        inside `token_ids`: whoever wants a snapshot at the last but one position gives the last token alone.
+        """
         ...
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
         """One token for each named sequence (any subset of the decoding ones), in the order named.
 
-        A row that fails carries its error; the others are unaffected.
+        A sequence's first token was chosen by `start_decode` and waits for no computing of its second. A row that fails
+        carries its error; the others are unaffected.
         """
         ...
 

@@ -115,11 +115,9 @@ class RequestTimelines:
         return timeline
 
     def decode_started(self, event: DecodeStarted) -> RequestTimeline | None:
-        """The first decode step feeds the last prompt token, so it counts as computed."""
         timeline = self._at(event.id, Stage.PREFILLING)
         if timeline is not None:
             timeline.decode_started_ns = event.at_ns
-            timeline.num_computed_tokens += 1
             self._move(timeline, Stage.DECODING)
         return timeline
 

@@ -69,7 +69,7 @@ class SequenceRun:
         """What the planner sees."""
         sequence = self.sequence
         stops = self._cache.stops if self._cache is not None else ()
-        return SequenceView(sequence.id, sequence.phase, sequence.num_computed, sequence.prefill_end, stops)
+        return SequenceView(sequence.id, sequence.phase, sequence.num_computed, len(sequence.prompt_ids), stops)
 
     def usage(self) -> Usage:
         reused = self._cache.explanation if self._cache is not None else None
@@ -105,24 +105,27 @@ class SequenceRun:
         return True
 
     def prefill(self, chunk: PrefillChunk) -> int:
-        """Compute a chunk, and get ready to decode after the last one. Returns the tokens computed."""
+        """Compute a chunk; the one that ends the prompt begins to decode. Returns the tokens computed."""
         assert self._cache is not None
         sequence, model, request = self.sequence, self._loaded(), self.sequence.request
-        if chunk.end > chunk.start:
-            started = self._outlet.now_ns()
-            model.prefill(self.id, sequence.prompt_ids[chunk.start : chunk.end])
-            now = self._outlet.now_ns()
-            self._outlet.emit(PrefillChunkComputed(request.id, chunk.start, chunk.end, started, now))
-            self._outlet.send(request.id, PrefillProgress(chunk.end, len(sequence.prompt_ids)))
-            sequence.num_computed = chunk.end
-            self._cache.prefilled(model, chunk.end)
-        if chunk.end == sequence.prefill_end:
-            prompt, seed = sequence.prompt_ids, self.submission.seed
-            start = DecodeStart(prompt[-1], prompt, request.sampling, seed, request.stop.min_tokens)
-            model.start_decode(self.id, start)
+        prompt, started = sequence.prompt_ids, self._outlet.now_ns()
+        token_ids, is_last = prompt[chunk.start : chunk.end], chunk.end == len(prompt)
+        if is_last:
+            start = DecodeStart(prompt, request.sampling, self.submission.seed, request.stop.min_tokens)
+            model.start_decode(self.id, token_ids, start)
+        else:
+            model.prefill(self.id, token_ids)
+        now = self._outlet.now_ns()
+        self._outlet.emit(PrefillChunkComputed(request.id, chunk.start, chunk.end, started, now))
+        self._outlet.send(request.id, PrefillProgress(chunk.end, len(prompt)))
+        sequence.num_computed = chunk.end
+        # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
+        if (reusable := min(chunk.end, len(prompt) - 1)) > chunk.start:
+            self._cache.prefilled(model, reusable)
+        if is_last:
             sequence.enter(Phase.DECODING)
             self._outlet.emit(DecodeStarted(request.id, self._outlet.now_ns()))
-        return chunk.end - chunk.start
+        return len(token_ids)
 
     def take(self, result: DecodeResult) -> Finished | None:
         """Take in a sampled token; returns how the sequence ends, if it does."""

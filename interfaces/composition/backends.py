@@ -16,12 +16,14 @@ from application.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set."""
+    """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
+    `max_last_chunk`: as in StepLimits."""
 
     engine_factory: Callable[[], ComputeEngine]
     repository: ModelRepository
     tokenizers: TokenizerLoader
     default_grid: int
+    max_last_chunk: int = 32
 
 
 def fake_backend(settings: Settings) -> Backend:
@@ -38,7 +40,7 @@ def mlx_backend(settings: Settings) -> Backend:
 
     _keep_kernels_private()
     load_blas()
-    from adapters.mlx.device import preferred_grid
+    from adapters.mlx.device import preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
     from adapters.tokenizers.loader import HfTokenizerLoader
 
@@ -47,6 +49,7 @@ def mlx_backend(settings: Settings) -> Backend:
         model_repository(settings),
         HfTokenizerLoader(),
         default_grid=preferred_grid(),
+        max_last_chunk=preferred_last_chunk(),
     )
 
 

@@ -25,7 +25,7 @@ from interfaces.composition.telemetry import make_events, make_telemetry
 def step_limits(settings: Settings, backend: Backend) -> StepLimits:
     """One grid line of prefill a step: the longest a running stream ever waits for somebody else's prompt."""
     grid = settings.engine.prefill_grid or backend.default_grid
-    return StepLimits(max_batch=settings.engine.max_batch, prefill_budget=grid, grid=grid)
+    return StepLimits(settings.engine.max_batch, grid, grid, backend.max_last_chunk)
 
 
 class Container(containers.DeclarativeContainer):

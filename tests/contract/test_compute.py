@@ -12,11 +12,13 @@ from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, SequenceId
 from domain.model_card import ModelSource
-from domain.payload import StatePayload
+from domain.payload import StatePayload, TensorSpec
 from domain.sampling import SamplingParams
 from domain.state_layout import HitPolicy
 from tests.support.state_replay import (
     BLOCK,
+    Captured,
+    StateBytes,
     capture,
     continue_greedy,
     new_id,
@@ -61,7 +63,7 @@ def start(
     min_tokens: int = 0,
 ) -> SequenceId:
     id = open_at(model, prompt)
-    model.start_decode(id, DecodeStart(prompt[-1], prompt, sampling, seed, min_tokens))
+    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, seed, min_tokens))
     return id
 
 
@@ -102,7 +104,7 @@ def test_opens_and_closes_in_every_phase(model: LoadedModel) -> None:
     model.prefill(ids[1], PROMPT[:20])
     for id in ids[2:]:
         model.prefill(id, PROMPT[:20])
-        model.start_decode(id, DecodeStart(PROMPT[20], PROMPT[:21], GREEDY, 1))
+        model.start_decode(id, PROMPT[20:21], DecodeStart(PROMPT[:21], GREEDY, 1))
     model.decode([ids[3]])
     assert model.open_ids() == set(ids)
     with pytest.raises(RuntimeError):
@@ -119,12 +121,94 @@ def test_position_counts_what_the_state_covers(model: LoadedModel) -> None:
     model.prefill(id, PROMPT[:33])
     model.prefill(id, PROMPT[33:40])
     assert model.position(id) == 40
-    model.start_decode(id, DecodeStart(PROMPT[40], PROMPT[:41], GREEDY, 1))
-    assert model.position(id) == 40
+    model.start_decode(id, PROMPT[40:45], DecodeStart(PROMPT[:45], GREEDY, 1))
+    assert model.position(id) == 45
     for step_number in range(1, 6):
         step(model, id)
-        assert model.position(id) - (40 + step_number) in (0, 1)
+        assert model.position(id) - (44 + step_number) in (0, 1)
     model.close([id])
+
+
+def test_the_first_decode_gives_what_the_prompt_ended_in(model: LoadedModel) -> None:
+    """However the end of the prompt is cut. Settings that concern the first token count for it."""
+    eos = min(model.description.eos_token_ids)
+    sampling = SamplingParams(temperature=0.9, num_logprobs=3, logit_bias=((eos, 100.0),), repetition_penalty=1.2)
+    answers: list[list[int]] = []
+    for cut in (len(PROMPT) - 1, len(PROMPT) - 7, 3 * BLOCK + 1, 0):
+        id = new_id()
+        model.open(id)
+        prefill(model, id, PROMPT, cut)
+        model.start_decode(id, PROMPT[cut:], DecodeStart(PROMPT, sampling, seed=3, min_tokens=2))
+        assert model.position(id) == len(PROMPT)
+        first = step(model, id)
+        assert first.logprob is not None
+        assert first.logprob.token_id == first.token_id
+        assert len(first.logprob.top) == 3
+        answers.append([first.token_id, *(step(model, id).token_id for _ in range(4))])
+        model.close([id])
+    assert eos not in answers[0][:2]
+    assert answers[0][2] == eos
+    assert answers[1:] == answers[:1] * 3
+
+
+def test_the_end_of_a_prompt_leaves_what_can_be_cut(model: LoadedModel) -> None:
+    """Blocks and tails captured after it are those captured before its last token."""
+    skip_unless_reusable(model)
+    end, size = len(PROMPT) - 1, BLOCK
+    spans = [(3 * size, 4 * size), (4 * size, end)]
+    whole, split = new_id(), new_id()
+    for id in (whole, split):
+        model.open(id)
+        prefill(model, id, PROMPT, 3 * size)
+    model.prefill(split, PROMPT[3 * size : end])
+    before = [state_bytes(one) for one in model.capture_blocks(split, spans)]
+    model.start_decode(whole, PROMPT[3 * size :], DecodeStart(PROMPT, GREEDY, 1))
+    after = [state_bytes(one) for one in model.capture_blocks(whole, spans)]
+    assert [set(one) for one in after] == [set(one) for one in before]
+    for found, expected in zip(after, before, strict=True):
+        assert shapes(found) == shapes(expected)
+    longer = (*PROMPT[:end], 7, 8, 9)
+    if not model.description.layout.needs_snapshots:
+        first = capture(model, PROMPT, 3 * size)
+        tail = model.capture_blocks(whole, spans)
+        blocks = [*first.blocks, tail[0]]
+        resumed = open_at(model, longer, Captured(end, blocks, tail[1]))
+        assert continue_greedy(model, resumed, longer, 8) == continue_greedy(model, open_at(model, longer), longer, 8)
+    model.close([whole, split])
+
+
+def shapes(state: StateBytes) -> list[tuple[int, TensorSpec]]:
+    return [(group, spec) for group, tensors in sorted(state.items()) for spec, _ in tensors]
+
+
+def test_a_first_token_waits_for_nobody_and_holds_nobody_up(model: LoadedModel) -> None:
+    expected, other = generate(model, 8), continue_greedy(model, open_at(model, OTHER), OTHER, 12)
+    early = start(model, OTHER)
+    output = [step(model, early).token_id for _ in range(4)]
+    late = start(model, PROMPT)
+    assert [step(model, early).token_id for _ in range(2)] == other[4:6]  # it is not named, and keeps its token
+    results = [model.decode([early, late]) for _ in range(6)]
+    output += other[4:6] + [first.token_id for first, _ in results]
+    assert output == other
+    assert [second.token_id for _, second in results] == expected[:6]
+    model.close([early, late])
+
+
+def test_misuse_of_a_prompts_end_is_loud(model: LoadedModel) -> None:
+    id = start(model, OTHER)
+    for call in (
+        lambda: model.prefill(id, (1,)),
+        lambda: model.start_decode(id, (1,), DecodeStart((*OTHER, 1), GREEDY, 1)),
+    ):
+        with pytest.raises(RuntimeError):
+            call()
+    fresh = new_id()
+    model.open(fresh)
+    with pytest.raises(RuntimeError):
+        model.start_decode(fresh, (), DecodeStart((), GREEDY, 1))
+    with pytest.raises(RuntimeError):
+        model.decode([fresh])
+    model.close([id, fresh])
 
 
 def test_greedy_is_deterministic_and_depends_on_the_prompt(model: LoadedModel) -> None:

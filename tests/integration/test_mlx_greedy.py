@@ -13,7 +13,7 @@ from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.model import MlxModel
 from domain.ids import ModelId, SequenceId
 from domain.model_card import DecodeMode
-from tests.support.state_replay import GRID, open_at, prompt_of, start_greedy
+from tests.support.state_replay import GRID, new_id, prefill, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, names
 
 FAMILIES = [
@@ -46,6 +46,7 @@ class Harness:
         self.network = build(name)
         self.model: MlxModel = assemble(self.network, ModelId(name), ModelFacts(config_of(name)))
         self._expected: dict[int, list[int]] = {}
+        self._num_started = 0
 
     def expected(self, index: int, num_new: int = NUM_NEW) -> list[int]:
         if index not in self._expected:
@@ -53,8 +54,13 @@ class Harness:
         return self._expected[index][:num_new]
 
     def start(self, index: int) -> SequenceId:
+        """By turns with the end of the prompt in one piece, and with its last token alone."""
         prompt = prompt_of(LENGTHS[index], index)
-        id = open_at(self.model, prompt)
+        id = new_id()
+        self.model.open(id)
+        self._num_started += 1
+        is_cut = self._num_started % 2 == 0
+        prefill(self.model, id, prompt, len(prompt) - 1 if is_cut else (len(prompt) - 1) // GRID * GRID)
         start_greedy(self.model, id, prompt)
         return id
 

@@ -68,11 +68,11 @@ def test_a_completion_is_traced_below_its_http_request() -> None:
     assert attributes["gen_ai.response.finish_reasons"] == ("length",)
     prefill = spans.named("prefill")
     chunks = [event.attributes or {} for event in prefill.events if event.name == "cairn.prefill.chunk"]
-    assert [chunk["cairn.chunk.start"] for chunk in chunks] == list(range(0, num_prompt - 1, 64))
-    assert (prefill.attributes or {})["cairn.prompt.computed_tokens"] == num_prompt - 1
+    assert [chunk["cairn.chunk.start"] for chunk in chunks] == list(range(0, num_prompt, 64))
+    assert (prefill.attributes or {})["cairn.prompt.computed_tokens"] == num_prompt
     assert total(metrics, "cairn.prompt.tokens") == num_prompt
     assert total(metrics, "cairn.output.tokens") == 5
-    assert total(metrics, "cairn.step.tokens") == num_prompt - 1 + 5
+    assert total(metrics, "cairn.step.tokens") == num_prompt + 5
     assert total(metrics, "cairn.requests.running") == total(metrics, "cairn.requests.waiting") == 0
 
 

@@ -110,7 +110,7 @@ def test_phases_carry_chunks_and_the_first_token(recorder: SpanRecorder) -> None
     assert dict(prefill.attributes or {}) == {
         "cairn.prompt.reused_tokens": 0,
         "cairn.prefill.chunks": 2,
-        "cairn.prompt.computed_tokens": 1024,
+        "cairn.prompt.computed_tokens": 1025,
     }
     chunks = [(event.name, dict(event.attributes or {}), event.timestamp - OFFSET_NS) for event in prefill.events]
     assert chunks == [
@@ -121,7 +121,7 @@ def test_phases_carry_chunks_and_the_first_token(recorder: SpanRecorder) -> None
         ),
         (
             "cairn.prefill.chunk",
-            {"cairn.chunk.start": 512, "cairn.chunk.end": 1024, "cairn.chunk.duration": 0.5},
+            {"cairn.chunk.start": 512, "cairn.chunk.end": 1025, "cairn.chunk.duration": 0.5},
             at(2.0),
         ),
     ]

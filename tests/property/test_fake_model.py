@@ -39,10 +39,8 @@ def opened(model: FakeModel) -> SequenceId:
 
 
 def finish(model: FakeModel, id: SequenceId, prompt: Sequence[int], num_tokens: int = 6) -> list[int]:
-    """Prefill what is missing, then decode greedily."""
-    if rest := prompt[model.position(id) : -1]:
-        model.prefill(id, rest)
-    model.start_decode(id, DecodeStart(prompt[-1], tuple(prompt), GREEDY, 0))
+    """Compute what is missing, then decode greedily."""
+    model.start_decode(id, prompt[model.position(id) :], DecodeStart(tuple(prompt), GREEDY, 0))
     return [model.decode([id])[0].token_id for _ in range(num_tokens)]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.ids import SequenceId
-from domain.scheduling import PrefillChunk, SequenceView, StepLimits, next_chunk_end, plan_step
+from domain.scheduling import PrefillChunk, SequenceView, StepLimits, next_prompt_chunk, plan_step
 from domain.sequence import Phase
 
 GRID = 16
@@ -24,7 +24,7 @@ class Life:
 lives = st.lists(
     st.tuples(
         st.integers(0, 30),
-        st.integers(0, 100),
+        st.integers(1, 100),
         st.integers(1, 8),
         st.lists(st.integers(1, 99), max_size=3).map(lambda stops: tuple(sorted(stops))),
     ),
@@ -32,7 +32,11 @@ lives = st.lists(
     max_size=12,
 )
 limits = st.builds(
-    StepLimits, max_batch=st.integers(1, 6), prefill_budget=st.integers(GRID, 4 * GRID), grid=st.just(GRID)
+    StepLimits,
+    max_batch=st.integers(1, 6),
+    prefill_budget=st.integers(GRID, 4 * GRID),
+    grid=st.just(GRID),
+    max_last_chunk=st.integers(1, GRID),
 )
 
 
@@ -42,8 +46,9 @@ def check_chunks(chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, Seque
     for chunk in chunks:
         view = views[chunk.id]
         assert view.phase is Phase.PREFILLING
-        assert chunk.start == reached[chunk.id]
-        assert chunk.end == next_chunk_end(chunk.start, view.prefill_end, GRID, view.stops)
+        assert reached[chunk.id] == chunk.start < chunk.end
+        assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops)
+        assert chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
         assert chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
         assert not any(chunk.start < stop < chunk.end for stop in view.stops)
         reached[chunk.id] = chunk.end
@@ -76,7 +81,7 @@ def test_everybody_is_served_in_order_within_the_budget(
             by_id[id].num_to_decode -= 1
         for chunk in plan.prefill:
             life = by_id[chunk.id]
-            phase = Phase.DECODING if chunk.end == life.view.prefill_end else Phase.PREFILLING
+            phase = Phase.DECODING if chunk.end == life.view.num_prompt else Phase.PREFILLING
             life.view = replace(life.view, num_computed=chunk.end, phase=phase)
         for id in plan.admit:
             by_id[id].view = replace(by_id[id].view, phase=Phase.PREFILLING)

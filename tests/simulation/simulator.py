@@ -15,11 +15,11 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
 from domain.request import FinishReason, GenerationRequest, TokenPrompt
 from domain.sampling import SamplingParams, StopRules
-from domain.scheduling import next_chunk_end
+from domain.scheduling import StepLimits, next_prompt_chunk
 from domain.stream import Admitted, Failed, Finished, TextDelta
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import Conversation, Workload
-from tests.simulation.world import GRID, World, draw_plan
+from tests.simulation.world import World, draw_plan
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Simulation:
             if isinstance(event, PrefillChunkComputed) and event.id == submission.request.id
         ]
         computed = sum(chunk.end - chunk.start for chunk in chunks)
-        end = len(submission.prompt.token_ids) - 1
+        end = len(submission.prompt.token_ids)
         assert computed == end - num_reused if is_whole else computed <= end - num_reused
 
     def _plain_answer(self, submission: Submission) -> list[int]:
@@ -210,20 +210,21 @@ class Simulation:
         prompt, request = submission.prompt.token_ids, submission.request
         key = (submission.model, prompt, submission.max_new_tokens, request.sampling)
         if key not in self._plain:
-            self._plain[key] = plain_answer(self.plan.models[submission.model], submission.prompt, submission)
+            self._plain[key] = plain_answer(
+                self.plan.models[submission.model], submission.prompt, submission, self.plan.limits
+            )
         return self._plain[key]
 
 
-def plain_answer(options: FakeOptions, prompt: EncodedPrompt, submission: Submission) -> list[int]:
-    """The same model alone, on the canonical grid."""
+def plain_answer(options: FakeOptions, prompt: EncodedPrompt, submission: Submission, limits: StepLimits) -> list[int]:
+    """The same model alone, in the canonical chunks."""
     model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
     id, at, tokens = SequenceId(0), 0, prompt.token_ids
     model.open(id)
-    while at < len(tokens) - 1:
-        end = next_chunk_end(at, len(tokens) - 1, GRID)
+    while (end := next_prompt_chunk(at, len(tokens), limits)) < len(tokens):
         model.prefill(id, tokens[at:end])
         at = end
-    model.start_decode(id, DecodeStart(tokens[-1], tokens, submission.request.sampling, submission.seed))
+    model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.request.sampling, submission.seed))
     output: list[int] = []
     while len(output) < submission.max_new_tokens and options.eos_id not in output:
         output.append(model.decode([id])[0].token_id)

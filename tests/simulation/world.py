@@ -60,7 +60,7 @@ def draw_plan(random: Random) -> Plan:
     is_ample = random.random() < 0.3
     plan = Plan(
         models,
-        StepLimits(random.randint(1, 6), random.choice((GRID, 3 * GRID)), GRID),
+        StepLimits(random.randint(1, 6), random.choice((GRID, 3 * GRID)), GRID, random.choice((1, 8, GRID))),
         hot_bytes=random.choice((0, 10_000, 60_000, 1 << 30, 1 << 30)),
         quota_bytes=random.choice((None, 6_000, 40_000, 1 << 30, 1 << 30)),
         queue_bytes=random.choice((500, 3_000, 1 << 30)),

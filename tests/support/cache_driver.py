@@ -80,7 +80,7 @@ class DirectWriter:
 
 @dataclass
 class Job:
-    """One request on its way. `output` grows; `computed` counts prefilled tokens."""
+    """One request on its way. `output` grows; `computed` counts prompt tokens but the last, which always is."""
 
     id: SequenceId
     prompt: EncodedPrompt
@@ -137,7 +137,6 @@ class CacheDriver:
     def step(self, job: Job) -> bool:
         """One restore, prefill chunk or decode step. False when there was nothing to do (it waits, or is done)."""
         prompt = job.prompt.token_ids
-        end = len(prompt) - 1
         if job.is_done:
             return False
         if job.position < 0:
@@ -145,12 +144,8 @@ class CacheDriver:
                 return False
             job.position = job.cache.restore(self.model)
             assert self.model.position(job.id) == job.position
-        elif job.position < end:
-            chunk_end = next_chunk_end(job.position, end, GRID, job.cache.stops)
-            self.model.prefill(job.id, prompt[job.position : chunk_end])
-            job.computed += chunk_end - job.position
-            job.position = chunk_end
-            job.cache.prefilled(self.model, chunk_end)
+        elif job.position < len(prompt):
+            self._prefill(job, next_chunk_end(job.position, len(prompt), GRID, job.cache.stops))
         else:
             self._decode(job)
         return True
@@ -191,10 +186,18 @@ class CacheDriver:
     def _wake(self) -> None:
         self.num_wakes += 1
 
+    def _prefill(self, job: Job, end: int) -> None:
+        prompt, start = job.prompt.token_ids, job.position
+        if end < len(prompt):
+            self.model.prefill(job.id, prompt[start:end])
+        else:
+            self.model.start_decode(job.id, prompt[start:], DecodeStart(prompt, SamplingParams(temperature=0), 0))
+        job.position = end
+        if (reusable := min(end, len(prompt) - 1)) > start:
+            job.computed += reusable - start
+            job.cache.prefilled(self.model, reusable)
+
     def _decode(self, job: Job) -> None:
-        prompt = job.prompt.token_ids
-        if not job.output:
-            self.model.start_decode(job.id, DecodeStart(prompt[-1], prompt, SamplingParams(temperature=0), 0))
         job.output.append(self.model.decode([job.id])[0].token_id)
         job.cache.decoded(self.model, job.output)
         if len(job.output) >= job.num_output:

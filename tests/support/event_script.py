@@ -26,7 +26,7 @@ def at(seconds: float) -> int:
 
 
 class Script:
-    """The events of one request; prompt of 1,025 tokens, 512 of them computed a chunk."""
+    """The events of one request; prompt of 1,025 tokens, computed in two chunks."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Script:
         return PrefillChunkComputed(self.id, 0, 512, at(1.0), at(1.5))
 
     def second_chunk(self) -> PrefillChunkComputed:
-        return PrefillChunkComputed(self.id, 512, 1024, at(1.5), at(2.0))
+        return PrefillChunkComputed(self.id, 512, 1025, at(1.5), at(2.0))
 
     def decode_started(self) -> DecodeStarted:
         return DecodeStarted(self.id, at(2.0))

@@ -100,8 +100,9 @@ def whole_state(model: LoadedModel, id: SequenceId) -> StateBytes:
 
 
 def start_greedy(model: LoadedModel, id: SequenceId, tokens: Sequence[int], num_logprobs: int | None = None) -> None:
+    """With all of `tokens` that the sequence does not hold yet as the end of the prompt."""
     sampling = SamplingParams(temperature=0, num_logprobs=num_logprobs)
-    model.start_decode(id, DecodeStart(tokens[-1], tuple(tokens), sampling, seed=1))
+    model.start_decode(id, tokens[model.position(id) :], DecodeStart(tuple(tokens), sampling, seed=1))
 
 
 def continue_greedy(model: LoadedModel, id: SequenceId, tokens: Sequence[int], num_new: int) -> list[int]:

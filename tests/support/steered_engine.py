@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from adapters.mlx.engine import MlxEngine
-from application.ports.compute import LoadedModel
+from application.ports.compute import DecodeStart, LoadedModel
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.model_card import ModelSource
@@ -66,6 +66,10 @@ class SteeredModel:
     def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
         self._gate.pass_through(self._model.position(id))
         self._model.prefill(id, token_ids)
+
+    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+        self._gate.pass_through(self._model.position(id))
+        self._model.start_decode(id, token_ids, start)
 
 
 class SteeredEngine(MlxEngine):

@@ -17,7 +17,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def row(sampling: SamplingParams, seed: int = 1, prompt: tuple[int, ...] = (), min_tokens: int = 0) -> SamplerRow:
-    return SamplerRow(DecodeStart(0, prompt, sampling, seed, min_tokens), VOCAB)
+    return SamplerRow(DecodeStart(prompt, sampling, seed, min_tokens), VOCAB)
 
 
 def logits_of(num_rows: int, seed: int = 0) -> mx.array:

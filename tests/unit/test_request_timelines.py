@@ -14,7 +14,7 @@ def test_a_request_goes_through_its_stages() -> None:
     timelines.admitted(script.admitted())
     timelines.computed(script.first_chunk())
     timelines.computed(script.second_chunk())
-    assert timeline.num_computed_tokens == 1024
+    assert timeline.num_computed_tokens == 1025
     timelines.decode_started(script.decode_started())
     timelines.first_token(script.first_token())
     assert timelines.num_open()[MODEL, Stage.DECODING] == 1

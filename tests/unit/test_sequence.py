@@ -42,7 +42,7 @@ def test_the_whole_way_with_and_without_restoring() -> None:
         assert all(after in TRANSITIONS[before] for before, after in pairwise(way))
 
 
-def test_the_last_prompt_token_is_left_to_decode() -> None:
+def test_prompt_and_output_are_one_stream() -> None:
     subject = sequence()
     subject.output_ids.append(9)
-    assert (subject.prefill_end, subject.num_tokens) == (2, 4)
+    assert subject.num_tokens == 4
