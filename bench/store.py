@@ -30,7 +30,7 @@ from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
 from adapters.mlx.assembly import assemble  # noqa: E402
 from adapters.mlx.loader import load_folder  # noqa: E402
-from application.services.write_behind import WriteBehind  # noqa: E402
+from application.services.prefix.write_behind import WriteBehind  # noqa: E402
 from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
 from bench.store_throughput import throughput  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402

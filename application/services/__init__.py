@@ -1,1 +1,1 @@
-"""Long-lived parts: the engine loop, the prefix cache, the model pool."""
+"""Long-lived parts: the engine loop, the prefix cache (`prefix`), the model pool."""

@@ -19,7 +19,7 @@ from application.ports.compute import ComputeEngine
 from application.ports.event_sink import EventSink
 from application.ports.output_sink import OutputSink
 from application.services.outlet import Outlet
-from application.services.prefix_cache import PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.sequence_run import Submission
 from application.services.step_runner import StepRunner
 from domain.errors import QueueFull, ServerUnavailable

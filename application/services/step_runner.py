@@ -11,7 +11,7 @@ from typing import TypeVar
 from application.events import FaultObserved, ModelLoaded, ModelUnloaded, StepCompleted
 from application.ports.compute import ComputeEngine, LoadedModel
 from application.services.outlet import Outlet
-from application.services.prefix_cache import PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.sequence_run import SequenceRun, Submission
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from application.services.model_pool import ModelPool
-from application.services.prefix_cache import PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.use_cases.generate import check_fit, encode_prompt
 from domain.explanation import Explanation
 from domain.ids import ModelId

@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import dataclass
 
 from application.ports.block_store import BlockStore, StoreUsage
-from application.services.hot_tier import HotUsage
-from application.services.prefix_cache import PrefixCache
-from application.services.write_behind import WriteBehind
-from application.services.write_queue import QueueCounts
+from application.services.prefix.cache import PrefixCache
+from application.services.prefix.hot_tier import HotUsage
+from application.services.prefix.write_behind import WriteBehind
+from application.services.prefix.write_queue import QueueCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from application.services.model_pool import ModelPool
-from application.services.prefix_cache import PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.use_cases.generate import Generate, Generation
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId

@@ -6,12 +6,12 @@ from adapters.system.memory_probe import SystemMemory
 from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.hot_tier import HotTier
-from application.services.prefix_cache import CacheRules, PrefixCache
-from application.services.prefix_tiers import PrefixTiers
-from application.services.write_behind import WriteBehind
-from application.services.write_behind_store import WriteBehindStore
-from application.services.write_queue import QueueCounts
+from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.write_behind import WriteBehind
+from application.services.prefix.write_behind_store import WriteBehindStore
+from application.services.prefix.write_queue import QueueCounts
 from application.settings import Settings
 from domain.scheduling import StepLimits
 

@@ -13,7 +13,7 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore, Presence, PutOutcome
-from application.services.write_behind_store import WriteBehindStore
+from application.services.prefix.write_behind_store import WriteBehindStore
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Record, RecordKey
 from tests.support.stepped_writer import SteppedWriter

@@ -14,8 +14,8 @@ from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, Presence, PutOutcome
 from application.services.forwarding_store import ForwardingStore
-from application.services.write_behind import WriteBehind
-from application.services.write_behind_store import WriteBehindStore
+from application.services.prefix.write_behind import WriteBehind
+from application.services.prefix.write_behind_store import WriteBehindStore
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from tests.support.gated_store import PATIENCE_S, GatedStore

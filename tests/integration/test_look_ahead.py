@@ -12,9 +12,9 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.engine_loop import EngineLoop
 from application.services.forwarding_store import ForwardingStore
-from application.services.hot_tier import HotTier
-from application.services.prefix_cache import CacheRules, PrefixCache
-from application.services.prefix_tiers import PrefixTiers
+from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
 from domain.record import Record, RecordKey

@@ -11,12 +11,12 @@ from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeToken
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
-from application.services.hot_tier import HotTier
-from application.services.prefix_cache import CacheRules, PrefixCache
-from application.services.prefix_tiers import PrefixTiers
+from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.write_behind import WriteBehind
+from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.sequence_run import Submission
-from application.services.write_behind import WriteBehind
-from application.services.write_behind_store import WriteBehindStore
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
 from domain.request import GenerationRequest, TokenPrompt

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from application.services.hot_tier import RECORD_OVERHEAD_BYTES, HotTier, record_bytes
+from application.services.prefix.hot_tier import RECORD_OVERHEAD_BYTES, HotTier, record_bytes
 from domain.hashing import block_hash, snapshot_key
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec

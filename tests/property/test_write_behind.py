@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import Presence, PutOutcome
-from application.services.write_behind_store import WriteBehindStore
-from application.services.write_queue import QUEUE_FULL
+from application.services.prefix.write_behind_store import WriteBehindStore
+from application.services.prefix.write_queue import QUEUE_FULL
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from tests.support.stepped_writer import SteppedWriter

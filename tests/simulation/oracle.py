@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from application.ports.block_store import BlockStore
-from application.services.hot_tier import HotTier
-from application.services.write_queue import WriteQueue
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.write_queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix import ReuseRules
 from domain.record import BlockKey, Namespace, Record, RecordKey

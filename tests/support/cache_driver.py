@@ -10,12 +10,12 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, PutOutcome
 from application.ports.compute import DecodeStart
 from application.ports.tokenizer import EncodedPrompt
-from application.services.cached_sequence import SequenceCache
-from application.services.hot_tier import HotTier
-from application.services.prefix_cache import CacheRules, PrefixCache
-from application.services.prefix_tiers import PrefixTiers
-from application.services.write_behind import WriteBehind
-from application.services.write_behind_store import WriteBehindStore
+from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.write_behind import WriteBehind
+from application.services.prefix.write_behind_store import WriteBehindStore
 from domain.explanation import Explanation
 from domain.fork_point import ForkPoint
 from domain.ids import ModelId, RequestId, SequenceId

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from adapters.fake.clock import FakeClock
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.hot_tier import HotTier
-from application.services.prefix_cache import CacheRules, PrefixCache
-from application.services.prefix_tiers import PrefixTiers
+from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.tiers import PrefixTiers
 from tests.support.recording import RecordingEvents
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from application.ports.block_store import BlockStore, PutOutcome
-from application.services.write_queue import Offer, WriteQueue
+from application.services.prefix.write_queue import Offer, WriteQueue
 from domain.record import NamespaceInfo, Record, RecordKey
 
 _ALL = 1 << 62

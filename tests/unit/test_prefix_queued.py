@@ -9,7 +9,7 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeClock, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
-from application.services.write_behind import WriteBehind
+from application.services.prefix.write_behind import WriteBehind
 from domain.explanation import Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId

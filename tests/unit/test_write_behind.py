@@ -10,7 +10,7 @@ from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import RecordsDropped, RecordsPersisted
 from application.ports.block_store import Presence, PutOutcome
-from application.services.write_behind import WriteBehind
+from application.services.prefix.write_behind import WriteBehind
 from domain.record import Record
 from tests.support.gated_store import GatedStore
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, snapshot

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import EncodedPrompt
-from application.services.cached_sequence import CacheContext, CachedSequence, SequenceCache, UncachedSequence
-from application.services.hot_tier import HotUsage
-from application.services.prefix_explainer import PrefixExplainer
-from application.services.prefix_tiers import PrefixTiers
+from application.services.prefix.cached_sequence import CacheContext, CachedSequence
+from application.services.prefix.explainer import PrefixExplainer
+from application.services.prefix.hot_tier import HotUsage
+from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.uncached_sequence import UncachedSequence
 from domain.errors import ModelNotFound
 from domain.explanation import Explanation, StopReason
 from domain.fingerprint import Fingerprint, tenant_salt

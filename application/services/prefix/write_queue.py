@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
 
-from application.services.queued_records import QueuedRecords
+from application.services.prefix.queued_records import QueuedRecords
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 

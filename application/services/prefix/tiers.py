@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from application.ports.block_store import BlockStore, Presence
-from application.services.hot_tier import HotTier
-from application.services.seen_blocks import SeenBlocks
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.seen_blocks import SeenBlocks
 from domain.hashing import BlockChain
 from domain.prefix import PrefixMatch, ReuseRules, find_prefix, match_snapshots
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey

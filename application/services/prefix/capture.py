@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from application.ports.compute import LoadedModel
 from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix_tiers import Lookup, PrefixTiers
+from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.fork_point import ForkKind
 from domain.hashing import BlockChain, snapshot_key
 from domain.ids import SequenceId

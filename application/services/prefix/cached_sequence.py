@@ -4,23 +4,21 @@
                          ▲                           │
                          └── what was found is gone ─┘
 
-The engine loop polls until `poll` says ready, calls `restore` once, then `prefilled` after each chunk, `decoded` after
-each step and `end` (or `abandon`) at the end.
+See SequenceCache for who calls what.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from application.events import FaultObserved, PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.ports.clock import Clock
 from application.ports.compute import LoadedModel
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import EncodedPrompt
-from application.services.in_flight import find_owner
-from application.services.prefix_fetch import Fetched, PrefixFetch
-from application.services.prefix_tiers import Lookup, PrefixTiers
-from application.services.state_capture import Captured, StateCapture
+from application.services.prefix.capture import Captured, StateCapture
+from application.services.prefix.fetch import Fetched, PrefixFetch
+from application.services.prefix.in_flight import find_owner
+from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.errors import ComputeFailed
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.hashing import BlockChain
@@ -33,44 +31,6 @@ NUM_NEIGHBOURS = 8
 
 MAX_FAILED_FETCHES = 3
 """How often a lookup is repeated because what it found was gone; then the prompt is computed."""
-
-
-class SequenceCache(Protocol):
-    """What the engine loop sees of it."""
-
-    @property
-    def stops(self) -> tuple[int, ...]:
-        """Positions at which prefill must pause, ascending; may grow while prefilling."""
-        ...
-
-    @property
-    def explanation(self) -> Explanation:
-        """What was reused and why no more; final once restored."""
-        ...
-
-    def poll(self) -> bool:
-        """Move on; True when `restore` may be called. Cheap, called once a step while not ready."""
-        ...
-
-    def restore(self, model: LoadedModel) -> int:
-        """Put the (open, empty) sequence at the furthest position that could be had; returns it."""
-        ...
-
-    def prefilled(self, model: LoadedModel, position: int) -> None:
-        """A chunk up to `position` has been computed."""
-        ...
-
-    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
-        """A token was decoded; `output_ids` are all so far."""
-        ...
-
-    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
-        """The sequence finished or was cancelled; its state is still open. Keeps what there is of it."""
-        ...
-
-    def abandon(self) -> None:
-        """The sequence failed, or never had a state. Idempotent, also after `end`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,31 +255,4 @@ class CachedSequence:
             )
 
 
-class UncachedSequence:
-    """A SequenceCache that reuses nothing: the model's layout is unsupported, or reuse is off."""
-
-    stops: tuple[int, ...] = ()
-
-    def __init__(self, num_prompt: int, reason: StopReason, note: str = "") -> None:
-        self.explanation = Explanation(num_prompt, 0, 0, reason, note=note)
-
-    def poll(self) -> bool:
-        return True
-
-    def restore(self, model: LoadedModel) -> int:
-        return 0
-
-    def prefilled(self, model: LoadedModel, position: int) -> None:
-        pass
-
-    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
-        pass
-
-    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
-
-
-__all__ = ("CacheContext", "CachedSequence", "SequenceCache", "UncachedSequence")
+__all__ = ("CacheContext", "CachedSequence")

@@ -10,7 +10,7 @@ from typing import cast
 
 from application.ports.block_store import Presence
 from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix_tiers import Lookup, PrefixTiers
+from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
 from domain.hashing import BlockChain, block_hash

@@ -12,7 +12,7 @@ from application.events import RecordsDropped, RecordsPersisted
 from application.ports.block_store import BlockStore, PutOutcome
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.write_queue import SHUTDOWN, Offer, QueueCounts, WriteQueue, raw_bytes_of
+from application.services.prefix.write_queue import SHUTDOWN, Offer, QueueCounts, WriteQueue, raw_bytes_of
 from domain.record import NamespaceInfo, Record, RecordKey
 
 _EVERYTHING_BYTES = 1 << 62

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from application.ports.block_store import BlockStore, Presence
 from application.services.forwarding_store import ForwardingStore
-from application.services.write_queue import WriteQueue
+from application.services.prefix.write_queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from application.services.prefix_tiers import Lookup, PrefixTiers
+from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.ids import GroupIndex
 from domain.payload import GroupPayloads
 from domain.prefix import ReuseRules
