@@ -147,7 +147,7 @@ _WORDS = st.sampled_from(
     other=st.lists(_WORDS),
     cut=st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=2000)
+@settings(deadline=None, max_examples=40)
 def test_shared_tokens_are_those_of_whole_encodings(
     name: str, common: list[str], one: list[str], other: list[str], cut: int
 ) -> None:
