@@ -21,6 +21,12 @@ PACK_BYTES = 1 << 19
 than a tenth of a millisecond."""
 
 
+def pays_to_land() -> bool:
+    """Where the device shares the host's memory and joins tensors by itself. A CPU joins them where they are, and over
+    a CUDA link they cross once, joined."""
+    return mx.metal.is_available()
+
+
 def land(payload: StatePayload) -> DevicePayload:
     """A copy in device memory. Any thread: it needs no stream, because nothing is computed."""
     specs, buffers = payload.specs, payload.buffers()
@@ -46,4 +52,4 @@ def _runs(specs: Sequence[TensorSpec]) -> list[list[int]]:
     return found
 
 
-__all__ = ("PACK_BYTES", "land")
+__all__ = ("PACK_BYTES", "land", "pays_to_land")

@@ -11,19 +11,22 @@ from pathlib import Path
 from application.ports.compute import ComputeEngine
 from application.ports.model_repository import ModelRepository
 from application.ports.tokenizer import TokenizerLoader
+from application.services.prefix.landing_store import Land
 from application.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
-    `max_last_chunk`: as in StepLimits."""
+    `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device; None where nothing is gained.
+    """
 
     engine_factory: Callable[[], ComputeEngine]
     repository: ModelRepository
     tokenizers: TokenizerLoader
     default_grid: int
     max_last_chunk: int = 32
+    land: Land | None = None
 
 
 def fake_backend(settings: Settings) -> Backend:
@@ -42,6 +45,7 @@ def mlx_backend(settings: Settings) -> Backend:
     load_blas()
     from adapters.mlx.device import preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
+    from adapters.mlx.landing import land, pays_to_land
     from adapters.tokenizers.loader import HfTokenizerLoader
 
     return Backend(
@@ -50,6 +54,7 @@ def mlx_backend(settings: Settings) -> Backend:
         HfTokenizerLoader(),
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
+        land=land if pays_to_land() else None,
     )
 
 

@@ -8,6 +8,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.landing_store import Land, LandingStore
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
@@ -26,7 +27,13 @@ class CacheTiers:
     """Opened on construction. `store` is None when nothing is persisted."""
 
     def __init__(
-        self, settings: Settings, limits: StepLimits, store: BlockStore | None, events: EventSink, clock: Clock
+        self,
+        settings: Settings,
+        limits: StepLimits,
+        store: BlockStore | None,
+        events: EventSink,
+        clock: Clock,
+        land: Land | None = None,
     ) -> None:
         total_bytes = SystemMemory().read().total_bytes
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
@@ -35,7 +42,8 @@ class CacheTiers:
         self._workers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="cairn-restore")
         if store is not None:
             self.writer = WriteBehind(store, events, clock, max_bytes=int(total_bytes * QUEUE_SHARE))
-            store = WriteBehindStore(store, self.writer)
+            readable = store if land is None else LandingStore(store, land, events, clock)
+            store = WriteBehindStore(readable, self.writer)
         self._hot = HotTier(hot_bytes)
         tiers = PrefixTiers(self._hot, store, self.writer, self._workers)
         is_enabled = bool(hot_bytes) or store is not None

@@ -48,7 +48,7 @@ class Container(containers.DeclarativeContainer):
     limits = providers.Singleton(step_limits, settings, backend)
     hub = providers.Singleton(StreamHub)
     store = providers.Singleton(build_store, settings.provided.store, events, clock)
-    cache = providers.Singleton(CacheTiers, settings, limits, store, events, clock)
+    cache = providers.Singleton(CacheTiers, settings, limits, store, events, clock, backend.provided.land)
     engine = providers.Singleton(
         EngineLoop,
         engine_factory=backend.provided.engine_factory,

@@ -10,6 +10,7 @@ import httpx
 
 from adapters.mlx.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
+from application.services.prefix.landing_store import Land
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.cli_process import CairnProcess, cairn_process
@@ -36,8 +37,9 @@ class CachingServer:
 
 @contextmanager
 def caching_server(
-    store_dir: Path, engine: EngineSettings | None = None, model_dir: Path | None = None
+    store_dir: Path, engine: EngineSettings | None = None, model_dir: Path | None = None, land: Land | None = None
 ) -> Iterator[CachingServer]:
+    """`land`: as in Backend; where this runs, the backend itself has none."""
     settings = Settings(
         server=ServerSettings(port=0, keepalive_s=0.05),
         model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else (), max_loaded=16),
@@ -46,7 +48,7 @@ def caching_server(
     )
     gate, events = PrefillGate(), RecordingEvents()
     steered = Backend(
-        lambda: SteeredEngine(gate), model_repository(settings), HfTokenizerLoader(), default_grid=preferred_grid()
+        lambda: SteeredEngine(gate), model_repository(settings), HfTokenizerLoader(), preferred_grid(), land=land
     )
     with (
         live_service(settings, backend=steered, extra_sinks=(events,)) as live,

@@ -1,0 +1,45 @@
+"""Where the device shares the host's memory: what readers land there the device joins, and answers stay the same."""
+
+from pathlib import Path
+
+import pytest
+
+from adapters.mlx import state_restore
+from adapters.mlx.landing import land
+from adapters.mlx.payload import DevicePayload
+from application.events import FaultObserved
+from domain.payload import StatePayload
+from tests.support.replay import Replay
+from tests.support.replay_chats import Message, opening, question
+from tests.support.replay_servers import caching_server
+
+MODELS = ("cairn-demo", "cairn-demo-hybrid")
+
+
+def turns() -> list[list[Message]]:
+    first = [*opening(100), question(1)]
+    return [first, [*first, {"role": "assistant", "content": "Go on."}, question(2)]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_a_conversation_goes_on_from_landed_state(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with caching_server(tmp_path / "store") as server:
+        first = Replay(server.client, model, max_tokens=8)
+        answers = [first.chat(messages) for messages in turns()]
+    landed: list[StatePayload] = []
+
+    def land_and_note(payload: StatePayload) -> StatePayload:
+        landed.append(land(payload))
+        return landed[-1]
+
+    monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
+    with caching_server(tmp_path / "store", land=land_and_note) as server:
+        again = Replay(server.client, model, max_tokens=8)
+        repeated = [again.chat(messages) for messages in reversed(turns())]
+        assert not [event for event in server.events.events if isinstance(event, FaultObserved)]
+    assert [answer.output_ids for answer in reversed(repeated)] == [answer.output_ids for answer in answers]
+    assert repeated[0].num_computed == 1
+    assert landed
+    assert all(isinstance(payload, DevicePayload) for payload in landed)

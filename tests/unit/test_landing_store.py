@@ -1,0 +1,72 @@
+"""What is read from the store is landed, whole or not at all, and never lost by it."""
+
+from dataclasses import replace
+
+from adapters.fake.clock import FakeClock
+from adapters.memory.block_store import MemoryBlockStore
+from application.events import FaultObserved
+from application.services.prefix.landing_store import LandingStore
+from domain.ids import GroupIndex
+from domain.payload import HostPayload, StatePayload
+from tests.support.store_records import EventList, chain, keys_of, namespace_of
+
+INFO = namespace_of("one")
+BLOCKS = chain(INFO, 3)
+FIRST, SECOND = GroupIndex(0), GroupIndex(1)
+
+
+class Landed(HostPayload):
+    """State that a backend holds."""
+
+
+class Backend:
+    """Lands what it is given, until it has no memory left."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = room
+
+    def land(self, payload: StatePayload) -> StatePayload:
+        self.room -= 1
+        if self.room < 0:
+            raise MemoryError("no room on the device")
+        return Landed(payload.specs, payload.buffers())
+
+
+def store_of(backend: Backend, events: EventList) -> LandingStore:
+    store = LandingStore(MemoryBlockStore(1 << 30), backend.land, events, FakeClock())
+    store.open_namespace(INFO)
+    store.put(BLOCKS)
+    return store
+
+
+def test_every_payload_is_landed_and_nothing_else_changes() -> None:
+    events = EventList()
+    found = store_of(Backend(), events).get([*keys_of(BLOCKS[:2]), keys_of(chain(INFO, 4))[3]], None)
+    assert found[2] is None
+    for record, block in zip(found[:2], BLOCKS, strict=False):
+        assert record is not None
+        assert all(isinstance(payload, Landed) for payload in record.groups.values())
+        assert {index: bytes(one.buffers()[0]) for index, one in record.groups.items()} == {
+            index: bytes(one.buffers()[0]) for index, one in block.groups.items()
+        }
+        assert replace(record, groups={}) == replace(block, groups={})
+    assert not events.events
+
+
+def test_only_the_groups_asked_for_are_landed() -> None:
+    backend = Backend()
+    (found,) = store_of(backend, EventList()).get(keys_of(BLOCKS[:1]), [frozenset({SECOND})])
+    assert found is not None
+    assert set(found.groups) == {SECOND}
+    assert backend.room == 99
+
+
+def test_a_record_that_cannot_be_landed_is_given_as_it_was_read_and_that_is_told() -> None:
+    events = EventList()
+    found = store_of(Backend(room=3), events).get(keys_of(BLOCKS))
+    landed = [[isinstance(one.groups[index], Landed) for index in (FIRST, SECOND)] for one in found if one is not None]
+    assert landed == [[True, True], [False, False], [False, False]]
+    faults = [event for event in events.of(FaultObserved) if isinstance(event, FaultObserved)]
+    assert [(fault.where, fault.message) for fault in faults] == [
+        ("prefix.land", "MemoryError: no room on the device")
+    ] * 2
