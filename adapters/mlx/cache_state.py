@@ -53,9 +53,6 @@ class _Traits:
     can_batch: bool = False
 
 
-# ---- reading -------------------------------------------------------------------------------------------------------
-
-
 def _key_value(cache: Any) -> Tensors:
     return cache.keys, cache.values
 
@@ -303,8 +300,15 @@ def trailing_reach(cache: Any) -> int | None:
     return None if traits.window is None else traits.window(cache) - traits.surplus
 
 
+def spare_tokens(cache: Any, position: int) -> int:
+    """Unused slots after `position` in the buffer of a cache that prefill brought there on any grid that is a divisor
+    or a multiple of the step it grows by. Kernels may choose their order of summation by a buffer's strides."""
+    return -position % cache.step if type(cache) is _lib.KVCache else 0
+
+
 def fill(cache: Any, tensors: Tensors, position: int) -> None:
-    """Put a fresh plain cache at `position`. Token tensors cover all of it, or its trailing `trailing_reach` tokens."""
+    """Put a fresh plain cache at `position`. Token tensors cover all of it, or its trailing `trailing_reach` tokens,
+    and `spare_tokens` after it."""
     traits = _known(cache)
     if traits.fill is None:
         raise ValueError(f"cache class {label_of(cache)} holds a batch and cannot be restored")

@@ -6,7 +6,7 @@ at load, because MLX would compute nonsense from a wrong one. On an accelerator 
 bytes are joined on their way there, so that each tensor crosses once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -83,7 +83,7 @@ def _tokens(
     blocks: Sequence[StatePayload | None],
     snapshot: StatePayload | None,
 ) -> list[mx.array | None]:
-    needed = _needed_tokens(group, caches, position)
+    needed = _by_tensor(group, caches, lambda cache: _needed_tokens(cache, position))
     used: list[StatePayload] = []
     covered = [0] * len(needed)
     tail = [] if snapshot is None else [snapshot]  # none where the position is the end of a block
@@ -101,18 +101,23 @@ def _tokens(
         raise ComputeFailed(f"state group {group.index} covers {min(covered)} tokens of the {max(needed)} needed")
     used.reverse()
     columns = _Columns(used)
-    return [columns.join(index, want) for index, want in enumerate(needed)]
+    spare = _by_tensor(group, caches, lambda cache: cache_state.spare_tokens(cache, position))
+    return [columns.join(index, want, spare[index]) for index, want in enumerate(needed)]
 
 
-def _needed_tokens(group: StateGroup, caches: Caches, position: int) -> list[int]:
-    """Trailing tokens each of the group's tensors needs."""
-    needed: list[int] = []
+def _needed_tokens(cache: Any, position: int) -> int:
+    """Trailing tokens that a leaf's tensors need."""
+    reach = cache_state.trailing_reach(cache)
+    return position if reach is None else min(position, reach)
+
+
+def _by_tensor(group: StateGroup, caches: Caches, number_of: Callable[[Any], int]) -> list[int]:
+    """A number of each leaf, for each of the group's tensors."""
+    found: list[int] = []
     for path in group.leaves:
         cache = cache_state.leaf(caches, path)
-        reach = cache_state.trailing_reach(cache)
-        tokens = position if reach is None else min(position, reach)
-        needed += [tokens] * cache_state.num_tensors(cache)
-    return needed
+        found += [number_of(cache)] * cache_state.num_tensors(cache)
+    return found
 
 
 class _Columns:
@@ -126,8 +131,9 @@ class _Columns:
         self._device = [None if piece is None else piece.tensors() for piece in kept]
         self._host = [piece.buffers() if device is None else None for piece, device in zip(pieces, kept, strict=True)]
 
-    def join(self, index: int, num_tokens: int) -> mx.array | None:
-        """The column's last `num_tokens` tokens in one fresh array; None where the model left it empty."""
+    def join(self, index: int, num_tokens: int, num_spare: int) -> mx.array | None:
+        """The column's last `num_tokens` tokens, and `num_spare` empty slots, in one fresh array; None where the model
+        left it empty."""
         parts: list[mx.array] = []
         run: list[NDArray[Any]] = []
         for specs, device, host in zip(self._specs, self._device, self._host, strict=True):
@@ -144,11 +150,18 @@ class _Columns:
             parts.append(tensor)
         if not self._specs:
             return None
+        spec = self._specs[-1][index]
+        spare = TensorSpec(spec.dtype, (*spec.shape[:_TOKEN_AXIS], num_spare, *spec.shape[_TOKEN_AXIS + 1 :]))
+        is_joined_here = bool(run) and find_link() is None  # empty slots need not cross a link
+        if num_spare and is_joined_here:
+            run.append(host_array(spare, memoryview(bytes(spare.size_bytes))))
         is_fresh = not parts
-        parts += _flush(run, self._specs[-1][index])
-        if is_fresh and len(parts) == 1 and parts[0].shape[_TOKEN_AXIS] == num_tokens:
+        parts += _flush(run, spec)
+        if num_spare and not is_joined_here:
+            parts.append(mx.zeros(spare.shape, mlx_dtype(spare.dtype)))
+        if is_fresh and len(parts) == 1 and parts[0].shape[_TOKEN_AXIS] == num_tokens + num_spare:
             return parts[0]
-        return _last_tokens(parts, num_tokens)
+        return _last_tokens(parts, num_tokens + num_spare)
 
 
 def _last_tokens(parts: list[mx.array], num_tokens: int) -> mx.array:

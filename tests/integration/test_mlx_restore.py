@@ -7,11 +7,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx import state_restore
+from adapters.mlx import cache_state, state_restore
 from adapters.mlx.landing import PACK_BYTES, land
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import ABSENT
 from domain.errors import ComputeFailed
+from domain.ids import SequenceId
 from domain.payload import GroupPayloads, HostPayload, TensorSpec
 from domain.state_layout import HitPolicy
 from tests.support.state_replay import (
@@ -80,6 +81,30 @@ def test_restoring_at_a_grid_position_changes_no_bit(
         assert whole_state(model, restored) == expected
         assert continue_greedy(model, restored, PROMPT, 12) == output
     assert not model.open_ids()
+
+
+def shapes_held(model: MlxModel, id: SequenceId) -> list[tuple[int, ...]]:
+    """Of all caches that keep every token. Windowed ones put theirs together anew in each forward pass."""
+    growing = [cache for cache in cache_state.leaves(model._rows[id].caches) if type(cache) is cache_state._lib.KVCache]
+    return [array.shape for array in cache_state.live_arrays(growing)]
+
+
+@pytest.mark.parametrize("position", [AT_GRID, 128, 150])
+@pytest.mark.parametrize("joins_on_device", [False, True])
+def test_restored_buffers_have_the_shapes_that_computing_gives_them(
+    model: MlxModel, position: int, joins_on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel may sum in another order where a buffer has other strides: bfloat16 attention on CUDA does."""
+    monkeypatch.setattr(state_restore, "on_cpu", lambda: not joins_on_device)
+    captured = capture(model, PROMPT, position)
+    cold = open_at(model, PROMPT[: position + 1])
+    for source in (captured, captured.on_host(), _mixed(captured)):
+        restored = new_id()
+        model.open(restored)
+        model.restore(restored, source.position, source.blocks, source.snapshot)
+        assert shapes_held(model, restored) == shapes_held(model, cold)
+        model.close([restored])
+    model.close([cold])
 
 
 def test_only_the_blocks_a_window_reaches_are_needed(model: MlxModel) -> None:
