@@ -1,6 +1,7 @@
 """The block store that the settings ask for: where it lies, how large it may become, how it encodes."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from shutil import disk_usage
@@ -19,8 +20,7 @@ from application.settings import StoreSettings
 from domain.codec_choice import StoreRates, compression_pays
 from interfaces.composition.backends import cache_dir
 
-NUM_THREADS = 2
-"""For encoding and decoding, each on its own; two saturate the disks that were measured."""
+_MAX_THREADS = 8
 
 _DEFAULT_SHARE = 0.2
 _MAX_DEFAULT_BYTES = 128 << 30
@@ -52,16 +52,23 @@ def open_lmdb_store(
     """The store on disk. Raises StoreOpenError."""
     path = store_dir(settings)
     if read_only:
-        options = LmdbOptions(0, read_only=True, num_threads=NUM_THREADS)
+        options = LmdbOptions(0, read_only=True, num_threads=num_threads())
         return LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
     reserve_bytes = min(int(disk_usage(_existing(path)).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
     options = LmdbOptions(
         quota_bytes(settings, path),
         durability=settings.durability,
         free_reserve_bytes=reserve_bytes,
-        num_threads=NUM_THREADS,
+        num_threads=num_threads(),
     )
     return LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
+
+
+def num_threads() -> int:
+    """For encoding and decoding, a record each: half of the processors, so that a fast disk or a restart's whole prefix
+    in memory does not wait for two of them, and as many are left to compute."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return max(2, min(_MAX_THREADS, usable // 2))
 
 
 def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> BlockStore | None:
@@ -88,7 +95,7 @@ def store_rates(path: Path) -> StoreRates | None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         disk_bytes_s = measure_disk_speed(path, _PROBE_BYTES).read_bytes_s
-        rates = StoreRates(disk_bytes_s, measure_decode_rate() * NUM_THREADS)
+        rates = StoreRates(disk_bytes_s, measure_decode_rate() * num_threads())
         file.write_text(json.dumps(asdict(rates)))
     except OSError:
         return None
@@ -115,4 +122,4 @@ def _taken_bytes(path: Path) -> int:
         return 0
 
 
-__all__ = ("NUM_THREADS", "build_store", "open_lmdb_store", "quota_bytes", "store_dir", "store_rates")
+__all__ = ("build_store", "num_threads", "open_lmdb_store", "quota_bytes", "store_dir", "store_rates")
