@@ -14,6 +14,7 @@ import os
 import shutil
 import statistics
 import struct
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -35,6 +36,7 @@ from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_st
 from bench.store_throughput import throughput  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402
 from domain.payload import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
+from interfaces.composition.service import SWITCH_INTERVAL_S  # noqa: E402
 from tests.support.recording import RecordingEvents  # noqa: E402
 
 
@@ -224,6 +226,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000, help="for open")
     parser.add_argument("--puts", type=int, default=2000, help="for churn")
     options = parser.parse_args()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as in a server: threads that decode wait for whoever uploads otherwise
     for case in options.cases:
         folder = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=options.dir))
         try:
