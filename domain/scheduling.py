@@ -5,7 +5,8 @@ Rules. Every decoding sequence decodes in every step. Prefill is served in order
 end at absolute multiples of `grid` (the canonical grid that makes restored and recomputed states bit-identical), at
 requested stops (positions where a snapshot is due), and at the end of the prompt. The chunk that ends the prompt gives
 the first token, and decoding begins in the next step. It is short, because logits cost all of its tokens: what is
-longer ends one token earlier, and the last token is a chunk of its own.
+longer ends one token earlier, and the last token is a chunk of its own. What is left of a prompt that was resumed off
+the grid is no canonical state wherever it is cut, and is not cut at a grid line if it is shorter than the grid.
 
     position   0         grid       2*grid  stop    3*grid  end
     chunks     |----------|----------|-------|-------|------|
@@ -72,8 +73,9 @@ def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = ()) -
 
 
 def next_prompt_chunk(start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = ()) -> int:
-    """The same for a prompt of `num_prompt` tokens, whose last chunk is short."""
-    end = next_chunk_end(start, num_prompt, limits.grid, stops)
+    """The same for a prompt of `num_prompt` tokens: its last chunk is short, and a short rest off the grid is one."""
+    is_rest = start % limits.grid != 0 and num_prompt - start <= limits.grid
+    end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops)
     is_too_long = end == num_prompt and end - start > max(limits.max_last_chunk, 1)
     return end - 1 if is_too_long else end
 

@@ -49,7 +49,8 @@ def check_chunks(chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, Seque
         assert reached[chunk.id] == chunk.start < chunk.end
         assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops)
         assert chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
-        assert chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
+        is_rest = chunk.start % GRID != 0 and view.num_prompt - chunk.start <= GRID
+        assert is_rest or chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
         assert not any(chunk.start < stop < chunk.end for stop in view.stops)
         reached[chunk.id] = chunk.end
     assert list(dict.fromkeys(chunk.id for chunk in chunks)) == sorted({chunk.id for chunk in chunks})
@@ -91,6 +92,21 @@ def test_everybody_is_served_in_order_within_the_budget(
     assert not lives
     assert not waiting
     assert admitted == sorted(admitted) == [SequenceId(index) for index in range(len(drawn))]
+
+
+def test_a_canonical_chunk_never_depends_on_where_the_prompt_ends_or_was_resumed_on_the_grid() -> None:
+    limits = StepLimits(8, 64, GRID, max_last_chunk=4)
+    assert [next_prompt_chunk(start, 50, limits) for start in (0, 16, 32, 48)] == [16, 32, 48, 50]
+    assert [next_prompt_chunk(start, 49, limits) for start in (0, 16, 32, 48)] == [16, 32, 48, 49]
+    assert [next_prompt_chunk(start, 48, limits) for start in (0, 16, 32, 47)] == [16, 32, 47, 48]
+
+
+def test_a_short_rest_off_the_grid_is_computed_in_one_piece() -> None:
+    limits = StepLimits(8, 64, GRID, max_last_chunk=4)
+    assert next_prompt_chunk(30, 34, limits) == 34
+    assert next_prompt_chunk(30, 46, limits) == 45
+    assert next_prompt_chunk(30, 47, limits) == 32
+    assert next_prompt_chunk(30, 46, limits, stops=(32, 45)) == 32
 
 
 def test_one_budget_serves_several_short_prompts() -> None:
