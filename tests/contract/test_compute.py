@@ -1,20 +1,15 @@
 """The compute port's contract, over the toy engine and over MLX on tiny models of each layout."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from adapters.fake.engine import FakeEngine
-from adapters.fake.options import LAYOUTS, FakeOptions
-from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.ports.compute import DecodeStart, LoadedModel
 from domain.errors import ComputeFailed
-from domain.ids import ModelId, SequenceId
-from domain.model_card import ModelSource
 from domain.payload import StatePayload, TensorSpec
 from domain.sampling import SamplingParams
 from domain.state_layout import HitPolicy
+from tests.support.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
 from tests.support.state_replay import (
     BLOCK,
     Captured,
@@ -28,56 +23,6 @@ from tests.support.state_replay import (
     state_bytes,
     whole_state,
 )
-from tests.support.tiny_models import tiny_model
-
-PROMPT = prompt_of(140, vocab_size=250)
-OTHER = prompt_of(90, 3, vocab_size=250)
-GREEDY = SamplingParams(temperature=0)
-
-
-def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], LoadedModel]:
-    options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
-    source = ModelSource(ModelId(layout), f"fake:{layout}")
-    return lambda: FakeEngine(default=options).load(source, lambda _phrase: None)
-
-
-MODELS: dict[str, Callable[[], LoadedModel]] = {
-    **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
-    **{
-        f"mlx-{name}": (lambda name=name: tiny_model(name))
-        for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")
-    },
-}
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def model(request: pytest.FixtureRequest) -> LoadedModel:
-    return MODELS[request.param]()
-
-
-def start(
-    model: LoadedModel,
-    prompt: tuple[int, ...],
-    sampling: SamplingParams = GREEDY,
-    seed: int = 1,
-    min_tokens: int = 0,
-) -> SequenceId:
-    id = open_at(model, prompt)
-    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, seed, min_tokens))
-    return id
-
-
-def step(model: LoadedModel, id: SequenceId) -> DecodeResult:
-    (result,) = model.decode([id])
-    assert result.error is None, result.error
-    return result
-
-
-def generate(model: LoadedModel, num_new: int, sampling: SamplingParams = GREEDY, seed: int = 1) -> list[int]:
-    id = start(model, PROMPT, sampling, seed)
-    output = [step(model, id).token_id for _ in range(num_new)]
-    model.close([id])
-    return output
 
 
 def skip_unless_reusable(model: LoadedModel) -> None:
@@ -250,68 +195,6 @@ def test_the_same_seed_gives_the_same_answer_in_any_company(model: LoadedModel) 
         output += [result.token_id for result in model.decode(named) if result.id == id]
     model.close([id, *company])
     assert output == alone
-
-
-def test_one_candidate_is_the_greedy_choice(model: LoadedModel) -> None:
-    greedy = generate(model, 10)
-    for sampling in (SamplingParams(temperature=1, top_k=1), SamplingParams(temperature=1, top_p=1e-6)):
-        assert generate(model, 10, sampling, seed=5) == greedy
-    assert generate(model, 10, SamplingParams(temperature=1, min_p=1.0), seed=5) == greedy
-
-
-def test_bias_commands_and_forbids(model: LoadedModel) -> None:
-    wanted = next(token for token in range(100, 110) if token not in generate(model, 6))
-    always = SamplingParams(temperature=0, logit_bias=((wanted, 100.0),))
-    assert generate(model, 6, always) == [wanted] * 6
-    first = generate(model, 1)[0]
-    never = SamplingParams(temperature=0, logit_bias=((first, -100.0),))
-    assert first not in generate(model, 6, never)
-
-
-def test_penalties_wear_out_a_favourite(model: LoadedModel) -> None:
-    favourite = next(token for token in range(100, 120) if token not in PROMPT)
-    levels = (SamplingParams(temperature=0, logit_bias=((favourite, 3.0 * level),)) for level in range(1, 30))
-    plain = next(sampling for sampling in levels if generate(model, 8, sampling) == [favourite] * 8)
-    for worn in (
-        replace(plain, frequency_penalty=1.5),
-        replace(plain, repetition_penalty=10.0),
-        replace(plain, presence_penalty=2.0, frequency_penalty=1.0),
-    ):
-        output = generate(model, 8, worn)
-        assert output[0] == favourite
-        assert any(token != favourite for token in output)
-    in_prompt = replace(plain, logit_bias=((PROMPT[3], plain.logit_bias[0][1]),), repetition_penalty=10.0)
-    assert generate(model, 1, in_prompt) != [PROMPT[3]]
-
-
-def test_end_of_sequence_waits_for_min_tokens(model: LoadedModel) -> None:
-    eos = min(model.description.eos_token_ids)
-    eager = SamplingParams(temperature=0, logit_bias=((eos, 100.0),))
-    id = start(model, PROMPT, eager, min_tokens=4)
-    output = [step(model, id).token_id for _ in range(6)]
-    model.close([id])
-    assert eos not in output[:4]
-    assert output[4:] == [eos, eos]
-
-
-def test_logprobs_are_of_the_chosen_and_the_likeliest(model: LoadedModel) -> None:
-    id = start(model, PROMPT, SamplingParams(temperature=0, num_logprobs=5))
-    silent = start(model, OTHER)
-    bare = start(model, OTHER, SamplingParams(temperature=0, num_logprobs=0))
-    for _ in range(4):
-        asked, other, chosen_only = model.decode([id, silent, bare])
-        assert other.logprob is None
-        assert chosen_only.logprob is not None
-        assert chosen_only.logprob.top == ()
-        found = asked.logprob
-        assert found is not None
-        assert found.token_id == asked.token_id
-        assert len(found.top) == 5
-        assert found.top[0] == (asked.token_id, found.logprob)
-        values = [value for _, value in found.top]
-        assert values == sorted(values, reverse=True)
-        assert all(value <= 0 for value in values)
-    model.close([id, silent, bare])
 
 
 def test_restored_state_equals_recomputed_state(model: LoadedModel) -> None:

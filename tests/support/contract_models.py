@@ -1,0 +1,59 @@
+"""The models that the compute port's contract is held against: the toy engine's and tiny MLX ones of each layout."""
+
+from collections.abc import Callable
+
+from adapters.fake.engine import FakeEngine
+from adapters.fake.options import LAYOUTS, FakeOptions
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from domain.ids import ModelId, SequenceId
+from domain.model_card import ModelSource
+from domain.sampling import SamplingParams
+from tests.support.state_replay import open_at, prompt_of
+from tests.support.tiny_models import tiny_model
+
+PROMPT = prompt_of(140, vocab_size=250)
+OTHER = prompt_of(90, 3, vocab_size=250)
+GREEDY = SamplingParams(temperature=0)
+
+
+def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], LoadedModel]:
+    options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
+    source = ModelSource(ModelId(layout), f"fake:{layout}")
+    return lambda: FakeEngine(default=options).load(source, lambda _phrase: None)
+
+
+MODELS: dict[str, Callable[[], LoadedModel]] = {
+    **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
+    **{
+        f"mlx-{name}": (lambda name=name: tiny_model(name))
+        for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")
+    },
+}
+
+
+def start(
+    model: LoadedModel,
+    prompt: tuple[int, ...],
+    sampling: SamplingParams = GREEDY,
+    seed: int = 1,
+    min_tokens: int = 0,
+) -> SequenceId:
+    id = open_at(model, prompt)
+    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, seed, min_tokens))
+    return id
+
+
+def step(model: LoadedModel, id: SequenceId) -> DecodeResult:
+    (result,) = model.decode([id])
+    assert result.error is None, result.error
+    return result
+
+
+def generate(model: LoadedModel, num_new: int, sampling: SamplingParams = GREEDY, seed: int = 1) -> list[int]:
+    id = start(model, PROMPT, sampling, seed)
+    output = [step(model, id).token_id for _ in range(num_new)]
+    model.close([id])
+    return output
+
+
+__all__ = ("GREEDY", "MODELS", "OTHER", "PROMPT", "generate", "start", "step")
