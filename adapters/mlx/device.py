@@ -5,7 +5,8 @@ import mlx.core as mx
 CPU_GRID = 512
 GPU_GRID = 2048
 CPU_LAST_CHUNK = 32
-GPU_LAST_CHUNK = 128
+METAL_LAST_CHUNK = 64
+CUDA_LAST_CHUNK = 256
 
 
 def on_cpu() -> bool:
@@ -30,9 +31,13 @@ def preferred_last_chunk() -> int:
     """Up to how many tokens the end of a prompt is better computed with its last token than without it.
 
     Logits cost every token of a pass the output matrix and most of the last layer, which prefill spares; a pass of its
-    own costs the last token all weights once more. Measured, both sides cost the same at about 40 tokens on a CPU.
+    own costs the last token all weights once more. Both sides cost the same at about 40 tokens on a CPU (8 layers) and
+    at 600 and more on an H200 (models of 4B and 8B), where up to 256 one pass takes 4 to 5 ms less of 11 to 34. Metal
+    was not measured: with prefill 10 to 20 times as fast as decode, 64 is well on the safe side.
     """
-    return CPU_LAST_CHUNK if on_cpu() else GPU_LAST_CHUNK
+    if on_cpu():
+        return CPU_LAST_CHUNK
+    return METAL_LAST_CHUNK if mx.metal.is_available() else CUDA_LAST_CHUNK
 
 
 def spare_bytes() -> int:
@@ -47,8 +52,9 @@ def spare_bytes() -> int:
 __all__ = (
     "CPU_GRID",
     "CPU_LAST_CHUNK",
+    "CUDA_LAST_CHUNK",
     "GPU_GRID",
-    "GPU_LAST_CHUNK",
+    "METAL_LAST_CHUNK",
     "describe_device",
     "on_cpu",
     "preferred_grid",
