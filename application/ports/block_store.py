@@ -28,10 +28,16 @@ from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey,
 
 
 class Presence(Enum):
-    """HIT: `get` finds it now. MISS: it does not."""
+    """HIT: `get` finds it now, and after a crash. PENDING: `get` finds it now, while it waits to be stored or is being
+    stored; only a store with a queue in front answers so. MISS: it does not."""
 
     HIT = "hit"
+    PENDING = "pending"
     MISS = "miss"
+
+    @property
+    def is_readable(self) -> bool:
+        return self is not Presence.MISS
 
 
 class PutOutcome(Enum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from application.ports.block_store import BlockStore, Presence
+from application.ports.block_store import BlockStore
 from application.use_cases.walk_store import chosen
 from domain.ids import BlockHash
 
@@ -19,7 +19,7 @@ def clear_store(store: BlockStore, model: str | None = None, progress: Callable[
                 count = store.delete([key])
                 removed += count
                 progress(count)
-            if all(store.lookup([key])[0] is Presence.HIT for key, _ in first):
+            if all(store.lookup([key])[0].is_readable for key, _ in first):
                 return removed  # the store refuses: what is left stays
         count = store.delete_namespace(namespace)
         removed += count

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.block_store import Presence, PutOutcome
+from application.ports.block_store import PutOutcome
 from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.prefix.write_queue import QUEUE_FULL
 from domain.ids import BlockHash
@@ -189,7 +189,7 @@ class QueueMachine(RuleBasedStateMachine):
             if isinstance(key, SnapshotKey):
                 assert (key in there) == (key in self.view.snapshots(key.namespace, [record.parent])[0])
             else:
-                assert (key in there) == (self.view.lookup([key]) == [Presence.HIT])
+                assert (key in there) == self.view.lookup([key])[0].is_readable
                 children = dict(self.view.children(key.namespace, record.parent, 100))
                 assert (key in there) == (children.get(key) == record.token_ids)
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from application.ports.block_store import Presence
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
@@ -90,7 +89,7 @@ class PrefixExplainer:
         ]
         keys = [BlockKey(other.namespace, block_hash(BlockHash(other.namespace), first)) for other in others]
         for other, presence in zip(others, store.lookup(keys) if keys else (), strict=True):
-            if presence is Presence.HIT:
+            if presence.is_readable:
                 fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"
                 note = f"stored by {other.model} with another {fields}"
                 return replace(explained, reason=StopReason.OTHER_FINGERPRINT, note=note, divergence=None)

@@ -76,7 +76,7 @@ class PrefixTiers:
         held = self.hot.held(keys)
         stored = self.store.lookup(keys) if self.store is not None and keys else [Presence.MISS] * len(keys)
         known = tuple(
-            key not in absent and (groups is not None or presence is Presence.HIT)
+            key not in absent and (groups is not None or presence.is_readable)
             for key, groups, presence in zip(keys, held, stored, strict=True)
         )
         snapshots = self._snapshots(prompt_ids, chain, rules, known)
@@ -84,7 +84,7 @@ class PrefixTiers:
         evicted = [index for index, key in enumerate(keys) if not known[index] and key.hash in self.seen]
         match = find_prefix(len(prompt_ids), chain, known, snapshots, rules, evicted)
         is_hot = [groups is not None and groups >= rules.sliced_groups for groups in held]
-        is_stored = [presence is Presence.HIT for presence in stored]
+        is_stored = [presence.is_readable for presence in stored]
         if absent:
             is_hot = [flag and key not in absent for key, flag in zip(keys, is_hot, strict=True)]
             is_stored = [flag and key not in absent for key, flag in zip(keys, is_stored, strict=True)]

@@ -1,7 +1,8 @@
 """A block store seen through the queue in front of it: what waits there, or is being written, is there to be read.
 
-Reads ask the queue first and the store second, and a record leaves the queue only once it is in the store: there is no
-moment at which one that was accepted is in neither. One that is dropped after all is a miss from then on.
+What waits is PENDING, and read like what is stored. Reads ask the queue first and the store second, and a record leaves
+the queue only once it is in the store: there is no moment at which one that was accepted is in neither. One that is
+dropped after all is a miss from then on.
 
 Usage, recency, pins and integrity are the store's alone. So is `put`, which goes past the queue: to it, a parent that
 still waits is absent. Records meant to wait are offered to the writer.
@@ -43,7 +44,7 @@ class WriteBehindStore(ForwardingStore):
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         waiting = [record is not None for record in self._queued(keys)]
         stored = iter(self._store.lookup([key for key, waits in zip(keys, waiting, strict=True) if not waits]))
-        return [Presence.HIT if waits else next(stored) for waits in waiting]
+        return [Presence.PENDING if waits else next(stored) for waits in waiting]
 
     def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
         if self._is_closed:
