@@ -1,8 +1,10 @@
 """The MLX engine's edges: isolation of failures, memory, threads."""
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,23 @@ def test_unloading_returns_the_memory(folder: Path) -> None:
     engine.unload(model)
     assert engine.memory()["active"] < before + weights / 4
     assert engine.memory()["cache"] == 0
+
+
+class Knot:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_a_load_leaves_is_looked_at_again_when_a_model_is_unloaded(folder: Path) -> None:
+    engine, knots = MlxEngine(), list[Knot]()
+    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: knots.append(Knot()))
+    left = weakref.ref(knots.pop())
+    gc.collect()
+    assert left() is not None
+    engine.unload(model)
+    assert left() is None
 
 
 # ---- threads and the process ---------------------------------------------------------------------------------------
