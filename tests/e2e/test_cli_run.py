@@ -1,8 +1,10 @@
 """`cairn run` as a process: one answer, piped input, and a chat in a terminal."""
 
+import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from tests.support.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn
 
 FAKE = ("--backend", "fake", "--max-tokens", "8")
@@ -109,20 +112,29 @@ def test_a_chat_goes_on_until_the_end_of_input(tmp_path: Path):
         assert process.wait(PATIENCE_S) == 0
 
 
+def talkative_model(folder: Path) -> Path:
+    """The embedded model without an end of its answers: it goes on until its context is full."""
+    shutil.copytree(embedded_folder(EMBEDDED_IDS[0]) or "", folder)
+    unused = 5
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**config, "eos_token_id": unused}))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["eos_token"] = json.loads((folder / "tokenizer.json").read_text())["added_tokens"][unused]["content"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
 @pytest.mark.slow
 def test_an_interrupt_cancels_the_answer_and_the_chat_goes_on(tmp_path: Path):
     pytest.importorskip("mlx.core")
-    with chat(tmp_path, "cairn-demo") as (terminal, process):
+    with chat(tmp_path, str(talkative_model(tmp_path / "talkative"))) as (terminal, process):
         terminal.read_until("> ")
-        # Asked what it cannot know, the embedded model goes on until its context is full.
         terminal.type("What is the capital of France?\n")
         terminal.read_until("France?\r\n")
         terminal.read_until("ion")
         process.send_signal(signal.SIGINT)
         terminal.read_until("[cancelled]")
         terminal.read_until("> ")
-        terminal.type("My cat is called Miso. What is my cat called?\n")
-        terminal.read_until("called?\r\n")
-        terminal.read_until("\r\n> ")
         terminal.type("\x04")
         assert process.wait(PATIENCE_S) == 0

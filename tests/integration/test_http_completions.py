@@ -125,7 +125,7 @@ def test_choices_of_one_request_run_side_by_side() -> None:
     running: list[FakeService] = []
 
     def hold_the_first(operation: str, sequence: SequenceId | None, count: int) -> None:
-        if sequence == 0 and operation == "prefill":
+        if sequence == 0 and operation in ("prefill", "start_decode"):
             wait_until(lambda: len(running[0].hub) == 2, "the second prompt to be submitted")
         if sequence == 0 and operation == "decode" and count == 50:
             assert second_seen.wait(20)
