@@ -19,7 +19,8 @@ MAX_TURNS = 2
 """The last turn boundaries that get a snapshot; earlier ones had theirs when they were last."""
 
 MIN_GAP = 32
-"""A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped: each stop costs a small chunk."""
+"""A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and a lattice position as close
+behind the snapshot that was resumed at: each stop costs a small chunk."""
 
 END_GAP = 16
 """With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
@@ -44,7 +45,8 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     end = num_prompt - 1
     wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
-        wanted.update(lattice(end, rules.grid))
+        is_resumed = start % rules.grid != 0
+        wanted.update(at for at in lattice(end, rules.grid) if at > start + MIN_GAP or not is_resumed)
     if rules.is_exact:
         wanted = {position // rules.grid * rules.grid for position in wanted}
     if not rules.needs_snapshots:

@@ -86,6 +86,14 @@ def test_turns_just_before_the_next_turn_are_skipped_and_only_the_last_kept() ->
     assert plan_snapshots(510, 400, forks, rules) == (500, 509)
 
 
+def test_a_lattice_position_just_behind_the_one_resumed_at_is_skipped() -> None:
+    rules = SnapshotRules(needs_snapshots=True, block_size=256, grid=512)
+    assert plan_snapshots(1100, 1024 - MIN_GAP, (), rules) == (1099,)
+    assert plan_snapshots(1100, 1024 - MIN_GAP - 1, (), rules) == (1024, 1099)
+    assert plan_snapshots(1100, 0, (), rules) == (512, 1024, 1099)
+    assert plan_snapshots(1100, 512, (), rules) == (1024, 1099)
+
+
 def test_an_attention_only_model_takes_none_at_block_boundaries() -> None:
     rules = SnapshotRules(needs_snapshots=False, block_size=256, grid=512)
     forks = [ForkPoint(512, ForkKind.SYSTEM_END), ForkPoint(1000, ForkKind.NEXT_TURN)]
