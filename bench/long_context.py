@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.http_client import Timeline, measure
-from bench.prefix import chat, words
+from bench.prefix_scenarios import chat, words
 from bench.servers import ServerProcess
 
 VOCABULARY = 4096

@@ -1,0 +1,178 @@
+"""What clients do to a prefix cache, done to several servers at once, request by request and taking turns.
+
+All servers run for the whole time; only one is asked at a time. Each round of a scenario asks every server the same, in
+an order that moves by one from round to round, so that a machine whose speed drifts does so for all of them alike, and
+ratios are of requests that lie next to each other.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.http_client import Timeline, measure
+from bench.serve import PLAIN_TEXT
+from bench.servers import ServerProcess
+
+REPLY_TOKENS = 16
+REST_S = 0.4
+"""Between two requests: what a server still does after its answer must not slow the next one's."""
+
+STORED_AFTER_S = 2.0
+"""What was answered so long ago must survive a kill."""
+
+WORDS = "amber birch cedar delta ember fjord grove heath inlet juniper knoll larch".split()  # noqa: SIM905
+
+Message = dict[str, str]
+
+
+@dataclass
+class Contender:
+    """A running server, the model's name there, and its figures: milliseconds by scenario, one a round; `reused` as
+    the last round's answer said."""
+
+    name: str
+    server: ServerProcess
+    model: str
+    ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    reused: dict[str, int] = field(default_factory=dict)
+
+    def chat(self, messages: Sequence[Message], **extra: Any) -> dict[str, Any]:
+        return chat(self.model, messages) | extra
+
+    def ask(self, *requests: dict[str, Any]) -> list[Timeline]:
+        timelines = measure(self.server.url, list(requests))
+        for request, timeline in zip(requests, timelines, strict=True):
+            if "cancel_after_s" not in request and (timeline.error or timeline.status != 200):
+                raise RuntimeError(f"{self.name}: {timeline.status} {timeline.error}")
+        time.sleep(REST_S)
+        return timelines
+
+    def note(self, scenario: str, timeline: Timeline) -> str:
+        """Keep a figure; returns the answer."""
+        self.ms[scenario].append(timeline.ttft_s * 1e3)
+        self.reused[scenario] = _cached(timeline)
+        return timeline.text
+
+
+def chat(model: str, messages: Sequence[Message]) -> dict[str, Any]:
+    """A streamed chat for `measure`."""
+    body = {
+        "model": model,
+        "messages": list(messages),
+        "max_tokens": REPLY_TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "logit_bias": PLAIN_TEXT,
+    }
+    return {"path": "/v1/chat/completions", "body": body}
+
+
+def words(seed: int, count: int) -> str:
+    """Text that no two seeds share, of about six tokens a word."""
+    return " ".join(f"{WORDS[(seed + i) % 12]} {seed * 7919 + i * 31}" for i in range(count))
+
+
+@dataclass
+class Scenarios:
+    """`count`: words of a long prompt. `rounds`: how often each scenario is run."""
+
+    contenders: Sequence[Contender]
+    count: int
+    rounds: int
+
+    def run(self) -> None:
+        self._in_turn(0, lambda one: one.ask(one.chat(self._dialogue(900, 20))))  # compiles kernels
+        for step in (self._dialogues, self._shared, self._cancelled):
+            for number in range(self.rounds):
+                step(number)
+        self._rotation()
+        for number in range(self.rounds):
+            self._restarted("after restart", 400 + number, lambda one: one.server.stop())
+        for number in range(self.rounds):
+            self._restarted("after kill -9", 500 + number, lambda one: one.server.kill())
+
+    def _in_turn(self, number: int, act: Callable[[Contender], object]) -> None:
+        first = number % len(self.contenders)
+        for one in (*self.contenders[first:], *self.contenders[:first]):
+            act(one)
+
+    def _dialogues(self, number: int) -> None:
+        messages = self._dialogue(1 + number)
+        replies: dict[str, str] = {}
+
+        def cold(one: Contender) -> None:
+            replies[one.name] = one.note("cold", one.ask(one.chat(messages))[0])
+
+        def turn(one: Contender) -> None:
+            said = {"role": "assistant", "content": replies[one.name]}
+            one.note("next turn", one.ask(one.chat([*messages, said, _user("And then?")]))[0])
+
+        self._in_turn(number, cold)
+        self._in_turn(number, lambda one: one.note("repeat", one.ask(one.chat(messages))[0]))
+        self._in_turn(number, turn)
+        other = [messages[0], _user("Somebody else asks.")]
+        self._in_turn(number, lambda one: one.note("other user", one.ask(one.chat(other))[0]))
+
+    def _rotation(self) -> None:
+        """Twelve conversations, each with its second turn when all have had their first."""
+        dialogues = [self._dialogue(100 + index, self.count // 3) for index in range(12)]
+        replies: dict[tuple[str, int], str] = {}
+        for index, messages in enumerate(dialogues):
+
+            def first(one: Contender, index: int = index, messages: list[Message] = messages) -> None:
+                replies[one.name, index] = one.ask(one.chat(messages))[0].text
+
+            self._in_turn(index, first)
+        for index, messages in enumerate(dialogues):
+
+            def second(one: Contender, index: int = index, messages: list[Message] = messages) -> None:
+                said = {"role": "assistant", "content": replies[one.name, index]}
+                one.note("rotation of 12", one.ask(one.chat([*messages, said, _user("Go on.")]))[0])
+
+            self._in_turn(index, second)
+
+    def _shared(self, number: int) -> None:
+        """Eight clients at once with one fresh system prompt: until the last of them has its first token."""
+        system = self._dialogue(200 + number)[0]
+
+        def all_ask(one: Contender) -> None:
+            asked = [one.chat([system, _user(f"Client {index} asks this.")]) for index in range(8)]
+            timelines = one.ask(*asked)
+            last_s = max(timeline.first_token_s for timeline in timelines)
+            one.ms["8 share a prefix"].append((last_s - min(timeline.sent_s for timeline in timelines)) * 1e3)
+            one.reused["8 share a prefix"] = sum(_cached(timeline) for timeline in timelines)
+
+        self._in_turn(number, all_ask)
+
+    def _cancelled(self, number: int) -> None:
+        messages = self._dialogue(300 + number)
+
+        def leave(one: Contender) -> None:
+            one.ask(one.chat(messages, cancel_after_s=min(one.ms["cold"]) * 0.6 / 1e3))
+
+        self._in_turn(number, leave)
+        self._in_turn(number, lambda one: one.note("after cancel at 60%", one.ask(one.chat(messages))[0]))
+
+    def _restarted(self, scenario: str, seed: int, end: Callable[[Contender], None]) -> None:
+        messages = self._dialogue(seed)
+        self._in_turn(seed, lambda one: one.ask(one.chat(messages)))
+        time.sleep(STORED_AFTER_S)
+        self._in_turn(seed, end)
+        self._in_turn(seed, lambda one: one.server.start())
+        # The first request of a process compiles kernels.
+        self._in_turn(seed, lambda one: one.ask(one.chat(self._dialogue(seed + 1_000, 20))))
+        self._in_turn(seed, lambda one: one.note(scenario, one.ask(one.chat(messages))[0]))
+
+    def _dialogue(self, seed: int, count: int | None = None) -> list[Message]:
+        return [{"role": "system", "content": words(seed, count or self.count)}, _user(f"Say something about {seed}.")]
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _cached(timeline: Timeline) -> int:
+    return int((timeline.usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
