@@ -74,6 +74,16 @@ class RequestRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpRefused:
+    """A connection or a request that was turned away, or cut off, before its body was looked at. `reason` is one of a
+    few codes; `detail` may hold what a client sent, made harmless and short."""
+
+    reason: str
+    detail: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepCompleted:
     """One engine step: how many sequences waited and ran, and what it computed."""
 
@@ -214,6 +224,7 @@ Event: TypeAlias = (
     | FirstToken
     | RequestEnded
     | RequestRefused
+    | HttpRefused
     | StepCompleted
     | ModelLoaded
     | ModelUnloaded
@@ -233,6 +244,7 @@ __all__ = (
     "Event",
     "FaultObserved",
     "FirstToken",
+    "HttpRefused",
     "ModelLoaded",
     "ModelUnloaded",
     "PrefillChunkComputed",

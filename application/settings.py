@@ -1,10 +1,16 @@
 """Everything that can be set, as frozen values with checked ranges. Reading them in is an adapter's work."""
 
+import re
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 from domain.byte_size import ByteSize
 from domain.errors import InvalidRequest
+from domain.host_name import address_of, bare_host
+
+ANY = "*"
+"""Stands for every host or every origin where a list of them is set."""
+
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#]+")
 
 
 def _require(condition: bool, param: str, message: str) -> None:
@@ -14,26 +20,51 @@ def _require(condition: bool, param: str, message: str) -> None:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server on `host`. A name other than localhost may lead anywhere."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = address_of(host)
+    return address.is_loopback if address is not None else host == "localhost"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The HTTP side. A non-loopback `host` needs an `api_key`."""
+    """The HTTP side. A non-loopback `host` needs an `api_key`.
+
+    `allowed_hosts`: names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that
+    may ask, as `https://host:port`; none by default. `max_connections`: open at once. The timeouts are for the headers
+    of a request, for its body (more for a long one that keeps coming), and for a client to take what is sent to it.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
     log_level: str = "info"
     log_format: str = "plain"
     keepalive_s: float = 15.0
-    max_body: ByteSize = ByteSize(num_bytes=64 * 2**20)
+    max_body: ByteSize = ByteSize(num_bytes=16 * 2**20)
+    max_connections: int = 512
+    header_timeout_s: float = 15.0
+    body_timeout_s: float = 30.0
+    write_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
         _require(0 <= self.port < 65_536, "server.port", "must be in 0..65535")
+        for host in self.allowed_hosts:
+            _require(
+                host == ANY or bare_host(host) is not None,
+                "server.allowed_hosts",
+                f"must be host names without scheme and port, or {ANY}",
+            )
+        for origin in self.cors_origins:
+            _require(
+                origin == ANY or _ORIGIN.fullmatch(origin) is not None,
+                "server.cors_origins",
+                f"must be origins such as http://localhost:3000, without a path, or {ANY}",
+            )
+        _require(1 <= self.max_connections <= 65_536, "server.max_connections", "must be in 1..65536")
+        for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s"):
+            value: float = getattr(self, name)
+            _require(0.05 <= value <= 3600, f"server.{name}", "must be in 0.05..3600 seconds")
         _require(
             self.log_level in {"debug", "info", "warning", "error"},
             "server.log_level",
@@ -109,10 +140,15 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing)."""
+    """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
+    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`)."""
 
     exact: bool = False
     salt: str = ""
+    show_text: str = "auto"
+
+    def __post_init__(self) -> None:
+        _require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +168,18 @@ class Settings:
     cache: CacheSettings = field(default_factory=CacheSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
+    @property
+    def shows_text(self) -> bool:
+        """Whether whoever may ask may read what others had computed. `auto`: only on a server that nobody but programs
+        of this machine can reach: on loopback, without a key, and not opened to hosts or pages of any name."""
+        server = self.server
+        is_open = ANY in server.allowed_hosts or ANY in server.cors_origins
+        is_private = server.api_key is None and is_loopback(server.host) and not is_open
+        return self.cache.show_text == "on" or (self.cache.show_text == "auto" and is_private)
+
 
 __all__ = (
+    "ANY",
     "CacheSettings",
     "EngineSettings",
     "ModelSettings",

@@ -36,17 +36,17 @@ class StopReason(Enum):
 class Divergence:
     """The first token that differs from the nearest stored chain, with what stands around it on both sides.
 
-    `before_ids` are common to both, the other two runs begin with the differing tokens. Texts are empty until
-    `Explanation.with_text`.
+    `before_ids` are common to both, the other two runs begin with the differing tokens; `stored_ids` is somebody's, and
+    None where it must not be told. Texts are empty until `Explanation.with_text`.
     """
 
     position: int
     before_ids: tuple[int, ...]
     prompt_ids: tuple[int, ...]
-    stored_ids: tuple[int, ...]
+    stored_ids: tuple[int, ...] | None
     before: str = ""
     prompt: str = ""
-    stored: str = ""
+    stored: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,11 @@ class Explanation:
             fields.append(f"diverged={self.divergence.position}")
         return "; ".join(fields)
 
+    def without_stored(self) -> "Explanation":
+        """The same without anything that is stored: positions and the prompt's own text are left."""
+        found = self.divergence
+        return self if found is None else replace(self, divergence=replace(found, stored_ids=None, stored=None))
+
     def with_text(self, decode: Callable[[Sequence[int]], str]) -> "Explanation":
         """The same with the divergence's tokens as text."""
         if self.divergence is None:
@@ -96,7 +101,7 @@ class Explanation:
             found,
             before=decode(found.before_ids),
             prompt=decode(found.prompt_ids),
-            stored=decode(found.stored_ids),
+            stored=decode(found.stored_ids) if found.stored_ids is not None else None,
         )
         return replace(self, divergence=told)
 

@@ -3,12 +3,16 @@
 Adding a field to a settings class is all it takes to make it settable by file, environment and flags.
 """
 
+import os
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from application.settings import Settings
+
+PATH_LISTS = frozenset({"model.dirs"})
+"""Lists of paths, separated in variables as in PATH; others are separated by commas."""
 
 SECRETS = frozenset({"server.api_key", "cache.salt"})
 """Shown as set or unset, never as what they are."""
@@ -26,6 +30,11 @@ class SettingField:
     @property
     def is_secret(self) -> bool:
         return self.path in SECRETS
+
+    @property
+    def separator(self) -> str:
+        """Between the items of a list in an environment variable."""
+        return os.pathsep if self.path in PATH_LISTS else ","
 
     @property
     def variable(self) -> str:
@@ -54,4 +63,4 @@ def _plain_type(hint: Any) -> tuple[type, bool]:
     return get_origin(hint) or hint, False
 
 
-__all__ = ("SECRETS", "SettingField", "setting_fields")
+__all__ = ("PATH_LISTS", "SECRETS", "SettingField", "setting_fields")

@@ -91,7 +91,7 @@ def _from_environment(environ: Mapping[str, str], known: Mapping[str, SettingFie
         if field is None:
             raise _unknown(variable, by_variable, "the environment")
         try:
-            value = from_text(environ[variable], field.type, field.is_optional)
+            value = from_text(environ[variable], field.type, field.is_optional, field.separator)
         except ValueError as error:
             raise InvalidSettings(
                 f"{field.path} {error}, not {_quoted(environ[variable], field)} ({variable})"

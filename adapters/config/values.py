@@ -18,10 +18,12 @@ def from_typed(value: object, type: type, is_optional: bool) -> object:
     return _FROM_TYPED[type](value)
 
 
-def from_text(text: str, type: type, is_optional: bool) -> object:
-    """A value written as text. Empty means none where none is allowed; lists are separated as in PATH."""
+def from_text(text: str, type: type, is_optional: bool, separator: str = os.pathsep) -> object:
+    """A value written as text. Empty means none where none is allowed; `separator`: between the items of a list."""
     if not text and is_optional:
         return None
+    if type is tuple:
+        return tuple(stripped for part in text.split(separator) if (stripped := part.strip()))
     return _FROM_TEXT[type](text)
 
 
@@ -97,10 +99,6 @@ def _truth_text(text: str) -> bool:
     return word in _YES
 
 
-def _texts_text(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(os.pathsep) if part)
-
-
 _FROM_TYPED: Mapping[type, Callable[[object], object]] = {
     str: _text,
     int: _whole,
@@ -115,7 +113,6 @@ _FROM_TEXT: Mapping[type, Callable[[str], object]] = {
     float: _number_text,
     bool: _truth_text,
     ByteSize: _size,
-    tuple: _texts_text,
 }
 
 __all__ = ("from_text", "from_typed", "shown")

@@ -1,4 +1,4 @@
-"""Metrics of the engine and the store: steps, models, records, faults."""
+"""Metrics of the engine, the store and the socket: steps, models, records, faults, what was turned away."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,6 +7,7 @@ from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
 from application.events import (
     FaultObserved,
+    HttpRefused,
     ModelLoaded,
     ModelUnloaded,
     RecordsDropped,
@@ -46,6 +47,7 @@ class EngineMetrics:
             ModelLoaded: self._loaded,
             ModelUnloaded: self._unloaded,
             FaultObserved: self._fault,
+            HttpRefused: self._http_refused,
             RecordsPersisted: self._persisted,
             RecordsDropped: self._dropped,
             RecordsEvicted: self._evicted,
@@ -67,6 +69,9 @@ class EngineMetrics:
 
     def _fault(self, event: FaultObserved) -> None:
         self._instruments.add(catalogue.FAULTS, 1, {names.CAIRN_WHERE: event.where})
+
+    def _http_refused(self, event: HttpRefused) -> None:
+        self._instruments.add(catalogue.HTTP_REFUSED, 1, {names.CAIRN_REASON: event.reason})
 
     def _persisted(self, event: RecordsPersisted) -> None:
         self._queued_bytes = event.queued_bytes

@@ -13,6 +13,7 @@ from application.events import (
     Event,
     FaultObserved,
     FirstToken,
+    HttpRefused,
     ModelLoaded,
     ModelUnloaded,
     PrefillChunkComputed,
@@ -26,6 +27,7 @@ from application.events import (
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
 from domain.errors import DomainError, ModelLoadFailed, QueueFull, ServerUnavailable
+from domain.shown import shown
 
 _OUR_FAULT = frozenset({QueueFull.code, ServerUnavailable.code, ModelLoadFailed.code, DomainError.code})
 
@@ -50,6 +52,7 @@ class EventLog:
                 FirstToken: self._timelines.first_token,
                 RequestEnded: self._ended,
                 RequestRefused: self._refused,
+                HttpRefused: self._http_refused,
                 ModelLoaded: self._loaded,
                 ModelUnloaded: self._unloaded,
                 FaultObserved: self._fault,
@@ -72,7 +75,10 @@ class EventLog:
 
     def _refused(self, event: RequestRefused) -> None:
         level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
-        self._writer.write(_requests, level, f"request refused model={event.model!r} error={event.error_code}")
+        self._writer.write(_requests, level, f"request refused model={shown(event.model)!r} error={event.error_code}")
+
+    def _http_refused(self, event: HttpRefused) -> None:
+        self._write_sparsely(logging.WARNING, f"refused before it was read: {event.reason}", event.detail)
 
     def _loaded(self, event: ModelLoaded) -> None:
         line = (

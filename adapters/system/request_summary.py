@@ -2,6 +2,9 @@
 
 from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
+from domain.shown import shown
+
+MAX_CHARS = 2_000
 
 
 def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
@@ -28,8 +31,8 @@ def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` without line breaks, so that nobody's message can pass for a line of the log."""
-    return " ".join(text.split())
+    """`text` without line breaks and control codes, so that nobody's message can pass for a line of the log."""
+    return shown(" ".join(text[:MAX_CHARS].split()), MAX_CHARS)
 
 
 def _seconds(value: float | None) -> str | None:

@@ -1,4 +1,7 @@
-"""What a request would reuse and why no more, without computing it."""
+"""What a request would reuse and why no more, without computing it.
+
+An explanation can quote what is stored, which is what somebody else sent. It does so only where that was allowed.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,9 +25,11 @@ class ExplainedPrompt:
 class ExplainPrompt:
     """Event loop only; encoding, lookup and decoding happen in workers."""
 
-    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache) -> None:
+    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache, shows_text: bool = False) -> None:
+        """`shows_text`: quote what is stored where the prompt differs from it."""
         self._pool = pool
         self._prefix_cache = prefix_cache
+        self._shows_text = shows_text
 
     async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
         """Loads the model on first use. Raises what Generate raises for the same request, but for a full queue."""
@@ -36,7 +41,8 @@ class ExplainPrompt:
 
             def explain() -> Explanation:
                 found = self._prefix_cache.explain(id, prompt, request.cache_salt)
-                return found.with_text(served.tokenizer.decode)
+                shown = found if self._shows_text else found.without_stored()
+                return shown.with_text(served.tokenizer.decode)
 
             return ExplainedPrompt(id, await asyncio.to_thread(explain))
         finally:

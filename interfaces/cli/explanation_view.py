@@ -8,12 +8,14 @@ from rich.text import Text
 
 from domain.explanation import CONTEXT_TOKENS
 
+NOT_SHOWN = "not shown: cache.show_text is off (auto: shown only by a server on loopback without a key)"
+
 
 class DivergenceView(TypedDict):
     position: int
     before: str
     prompt: str
-    stored: str
+    stored: str | None
 
 
 class ForkView(TypedDict):
@@ -62,7 +64,8 @@ def _show_prompt(console: Console, name: str, prompt: PromptView) -> None:
             ),
         )
         _line(console, Text.assemble(("  prompt  ", "dim"), _text(found["prompt"], "green")))
-        _line(console, Text.assemble(("  stored  ", "dim"), _text(found["stored"], "red")))
+        stored = _text(found["stored"], "red") if found["stored"] is not None else Text(NOT_SHOWN)
+        _line(console, Text.assemble(("  stored  ", "dim"), stored))
     if (fork := prompt["nearest_fork"]) is not None and prompt["computed_tokens"] > 1:
         kind = printable(fork["kind"].replace("_", " "))
         _line(console, f"The last expected fork before that is at token {fork['position']:,} ({kind}).")

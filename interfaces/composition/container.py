@@ -73,7 +73,12 @@ class Container(containers.DeclarativeContainer):
     check_health = providers.Singleton(
         CheckHealth, engine=engine, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
     )
-    explain_prompt = providers.Singleton(ExplainPrompt, pool=pool, prefix_cache=cache.provided.prefix_cache)
+    explain_prompt = providers.Singleton(
+        ExplainPrompt,
+        pool=pool,
+        prefix_cache=cache.provided.prefix_cache,
+        shows_text=settings.provided.shows_text,
+    )
     warm_prompt = providers.Singleton(
         WarmPrompt,
         pool=pool,

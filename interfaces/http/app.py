@@ -1,4 +1,4 @@
-"""The web application: routes, errors, authentication and limits around the use cases."""
+"""The web application: routes, errors, authentication, limits and the guard around the use cases."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from litestar import Litestar, Router
+from litestar.config.cors import CORSConfig
 from litestar.connection import Request
 from litestar.exceptions import NotFoundException
 from litestar.openapi import OpenAPIConfig
@@ -13,26 +14,32 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 from litestar.types import Middleware
 
-from application.events import FaultObserved
+from application.events import FaultObserved, HttpRefused
 from application.settings import ServerSettings
 from domain.errors import DomainError
+from interfaces.http.allowed_hosts import allowed_hosts
 from interfaces.http.auth import ApiKeyAuth
 from interfaces.http.cache.explain import explain_route
 from interfaces.http.cache.stats import stats_route
 from interfaces.http.cache.warm import warm_route
 from interfaces.http.errors import problem_of
+from interfaces.http.guard import RequestGuard
 from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
 from interfaces.http.openai.chat import chat_route
 from interfaces.http.openai.completions import completions_route
 from interfaces.http.openai.errors import ErrorBody, error_body
 from interfaces.http.openai.models import model_routes
+from interfaces.http.refusal import Refused
 from interfaces.http.request_id import add_request_id, request_id
 from interfaces.http.services import Services
 
 _log = logging.getLogger("cairn.http")
 
-_DEFAULT_MAX_BODY_BYTES = 64 * 2**20
+_DEFAULT_MAX_BODY_BYTES = 16 * 2**20
+
+_READABLE_HEADERS = ["x-cairn-cache", "x-request-id", "retry-after"]
+"""Of an answer, by pages of other origins."""
 
 
 def create_app(
@@ -45,7 +52,7 @@ def create_app(
 ) -> Litestar:
     """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does)."""
     auth = [ApiKeyAuth(settings.api_key)] if settings.api_key else []
-    return Litestar(
+    app = Litestar(
         route_handlers=[
             chat_route(services, default_model, settings.keepalive_s),
             completions_route(services, default_model, settings.keepalive_s),
@@ -66,8 +73,26 @@ def create_app(
             openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_refuse_unknown),
             render_plugins=[JsonRenderPlugin()],  # every other plugin fetches scripts from the internet
         ),
+        cors_config=_cors(settings) if settings.cors_origins else None,
         logging_config=None,
     )
+    refused = refused_to(services)
+    app.asgi_handler = RequestGuard(app.asgi_handler, allowed_hosts(settings), settings.cors_origins, refused)
+    return app
+
+
+def refused_to(services: Services) -> Refused:
+    """Tells the services' events of everything that was turned away before a route saw it."""
+
+    def note(code: str, detail: str) -> None:
+        services.events.emit(HttpRefused(code, detail, services.clock.now_ns()))
+
+    return note
+
+
+def _cors(settings: ServerSettings) -> CORSConfig:
+    """Pages send their key as a header, never as a cookie, so no credentials are allowed."""
+    return CORSConfig(allow_origins=list(settings.cors_origins), expose_headers=_READABLE_HEADERS)
 
 
 async def _refuse_unknown(response: Response[Any]) -> Response[Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.settings import ServerSettings
+from application.settings import CacheSettings, ServerSettings
 from tests.support.cli_process import run_cairn
 from tests.support.fake_service import FakeService, fake_service
 
@@ -21,10 +21,13 @@ SUNDAY = {"messages": [SYSTEM, {"role": "user", "content": "Is it Sunday?\x1b[31
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeService]:
-    """With a key; the prompt of MONDAY is stored."""
+    """With a key, and yet showing stored text; the prompt of MONDAY is stored."""
     settings = ServerSettings(port=0, api_key="hunter2")
     options = FakeOptions(eos_every=0)
-    with fake_service(options, settings=settings, reuses=True, store=MemoryBlockStore()) as running:
+    cache = CacheSettings(show_text="on")
+    with fake_service(
+        options, settings=settings, reuses=True, store=MemoryBlockStore(), cache_settings=cache
+    ) as running:
         running.client.headers["x-api-key"] = "hunter2"
         running.client.post("/v1/cache/warm", json=MONDAY)
         yield running

@@ -9,6 +9,7 @@ from application.settings import ServerSettings
 from tests.support.fake_service import FakeService, fake_service
 
 KEY = "s3cret-kéy"
+JSON = {"content-type": "application/json"}
 BODY = {"prompt": "x"}
 
 
@@ -36,7 +37,7 @@ def service() -> Iterator[FakeService]:
 def test_without_the_key_nothing_is_served(service: FakeService, headers: dict[str, str]) -> None:
     for response in (
         service.client.post("/v1/completions", json=BODY, headers=headers),
-        service.client.post("/v1/chat/completions", content=b"not even json", headers=headers),
+        service.client.post("/v1/chat/completions", content=b"not even json", headers={**JSON, **headers}),
         service.client.get("/v1/models", headers=headers),
         service.client.get("/schema/openapi.json", headers=headers),
     ):

@@ -214,7 +214,8 @@ class TestExplain:
 
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"'])
     def test_refuses_what_is_no_request(self, refusing: FakeService, content: bytes) -> None:
-        assert refusing.client.post(EXPLAIN, content=content).status_code == 400
+        headers = {"content-type": "application/json"}
+        assert refusing.client.post(EXPLAIN, content=content, headers=headers).status_code == 400
 
     def test_is_in_the_document(self, refusing: FakeService) -> None:
         document = refusing.client.get("/schema/openapi.json").json()

@@ -19,6 +19,7 @@ from tests.support.sse import chat_text, events
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hi"}]
+JSON = {"content-type": "application/json"}
 DEEP = b'{"a":' * 50_000
 
 
@@ -59,9 +60,9 @@ def error_of(response: Any, status: int) -> Any:
 )
 def test_bodies_that_are_no_json_object(service: FakeService, body: bytes, said: str) -> None:
     for path in (CHAT, COMPLETIONS):
-        error = error_of(service.client.post(path, content=body), 400)
+        error = error_of(service.client.post(path, content=body, headers=JSON), 400)
         assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_request")
-    assert said in error_of(service.client.post(CHAT, content=body), 400)["message"]
+    assert said in error_of(service.client.post(CHAT, content=body, headers=JSON), 400)["message"]
 
 
 BAD_CHAT: list[tuple[dict[str, Any], str]] = [
@@ -228,15 +229,15 @@ def test_routes_and_methods(service: FakeService) -> None:
 def test_a_body_too_large_is_refused() -> None:
     with fake_service(settings=ServerSettings(port=0, max_body=ByteSize(num_bytes=10_000))) as service:
         large = json.dumps({"prompt": "x" * 20_000}).encode()
-        assert error_of(service.client.post(COMPLETIONS, content=large), 413)["code"] == "body_too_large"
-        unannounced = service.client.post(COMPLETIONS, content=iter([large[:9_000], large[9_000:]]))
+        assert error_of(service.client.post(COMPLETIONS, content=large, headers=JSON), 413)["code"] == "body_too_large"
+        unannounced = service.client.post(COMPLETIONS, content=iter([large[:9_000], large[9_000:]]), headers=JSON)
         assert error_of(unannounced, 413)["code"] == "body_too_large"
         assert service.client.post(COMPLETIONS, json={"prompt": "x"}).status_code == 200
 
 
 def test_a_chunked_body_is_as_good_as_any(service: FakeService) -> None:
     body = json.dumps({"prompt": "x"}).encode()
-    assert service.client.post(COMPLETIONS, content=iter([body[:5], body[5:]])).status_code == 200
+    assert service.client.post(COMPLETIONS, content=iter([body[:5], body[5:]]), headers=JSON).status_code == 200
 
 
 def test_a_model_that_cannot_be_loaded_says_why() -> None:

@@ -121,7 +121,7 @@ def fake_service(
         generate,
         ListModels(repository, pool, cache),
         CheckHealth(loop, pool, clock, stall_s=60),
-        ExplainPrompt(pool, cache),
+        ExplainPrompt(pool, cache, Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text),
         WarmPrompt(pool, generate, cache, tiers.flush),
         ReadCacheStats(cache, tiers.store, tiers.writer),
         ids,

@@ -20,7 +20,11 @@ class RawClient:
     ) -> None:
         address = urlsplit(base_url)
         payload = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload) + announce_extra_bytes}\r\n\r\n"
+        length = len(payload) + announce_extra_bytes
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {length}\r\n\r\n"
+        )
         self._socket = socket.socket()
         if receive_buffer_bytes is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)

@@ -18,12 +18,12 @@ from interfaces.http.start import naming_what_is_served
 
 class DivergenceBody(Struct):
     """The first token that differs from the nearest stored prompt: its position, what stands before it in both, and
-    how either goes on."""
+    how either goes on. `stored` is null where the server does not show stored text (`cache.show_text`)."""
 
     position: int
     before: str
     prompt: str
-    stored: str
+    stored: str | None
 
 
 class ForkBody(Struct):

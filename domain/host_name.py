@@ -1,0 +1,42 @@
+"""The host that a request was addressed to, as the `Host` header names it (RFC 9110: a name or address, and a port)."""
+
+import re
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+_PORT = re.compile(r"[0-9]{0,5}")
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
+
+
+def host_of(authority: str) -> str | None:
+    """`name:port` without its port, in lower case and without a final dot; an address without brackets, in its usual
+    form. None for what is no host."""
+    host, port = authority.strip().lower(), ""
+    if host.startswith("["):
+        host, closed, port = host[1:].partition("]")
+        if not closed or (port and not port.startswith(":")) or ":" not in host:
+            return None
+        port = port.removeprefix(":")
+    elif ":" in host:
+        host, _, port = host.partition(":")
+    if _PORT.fullmatch(port) is None:
+        return None
+    return bare_host(host)
+
+
+def bare_host(host: str) -> str | None:
+    """The same of a name or an address without brackets and port."""
+    if (address := address_of(host)) is not None:
+        return str(address)
+    name = host.lower().removesuffix(".")
+    return name if _NAME.fullmatch(name) is not None else None
+
+
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that `host` is written as, if it is one and no name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+__all__ = ("address_of", "bare_host", "host_of")

@@ -1,0 +1,26 @@
+"""Text that somebody else chose, as it may stand in a message, a log line or a span: short, and on one line.
+
+Nothing a client sends is repeated without this: a name of two megabytes is no message, and a line break or a terminal's
+control codes in one must not pass for something the server said.
+"""
+
+SHOWN_CHARS = 200
+"""Enough to recognise a name by."""
+
+
+def shown(text: str, max_chars: int = SHOWN_CHARS) -> str:
+    """`text` with what is not plainly visible escaped, cut to at most `max_chars` characters with `...` at the end.
+
+    Plain text within the limit comes back as it is. Reads no more of a long text than it shows.
+    """
+    head = text[: max_chars + 1]
+    if not head.isprintable():
+        head = "".join(char if char.isprintable() else _escaped(char) for char in head)
+    return head if len(head) <= max_chars else head[: max(0, max_chars - 3)] + "..."
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+__all__ = ("SHOWN_CHARS", "shown")

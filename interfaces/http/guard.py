@@ -1,0 +1,88 @@
+"""Who may ask at all: looked at before any key, route or body, so that no route can forget it.
+
+A server on loopback is open to the programs of its machine, and a browser is one of them that runs other people's
+pages. So `Host` must be a name of this server, no page of another origin may ask unless a setting lists it, and bodies
+must be JSON by name: pages can send that type only after asking first (a preflight), which is refused like the rest.
+"""
+
+from collections.abc import Collection
+
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from application.settings import ANY
+from domain.shown import shown
+from interfaces.http.allowed_hosts import AllowedHosts
+from interfaces.http.errors import Problem
+from interfaces.http.refusal import Refused, send_refusal
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class RequestGuard:
+    """ASGI middleware around the whole application. `origins`: of pages that may ask."""
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Collection[str], refused: Refused) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._origins = frozenset(origin.lower() for origin in origins)
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (problem := self._problem(scope)) is not None:
+            self._refused(problem.code, problem.message)
+            await send_refusal(send, problem)
+            return
+        await self._app(scope, receive, send)
+
+    def _problem(self, scope: Scope) -> Problem | None:
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        hosts = headers.get(b"host", [])
+        return (
+            self._host_problem(hosts, str(scope["http_version"]))
+            or self._origin_problem(headers.get(b"origin", []), hosts)
+            or self._site_problem(headers, str(scope["method"]))
+            or _type_problem(headers.get(b"content-type", []), str(scope["method"]))
+        )
+
+    def _host_problem(self, hosts: list[str], http_version: str) -> Problem | None:
+        if not hosts and http_version == "1.0":
+            return None  # old health checkers; a browser always names the host
+        if len(hosts) != 1:
+            return Problem(400, "invalid_request", "exactly one Host header is needed")
+        if hosts[0] in self._hosts:
+            return None
+        message = f"this server does not answer to the host '{shown(hosts[0])}'; server.allowed_hosts can list it"
+        return Problem(421, "host_not_allowed", message)
+
+    def _origin_problem(self, origins: list[str], hosts: list[str]) -> Problem | None:
+        own = {f"{scheme}://{host.strip().lower()}" for scheme in ("http", "https") for host in hosts}
+        foreign = [origin for origin in origins if origin.lower() not in own | self._origins]
+        if not foreign or ANY in self._origins:
+            return None
+        message = f"web pages of '{shown(foreign[0])}' may not ask this server; server.cors_origins can list them"
+        return Problem(403, "origin_not_allowed", message)
+
+    def _site_problem(self, headers: dict[bytes, list[str]], method: str) -> Problem | None:
+        """Browsers leave `Origin` out of some requests, but say whether they cross sites. Following a link is fine."""
+        if b"origin" in headers or "cross-site" not in headers.get(b"sec-fetch-site", []) or ANY in self._origins:
+            return None
+        if method == "GET" and headers.get(b"sec-fetch-dest") == ["document"]:
+            return None
+        message = "web pages of other sites may not ask this server; server.cors_origins can list their origins"
+        return Problem(403, "origin_not_allowed", message)
+
+
+def _type_problem(types: list[str], method: str) -> Problem | None:
+    if method not in _WITH_BODY or (types and all(map(_is_json, types))):
+        return None
+    sent = f"not '{shown(types[0])}'" if types else "and nothing says what this one is"
+    return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+__all__ = ("RequestGuard",)
