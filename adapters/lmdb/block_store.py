@@ -16,15 +16,17 @@ from typing import TypeVar
 import lmdb
 
 from adapters.lmdb import faults
+from adapters.lmdb.announced import AnnouncedNamespaces
+from adapters.lmdb.compaction import compact, shrink
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import ClosedError, Environment
 from adapters.lmdb.faults import Damaged, FaultLog, classify
 from adapters.lmdb.integrity import IntegrityCheck
-from adapters.lmdb.opening import compact, open_for_reading, open_for_writing
+from adapters.lmdb.opening import open_for_reading, open_for_writing
 from adapters.lmdb.payload import EncodedRecord, encode
 from adapters.lmdb.read_ahead import ReadAhead
 from adapters.lmdb.reading import CorruptRecord, Reader
-from adapters.lmdb.room import MIN_QUOTA_BYTES
+from adapters.lmdb.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
 from adapters.lmdb.rows import NamespaceRow, Row
 from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Batch, Writer
@@ -55,7 +57,8 @@ _GET_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class LmdbOptions:
-    """`quota_bytes`: the file never becomes larger. `free_reserve_bytes`: what writing leaves free on the volume.
+    """`quota_bytes`: the file never becomes larger. A file that is larger already becomes smaller as soon as the volume
+    has room for a copy of what is live. `free_reserve_bytes`: what writing leaves free on the volume.
 
     `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding and decoding.
     """
@@ -72,8 +75,10 @@ class LmdbBlockStore:
     """Opens on construction; raises StoreOpenError. One writing process a directory, any number of readers."""
 
     def __init__(self, path: Path, options: LmdbOptions, codec: StateCodec, events: EventSink, clock: Clock) -> None:
-        if not options.read_only and options.quota_bytes < MIN_QUOTA_BYTES:
-            raise StoreOpenError(OpenFailure.VOLUME, f"a quota of {options.quota_bytes} bytes is too small for a store")
+        if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
+            size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
+            message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
+            raise StoreOpenError(OpenFailure.VOLUME, message)
         self._options = options
         self._codec = codec
         self._events = events
@@ -94,7 +99,7 @@ class LmdbBlockStore:
         self._lock = Lock()
         self._kept: Counter[RecordKey] = Counter()
         self._touched: dict[RecordKey, None] = {}
-        self._infos: dict[Namespace, NamespaceInfo] = {}
+        self._announced = AnnouncedNamespaces()
         self._evicted = 0
         self._paused_until_ns = 0
         self._broken: str | None = None
@@ -104,8 +109,7 @@ class LmdbBlockStore:
 
     def open_namespace(self, info: NamespaceInfo) -> None:
         # Written with its first record, so that nobody who only announces one waits for a transaction.
-        with self._lock:
-            self._infos[info.namespace] = info
+        self._announced.note(info)
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         rows = self._rows(keys)
@@ -184,26 +188,39 @@ class LmdbBlockStore:
         with self._repair_lock:
             if self._closed:
                 return
-            self._write(self._flush, None)
+            self._write(self._flush_touches, None)
             self._closed = True
         # Outside the lock: a worker may be waiting for it.
         self._pool.shutdown()
         self._read_ahead.close()
-        self._environment.close()
-        if self._broken is None and not self._options.read_only:
-            self._directory.clear_boot()
+        try:
+            # After the last commit: what the marker stands for is durable now, or the marker stays.
+            self._environment.close(sync=not self._options.read_only)
+            if self._broken is None and not self._options.read_only:
+                self._directory.clear_boot()
+        except _FAILURES as failure:
+            self._faults.note(classify(failure), f"{self._directory.path} could not be synced: {failure}")
         self._directory.release()
 
     def compact(self) -> CompactReport:
         """See CompactableStore. Raises StoreOpenError as well when the store is closed or read-only."""
         with self._repair_lock:
-            report: CompactReport | None = None
-            if not self._options.read_only and not self._closed:
-                self._repair()
-                report = compact(self._directory, self._environment)
-            if report is None:
+            if self._options.read_only or self._closed:
                 raise StoreOpenError(OpenFailure.VOLUME, f"{self._directory.path} cannot be compacted now")
-            return report
+            try:
+                self._repair()
+                return self._compact()
+            except _FAILURES as failure:
+                self._contain(failure)
+                if not self._environment.is_open:
+                    self._broken = self._broken or faults.VOLUME_GONE
+                message = f"{self._directory.path} cannot be compacted: {failure}"
+                raise StoreOpenError(OpenFailure.VOLUME, message) from None
+
+    def _compact(self) -> CompactReport:
+        if self._environment.info()[0] > self._options.quota_bytes:
+            return shrink(self._directory, self._environment, self._writer)
+        return compact(self._directory, self._environment)
 
     def _open(self) -> None:
         if self._options.read_only:
@@ -231,8 +248,8 @@ class LmdbBlockStore:
         encoded = self._spread(self._encode, absent)
         if None in encoded:
             return PutOutcome.UNAVAILABLE
+        infos = self._announced.of({key.namespace for key in keys})
         with self._lock:
-            infos = {key.namespace: self._infos[key.namespace] for key in keys if key.namespace in self._infos}
             touched, self._touched = list(self._touched), {}
         batch = Batch(records, {one.record.key: one for one in encoded if one is not None}, infos, touched)
         try:
@@ -283,6 +300,7 @@ class LmdbBlockStore:
         namespaces = tuple(
             NamespaceUsage(row.info(key), row.num_blocks, row.num_snapshots, row.raw_bytes, row.stored_bytes)
             for key, row in rows
+            if not row.is_empty
         )
         quota_bytes = self._environment.info()[1] if self._options.read_only else self._options.quota_bytes
         return StoreUsage(quota_bytes, used, namespaces)

@@ -1,108 +1,146 @@
 """The directory of a store: whose it is, who may write, and whether its database can be mapped without harm."""
 
-import fcntl
 import os
+import shutil
 from pathlib import Path
-from struct import Struct
 
 from adapters.lmdb.faults import Damaged
+from adapters.lmdb.header import read_header
+from adapters.lmdb.private_files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    close_to_others,
+    make_folder,
+    open_private,
+    refuse_file_of_others,
+    refuse_folder_of_others,
+    remove_durably,
+    replace_durably,
+    sync_folder,
+)
+from adapters.lmdb.recognition import is_store_database
 from adapters.lmdb.volume import boot_id, free_bytes, network_file_system
+from adapters.lmdb.writer_lock import WriterLock
 from application.ports.block_store import OpenFailure, StoreOpenError
 
 FORMAT = 1
-_FORMAT_TEXT = "cairn block store\nformat "
-
-_PAGE_HEADER = Struct("<QHHI")
-_META = Struct("<IIQQ")
-_TREE = Struct("<IHHQQQQQ")
-_LAST = Struct("<QQ")
-_META_FLAG, _MAGIC, _DATA_VERSION, _INTEGER_KEYS = 0x08, 0xBEEFC0DE, 1, 0x08
-_NO_ROOT = (1 << 64) - 1
-_MAX_DEPTH = 32
+_FORMAT_START = b"cairn block store\nformat "
+_FORMAT_TEXT = b"%s%d\n" % (_FORMAT_START, FORMAT)
 _FULL_BYTES = 1 << 20
 # The last pages of a transaction may be free ones that were never written; more than this is a truncated file.
 _UNWRITTEN_BYTES = 1 << 20
+# LMDB maps its table of readers and writes to it: on a full volume a page that is not there would kill the process.
+_READERS_BYTES = 20 << 10
+_OF_SYSTEM = {"lost+found", ".DS_Store"}
 
 
 class StoreDirectory:
-    """Paths and checks only; nothing here opens LMDB."""
+    """Paths and checks only; nothing here keeps LMDB open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.data = path / "data.mdb"
         self.readers = path / "lock.mdb"
         self.damaged = path / "data.damaged"
+        self.copy = path / "data.compact"
+        self.quota = path / "quota"
+        self.rates = path / "rates.json"
         self._format = path / "format"
         self._boot = path / "boot"
-        self._writer = path / "writer.lock"
-        self._writer_file: int | None = None
+        self._lock = WriterLock(path / "writer.lock")
+        self._old_copy = path / "compact"  # where earlier versions copied to
 
-    def claim(self) -> None:
-        """Create or recognise the directory and become its one writer. Raises StoreOpenError."""
+    @property
+    def _files(self) -> tuple[Path, ...]:
+        lock = self.path / "writer.lock"
+        return (
+            self.data, self.readers, self.damaged, self.copy, self.quota, self.rates, self._format, self._boot, lock,
+        )  # fmt: skip
+
+    def prepare(self) -> None:
+        """Create the folder if need be. Raises StoreOpenError for one that is somebody else's, or holds something else."""
         if kind := network_file_system(self.path):
             raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} is on a network file system ({kind})")
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock()
-            if not self._format.exists() and not self.data.exists():
-                self._format.write_text(f"{_FORMAT_TEXT}{FORMAT}\n")
+            if not self.path.exists():
+                make_folder(self.path)
+            refuse_folder_of_others(self.path)
+            self._refuse_other_content()
+        except OSError as failure:
+            raise self._unwritable(failure) from None
+
+    def claim(self) -> list[str]:
+        """Create or recognise the directory and become its one writer. Raises StoreOpenError.
+
+        Returns the names of what others could get at and cannot now: nothing, in a folder that was private.
+        """
+        self.prepare()
+        try:
+            was_open = close_to_others(self.path, FOLDER_MODE)
+            self._lock.acquire()
+            files = [file for file in self._files if refuse_file_of_others(file) is not None]
+            opened = [file.name for file in files if close_to_others(file, FILE_MODE)]
+            self._recognise_or_make()
+            self._remove_leftovers()
         except OSError as failure:
             self.release()
-            raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be written: {failure.strerror}") from None
-        try:
-            self.recognise()
+            raise self._unwritable(failure) from None
         except StoreOpenError:
             self.release()
             raise
+        return [self.path.name, *opened] if was_open else []
 
     def recognise(self) -> None:
-        """Raises StoreOpenError unless the directory is a store of this format."""
-        if not self.path.is_dir():
-            raise StoreOpenError(OpenFailure.VOLUME, f"there is no store in {self.path}")
+        """Raises StoreOpenError unless the directory is a store of this format, and ours. Changes nothing."""
         try:
-            text = self._format.read_text(errors="replace")
-        except OSError:
-            text = ""
-        number = text.removeprefix(_FORMAT_TEXT).strip()
-        if not text.startswith(_FORMAT_TEXT) or not number.isdecimal():
-            raise StoreOpenError(OpenFailure.FOREIGN, f"{self.path} is not a cairn store")
-        if int(number) > FORMAT:
-            raise StoreOpenError(OpenFailure.NEWER, f"{self.path} has format {number}; this version reads {FORMAT}")
+            if not self.path.is_dir():
+                raise StoreOpenError(OpenFailure.VOLUME, f"there is no store in {self.path}")
+            refuse_folder_of_others(self.path)
+            for file in self._files:
+                refuse_file_of_others(file)
+        except OSError as failure:
+            raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be read: {failure.strerror}") from None
+        if not self._is_marked() and not is_store_database(self.data):
+            raise self._foreign()
 
     def release(self) -> None:
-        if self._writer_file is not None:
-            os.close(self._writer_file)
-            self._writer_file = None
+        self._lock.release()
+
+    def is_written_elsewhere(self) -> bool:
+        """Whether another process writes to the store now."""
+        return self._lock.is_held_elsewhere()
 
     def inspect(self) -> None:
         """Raises Damaged when LMDB would fail on the file, or fault on memory that the file does not back."""
-        if not self.data.exists():
+        if self._lock.is_held:
+            self._reserve_readers()
+        if not self.data.exists() or (found := read_header(self.data)) is None:
             return
-        with self.data.open("rb") as file:
-            # Pages that the file does not back are fatal to touch, so a missing tail is filled with zeros below: where
-            # it was in use after all, checks and LMDB's own tests of a page refuse it.
-            size_bytes = os.fstat(file.fileno()).st_size
-            if not size_bytes:
-                return
-            metas = [_read_meta(os.pread(file.fileno(), 4096, 0))]
-            page_bytes = metas[0][2]
-            metas.append(_read_meta(os.pread(file.fileno(), 4096, page_bytes)))
-        last_page = max(metas, key=lambda meta: meta[1])[0]
-        missing_bytes = (last_page + 1) * page_bytes - size_bytes
-        if metas[1][2] != page_bytes or missing_bytes > (_UNWRITTEN_BYTES if self._writer_file is not None else 0):
-            raise Damaged(f"the database has {size_bytes} bytes and needs {size_bytes + missing_bytes}")
+        # Pages that the file does not back are fatal to touch, so a missing tail is filled with zeros below: where it
+        # was in use after all, checks and LMDB's own tests of a page refuse it.
+        header, size_bytes = found
+        missing_bytes = header.file_bytes - size_bytes
+        if missing_bytes > (_UNWRITTEN_BYTES if self._lock.is_held else 0):
+            raise Damaged(f"the database has {size_bytes} bytes and needs {header.file_bytes}")
         if missing_bytes > 0:
-            os.truncate(self.data, size_bytes + missing_bytes)
+            os.truncate(self.data, header.file_bytes)
 
     def set_aside(self) -> None:
         """Move an unusable database out of the way; an earlier one goes. Never call it with the database open."""
         self.readers.unlink(missing_ok=True)
         if self.data.exists():
             self.data.replace(self.damaged)
+        sync_folder(self.path)
 
     def empty(self) -> None:
+        remove_durably(self.readers, self.data)
+
+    def swap_in(self, copy: Path) -> None:
+        """Make a synced copy the database, durably. Never call it with the database open."""
+        copy.replace(self.data)
+        # Readers of other processes keep the old pair of files; a new pair keeps their slots out of ours.
         self.readers.unlink(missing_ok=True)
-        self.data.unlink(missing_ok=True)
+        sync_folder(self.path)
 
     def drop_damaged_beyond(self, quota_bytes: int) -> None:
         """The set-aside database counts against the quota: it goes as soon as both do not fit."""
@@ -125,29 +163,69 @@ class StoreDirectory:
         if not self._boot.exists():
             return False
         here = boot_id()
-        return not here or self._boot.read_text().strip() != here
+        return not here or self._boot.read_text(errors="replace").strip() != here
 
     def mark_boot(self) -> None:
-        self._boot.write_text(boot_id())
+        """Durable before anything is written that is not."""
+        replace_durably(self._boot, boot_id().encode())
 
     def clear_boot(self) -> None:
-        self._boot.unlink(missing_ok=True)
+        """Only once everything is synced."""
+        remove_durably(self._boot)
 
-    def _lock(self) -> None:
-        handle = os.open(self._writer, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _refuse_other_content(self) -> None:
+        """So that a wrong setting neither fills nor closes a folder that is used for something else."""
+        ours = {file.name for file in self._files} | {f"{file.name}.new" for file in self._files}
+        names = {entry.name for entry in os.scandir(self.path)} - ours - {self._old_copy.name} - _OF_SYSTEM
+        if names and not self._is_marked() and not is_store_database(self.data):
+            raise self._foreign()
+
+    def _recognise_or_make(self) -> None:
+        if self._is_marked():
+            return
+        if _size(self.data) and not is_store_database(self.data):
+            raise self._foreign()
+        replace_durably(self._format, _FORMAT_TEXT)
+
+    def _is_marked(self) -> bool:
+        """False: `format` is absent or torn. Raises StoreOpenError when it is of another kind or a later format."""
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
-            os.close(handle)
-            message = f"{self.path} is being written by another process (pid {holder}); stop it, or read only"
-            raise StoreOpenError(OpenFailure.BUSY, message) from None
+            text = self._format.read_bytes()[:256]
+        except FileNotFoundError:
+            return False
+        if _FORMAT_TEXT.startswith(text.rstrip(b"\0")) and text != _FORMAT_TEXT:
+            return False
+        number = text.removeprefix(_FORMAT_START).strip()
+        if not text.startswith(_FORMAT_START) or not number.isdigit():
+            raise self._foreign()
+        if int(number) > FORMAT:
+            message = f"{self.path} has format {number.decode()}; this version reads {FORMAT}"
+            raise StoreOpenError(OpenFailure.NEWER, message)
+        return True
+
+    def _remove_leftovers(self) -> None:
+        """Of a process that was killed while it copied or wrote a file."""
+        if self._old_copy.is_dir() and not self._old_copy.is_symlink():
+            shutil.rmtree(self._old_copy, ignore_errors=True)
+        remove_durably(self.copy, *(file.with_name(f"{file.name}.new") for file in self._files))
+
+    def _reserve_readers(self) -> None:
+        if self.readers.exists() or not hasattr(os, "posix_fallocate"):
+            return
+        handle = open_private(self.readers, os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(handle, 0, _READERS_BYTES)
         except OSError:
-            os.close(handle)
+            self.readers.unlink(missing_ok=True)
             raise
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        self._writer_file = handle
+        finally:
+            os.close(handle)
+
+    def _foreign(self) -> StoreOpenError:
+        return StoreOpenError(OpenFailure.FOREIGN, f"{self.path} is not a cairn store; name an empty folder or a store")
+
+    def _unwritable(self, failure: OSError) -> StoreOpenError:
+        return StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be written: {failure.strerror}")
 
 
 def _size(path: Path) -> int:
@@ -155,30 +233,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _read_meta(page: bytes) -> tuple[int, int, int]:
-    """(last page, transaction, page size) of a meta page. Raises Damaged."""
-    trees = _PAGE_HEADER.size + _META.size
-    last = trees + 2 * _TREE.size
-    if len(page) < last + _LAST.size:
-        raise Damaged("the database is shorter than its header")
-    flags = _PAGE_HEADER.unpack_from(page)[2]
-    magic, version = _META.unpack_from(page, _PAGE_HEADER.size)[:2]
-    if not flags & _META_FLAG or magic != _MAGIC or version != _DATA_VERSION:
-        raise Damaged("the database does not begin with an LMDB header")
-    last_page, transaction = _LAST.unpack_from(page, last)
-    page_bytes = _TREE.unpack_from(page, trees)[0]
-    # A fixed address, or flags that this store never sets, would make LMDB map the file elsewhere or sort it anew.
-    if _META.unpack_from(page, _PAGE_HEADER.size)[2]:
-        raise Damaged("the database wants to be mapped at an address of its own")
-    for offset, expected in ((trees, _INTEGER_KEYS), (trees + _TREE.size, 0)):
-        _, tree_flags, depth, *_, root = _TREE.unpack_from(page, offset)
-        if tree_flags != expected or depth > _MAX_DEPTH or (root != _NO_ROOT and root > last_page):
-            raise Damaged("the header of the database points outside of it")
-    if page_bytes not in (1 << shift for shift in range(9, 17)):
-        raise Damaged(f"the database claims pages of {page_bytes} bytes")
-    return last_page, transaction, page_bytes
 
 
 __all__ = ("FORMAT", "StoreDirectory")

@@ -9,8 +9,10 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from errno import ENODEV
+from errno import EAGAIN, ENODEV
+from mmap import PAGESIZE
 from threading import Condition, RLock
+from time import monotonic, sleep
 from typing import Any
 
 import lmdb
@@ -18,12 +20,15 @@ import lmdb
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.pages import PageGeometry
+from adapters.lmdb.private_files import sync_folder
+from adapters.lmdb.recognition import TREES
 from adapters.lmdb.verification import Verification
 
-_TREES = ("sys", "ns", "rec", "kid", "lru", "dat")
 _META_PAGES = 2
 _MAX_READERS = 256
 _SPARE_READERS = 8
+_SAME_PID_WAIT_S, _SAME_PID_POLL_S = 2.0, 0.05
+_RESIZE_WAIT_S = 10.0
 
 Tree = Any  # lmdb's database handles have a private type
 
@@ -49,12 +54,19 @@ class ClosedError(Exception):
     """The environment is not open."""
 
 
+class SamePidError(OSError):
+    """A process with our process id, in another pid namespace, has the database open: LMDB tells readers by that."""
+
+
 class Environment:
-    """`map_bytes`: how large the file may become; 0 with `read_only`, to take what the writer set."""
+    """`map_bytes`: how large the file may become; 0 with `read_only`, to take what the writer set.
+
+    A file that is larger already stays as large and grows no further.
+    """
 
     def __init__(self, directory: StoreDirectory, *, map_bytes: int, sync: bool, read_only: bool) -> None:
         self._directory = directory
-        self._map_bytes = map_bytes
+        self._map_bytes = map_bytes // PAGESIZE * PAGESIZE
         self._sync = sync
         self._read_only = read_only
         self._write_lock = RLock()
@@ -66,19 +78,15 @@ class Environment:
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
 
-    def open(self, *, spare_bytes: int = 0) -> None:
-        """Raises Damaged, lmdb.Error or OSError; nothing is open then.
-
-        `spare_bytes`: let a file that is larger than the map grow by that much, which shrinking it takes.
-        """
+    def open(self) -> None:
+        """Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
         self._directory.inspect()
         # Nobody may walk a file that another process writes to.
         is_new = not self._directory.size_bytes
-        spare_bytes += self._directory.data.stat().st_size if spare_bytes else 0
         env = lmdb.open(
             str(self._directory.path),
-            map_size=max(self._map_bytes, spare_bytes),
-            max_dbs=len(_TREES),
+            map_size=self._map_size(),
+            max_dbs=len(TREES),
             max_readers=_MAX_READERS,
             max_spare_txns=_SPARE_READERS,
             mode=0o600,
@@ -90,8 +98,11 @@ class Environment:
             lib_version=0,
         )
         try:
+            _enter_reader_table(env)
             env.reader_check()
             self.trees = self._open_trees(env)
+            if is_new and not self._read_only:
+                sync_folder(self._directory.path)
             self.geometry = PageGeometry(env.stat()["psize"])
             with env.begin() as txn:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
@@ -111,17 +122,26 @@ class Environment:
         """All are made in one transaction, so that a file has all of them or was never used."""
         if not self._read_only and env.stat()["entries"] == 0:
             with env.begin(write=True) as txn:
-                for name in _TREES:
+                for name in TREES:
                     env.open_db(name.encode(), txn=txn)
-        return Trees(*(env.open_db(name.encode(), create=False) for name in _TREES))
+        return Trees(*(env.open_db(name.encode(), create=False) for name in TREES))
 
-    def close(self) -> None:
-        """Waits for readers and the writer."""
+    def close(self, *, sync: bool = False) -> None:
+        """Waits for readers and the writer. `sync`: make all that was written durable; closed in any case.
+
+        Raises lmdb.Error or OSError when syncing failed, or when the file is not the one that was opened.
+        """
         with self._write_lock, self._gate:
             env, self._env = self._env, None
             while self._num_readers:
                 self._gate.wait()
-            if env is not None:
+            if env is None:
+                return
+            try:
+                if sync:
+                    self._check_file()
+                    env.sync(True)
+            finally:
                 env.close()
 
     @property
@@ -131,7 +151,7 @@ class Environment:
     @contextmanager
     def reading(self) -> Generator["lmdb.Transaction[bytes]"]:
         """A snapshot whose values are bytes."""
-        with self._entered() as env, env.begin() as txn:
+        with self._entered() as env, self._begun(env) as txn:
             yield txn
 
     @contextmanager
@@ -139,7 +159,7 @@ class Environment:
         """A snapshot whose values are views into the map: they end with it."""
         with self._entered() as env:
             self._verification.wait()
-            with env.begin(buffers=True) as txn:
+            with self._begun(env, buffers=True) as txn:
                 yield txn
 
     @contextmanager
@@ -163,6 +183,12 @@ class Environment:
             info = env.info()
             return (info["last_pgno"] + 1) * self.geometry.page_bytes, info["map_size"]
 
+    def resize(self, spare_bytes: int = 0) -> None:
+        """Let a file that is larger than the map grow by `spare_bytes`, which evicting from it takes; 0: no further."""
+        with self._write_lock, self._gate:
+            if self._gate.wait_for(lambda: not self._num_readers, _RESIZE_WAIT_S) and self._env is not None:
+                self._env.set_mapsize(self._map_size(spare_bytes))
+
     def has_lagging_reader(self) -> bool:
         """Whether a living reader, here or in another process, holds a snapshot so old that freed pages wait for it.
 
@@ -178,10 +204,37 @@ class Environment:
         with self._entered() as env:
             env.sync(True)
 
-    def copy_compact(self, path: str) -> None:
+    def live_bytes(self) -> int:
+        """What a compact copy takes."""
+        with self.reading() as txn:
+            return self.trees.used_pages(txn) * self.geometry.page_bytes
+
+    def copy_compact(self, handle: int) -> None:
+        """Write what is live to a file."""
         with self._write_lock, self._entered() as env:
             self._verification.wait()
-            env.copy(path, compact=True)
+            env.copyfd(handle, compact=True)
+
+    def _begun(self, env: lmdb.Environment, *, buffers: bool = False) -> "lmdb.Transaction[Any]":
+        """A read transaction, inside of `_entered`. A map that another process outgrew is replaced first."""
+        try:
+            return env.begin(buffers=buffers)
+        except lmdb.MapResizedError:
+            self._adopt_map(env)
+            return env.begin(buffers=buffers)
+
+    def _adopt_map(self, env: lmdb.Environment) -> None:
+        """Steps out of `_entered` while it waits for the others: a map in use must not go. Raises ClosedError."""
+        with self._gate:
+            self._num_readers -= 1
+            self._gate.notify_all()
+            try:
+                if self._gate.wait_for(lambda: not self._num_readers, _RESIZE_WAIT_S) and self._env is env:
+                    env.set_mapsize(0)
+            finally:
+                self._num_readers += 1
+            if self._env is not env:
+                raise ClosedError
 
     @contextmanager
     def _entered(self) -> Generator[lmdb.Environment]:
@@ -199,12 +252,20 @@ class Environment:
                 if not self._num_readers:
                     self._gate.notify_all()
 
+    def _map_size(self, spare_bytes: int = 0) -> int:
+        """0: what the writer set."""
+        return 0 if self._read_only else max(self._map_bytes, self._directory.size_bytes + spare_bytes)
+
     def _note_file(self) -> None:
         env = self._env
         assert env is not None  # only called while entered or opening
         status = os.stat(self._directory.data)
-        sound_bytes = min(status.st_size, (env.info()["last_pgno"] + 1) * self.geometry.page_bytes)
-        self._known_file = ((status.st_dev, status.st_ino), sound_bytes)
+        needed_bytes = (env.info()["last_pgno"] + 1) * self.geometry.page_bytes
+        if status.st_size < needed_bytes and not self._read_only:
+            # Free pages at the end that were never written: whoever opens the file beside us would miss them.
+            os.truncate(self._directory.data, needed_bytes)
+            status = os.stat(self._directory.data)
+        self._known_file = ((status.st_dev, status.st_ino), min(status.st_size, needed_bytes))
 
     def _check_file(self) -> None:
         # Read before the file is looked at: the writer may make both larger in between.
@@ -216,4 +277,24 @@ class Environment:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
 
 
-__all__ = ("ClosedError", "Environment", "Trees")
+def _enter_reader_table(env: lmdb.Environment) -> None:
+    """LMDB locks the byte of our process id in its table, once. Raises SamePidError while another holds it."""
+    until_s = monotonic() + _SAME_PID_WAIT_S
+    while True:
+        try:
+            with env.begin():
+                return
+        except lmdb.Error as failure:
+            if failure.code != EAGAIN:
+                raise
+            if monotonic() > until_s:
+                raise SamePidError(
+                    EAGAIN,
+                    f"a process with the same process id ({os.getpid()}) in another pid namespace has it open, and LMDB"
+                    " tells its readers by process id: run this in the namespace of the other (docker exec,"
+                    " --pid=container:NAME, --pid=host), or stop it",
+                ) from None
+            sleep(_SAME_PID_POLL_S)
+
+
+__all__ = ("ClosedError", "Environment", "SamePidError", "Trees")

@@ -17,6 +17,8 @@ DISK_FULL = "disk_full"
 IO_ERROR = "io_error"
 MAP_FULL = "map_full"
 LOW_SPACE = "low_space"
+NO_ROOM = "no_room"
+EXPOSED = "exposed"
 READ_ONLY = "read_only"
 VOLUME_GONE = "volume_gone"
 ENCODE = "encode"
@@ -92,9 +94,11 @@ __all__ = (
     "DECODE",
     "DISK_FULL",
     "ENCODE",
+    "EXPOSED",
     "IO_ERROR",
     "LOW_SPACE",
     "MAP_FULL",
+    "NO_ROOM",
     "READ_ONLY",
     "VOLUME_GONE",
     "Damaged",

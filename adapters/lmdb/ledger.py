@@ -68,13 +68,22 @@ class Ledger:
         row.model, row.fingerprint = info.model, info.fingerprint
         return row
 
-    def forget_namespace(self, namespace: Namespace) -> None:
-        """Unless it holds a record (again)."""
-        row = self.namespace(namespace)
-        if row is not None and row.num_blocks + row.num_snapshots == 0:
-            self._spaces.pop(row.space, None)
-            del self._rows[namespace]
-            self._txn.delete(namespace, db=self._trees.ns)
+    def sweep_namespaces(self, start: bytes, limit: int) -> bytes | None:
+        """Forget those without records among the next `limit` from `start` on: earlier versions left them.
+
+        Returns where to go on, None at the end.
+        """
+        cursor = self._txn.cursor(self._trees.ns)
+        more = cursor.set_range(start) if start else cursor.first()
+        for _ in range(limit):
+            if not more:
+                return None
+            namespace = Namespace(cursor.key())
+            row = NamespaceRow.unpack(namespace, cursor.value())
+            if row.is_empty:
+                self._rows.setdefault(namespace, row)  # `finish` forgets it, unless something is stored in it now
+            more = cursor.next()
+        return cursor.key() if more else None
 
     def row(self, key: bytes) -> Row | None:
         value = self._txn.get(key, db=self._trees.rec)
@@ -144,9 +153,13 @@ class Ledger:
         return None
 
     def finish(self) -> None:
-        """Write the sums; the last thing before the commit."""
+        """Write the sums; the last thing before the commit. A namespace goes with its last record."""
         for namespace, row in self._rows.items():
-            self._txn.put(namespace, row.pack(namespace), db=self._trees.ns)
+            if row.is_empty:
+                self._spaces.pop(row.space, None)
+                self._txn.delete(namespace, db=self._trees.ns)
+            else:
+                self._txn.put(namespace, row.pack(namespace), db=self._trees.ns)
         self._txn.put(STATE_KEY, self._state.pack(), db=self._trees.sys)
 
     def _tick(self) -> int:

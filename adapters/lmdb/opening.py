@@ -1,91 +1,78 @@
-"""Opening a store, and swapping its database for a smaller copy. Nothing here scans what is stored."""
+"""Opening a store, to read or to write. Nothing here scans what is stored."""
 
-import os
-from shutil import rmtree
+from time import sleep
 
 import lmdb
 
 from adapters.lmdb import faults
+from adapters.lmdb.compaction import fit
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.environment import Environment
+from adapters.lmdb.environment import Environment, SamePidError
 from adapters.lmdb.faults import Damaged, FaultLog, classify
 from adapters.lmdb.rows import STATE_KEY, State
-from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Writer
-from application.ports.block_store import CompactReport, OpenFailure, StoreOpenError
+from application.ports.block_store import OpenFailure, StoreOpenError
 
-# What evicting may add to a full file before its pages can be given back.
-_SHRINKING_BYTES = 64 << 20
+# A file that is being written to may look wrong for as long as a commit takes.
+_READ_ATTEMPTS, _READ_WAIT_S = 50, 0.02
 
 
 def open_for_reading(directory: StoreDirectory, environment: Environment) -> None:
     """Beside a writing process or alone; changes nothing. Raises StoreOpenError."""
     directory.recognise()
-    if not directory.data.exists():
-        raise StoreOpenError(OpenFailure.VOLUME, f"there is no database in {directory.path} yet")
-    try:
-        environment.open()
-        _read_state(environment)
-    except (Damaged, lmdb.Error, OSError) as failure:
-        environment.close()
-        kind = OpenFailure.DAMAGED if classify(failure) == faults.DAMAGED else OpenFailure.VOLUME
-        raise StoreOpenError(kind, f"{directory.path} cannot be read: {failure}") from None
+    for attempt in range(_READ_ATTEMPTS):
+        if not directory.size_bytes:
+            raise StoreOpenError(OpenFailure.VOLUME, f"there is no database in {directory.path} yet")
+        try:
+            environment.open()
+            _read_state(environment)
+            return
+        except SamePidError as failure:
+            raise _same_pid(directory, failure) from None
+        except (Damaged, lmdb.Error, OSError) as failure:
+            environment.close()
+            is_damaged = classify(failure) == faults.DAMAGED
+            if is_damaged and attempt + 1 < _READ_ATTEMPTS and directory.is_written_elsewhere():
+                sleep(_READ_WAIT_S)
+                continue
+            kind = OpenFailure.DAMAGED if is_damaged else OpenFailure.VOLUME
+            raise StoreOpenError(kind, f"{directory.path} cannot be read: {failure}") from None
 
 
 def open_for_writing(
     directory: StoreDirectory, environment: Environment, writer: Writer, durability: str, log: FaultLog
 ) -> None:
     """Claims the directory; a damaged database is set aside and replaced by an empty one. Raises StoreOpenError."""
-    directory.claim()
+    if opened := directory.claim():
+        log.note(faults.EXPOSED, f"{directory.path}: open to other users until now: {', '.join(opened)}")
     try:
         if directory.is_from_other_boot():
             log.note(faults.DAMAGED, f"{directory.path} was open without syncing when the machine went down")
             directory.empty()
         if durability == "fast":
             directory.mark_boot()
-        _open_or_replace(directory, environment, writer.quota.quota_bytes, log)
+        _open_or_replace(directory, environment, writer, log)
         if durability != "fast":
             environment.sync()
             directory.clear_boot()
-        _fit(directory, environment, writer)
     except StoreOpenError:
         environment.close()
         directory.release()
         raise
+    except SamePidError as failure:
+        directory.release()
+        raise _same_pid(directory, failure) from None
     except (Damaged, lmdb.Error, OSError) as failure:
         environment.close()
         directory.release()
         raise StoreOpenError(OpenFailure.VOLUME, f"{directory.path} cannot be opened: {failure}") from None
 
 
-def compact(directory: StoreDirectory, environment: Environment) -> CompactReport:
-    """Copy what is live, then swap. Raises StoreOpenError(VOLUME) when there is no room for the copy."""
-    before_bytes = directory.data.stat().st_size
-    copy = directory.path / "compact"
-    with environment.exclusive():
-        live_bytes = environment.info()[0]
-        if free_bytes(directory.path) < live_bytes:
-            raise StoreOpenError(OpenFailure.VOLUME, f"{directory.path} has no room for a copy of {live_bytes} bytes")
-        rmtree(copy, ignore_errors=True)
-        copy.mkdir(mode=0o700)
-        try:
-            environment.copy_compact(str(copy))
-            _sync_file(copy / "data.mdb")
-            environment.close()
-            (copy / "data.mdb").replace(directory.data)
-            # Readers of other processes keep the old pair of files; a new pair keeps their slots out of ours.
-            directory.readers.unlink(missing_ok=True)
-        finally:
-            rmtree(copy, ignore_errors=True)
-            if not environment.is_open:
-                environment.open()
-    return CompactReport(before_bytes, directory.data.stat().st_size)
-
-
-def _open_or_replace(directory: StoreDirectory, environment: Environment, quota_bytes: int, log: FaultLog) -> None:
+def _open_or_replace(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
     try:
-        environment.open(spare_bytes=_SHRINKING_BYTES if directory.size_bytes > quota_bytes else 0)
+        environment.open()
         _read_state(environment)
+        fit(directory, environment, writer, log)
     except (Damaged, lmdb.Error) as failure:
         if classify(failure) != faults.DAMAGED:
             raise
@@ -102,24 +89,8 @@ def _read_state(environment: Environment) -> None:
             State.unpack(value)
 
 
-def _fit(directory: StoreDirectory, environment: Environment, writer: Writer) -> None:
-    """When the quota was lowered: evict, and give the space back."""
-    if environment.info()[0] <= writer.quota.quota_bytes:
-        return
-    writer.shrink()
-    compact(directory, environment)
-    if environment.info()[0] > writer.quota.quota_bytes:
-        environment.close()
-        directory.empty()
-        environment.open()
+def _same_pid(directory: StoreDirectory, failure: SamePidError) -> StoreOpenError:
+    return StoreOpenError(OpenFailure.BUSY, f"{directory.path}: {failure.strerror}")
 
 
-def _sync_file(path: os.PathLike[str]) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-__all__ = ("compact", "open_for_reading", "open_for_writing")
+__all__ = ("open_for_reading", "open_for_writing")

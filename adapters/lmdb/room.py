@@ -13,6 +13,8 @@ from adapters.lmdb.pages import PageGeometry
 from adapters.lmdb.payload import EncodedRecord
 
 MIN_QUOTA_BYTES = 1 << 20
+# The file is mapped whole, and an address space has 47 bits.
+MAX_QUOTA_BYTES = 1 << 46
 _RESERVE_SHARE = 16
 _MIN_RESERVE_PAGES = 64
 _SLICE_BYTES = 64 << 20
@@ -74,4 +76,4 @@ def evict_slice(ledger: Ledger, max_used_pages: int, is_kept: Callable[[bytes], 
     return evicted
 
 
-__all__ = ("MIN_QUOTA_BYTES", "Quota", "evict_slice", "needed_pages")
+__all__ = ("MAX_QUOTA_BYTES", "MIN_QUOTA_BYTES", "Quota", "evict_slice", "needed_pages")

@@ -71,6 +71,11 @@ class NamespaceRow:
     raw_bytes: int = 0
     stored_bytes: int = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is stored in it: the row goes."""
+        return self.num_blocks + self.num_snapshots == 0
+
     def pack(self, namespace: Namespace) -> bytes:
         model, fingerprint = self.model.encode(), self.fingerprint.encode()
         counters = (self.space, self.num_blocks, self.num_snapshots, self.raw_bytes, self.stored_bytes)

@@ -22,6 +22,7 @@ _DELETE_RECORDS = 512
 _DELETE_BYTES = 64 << 20
 _TOUCHES = 4096
 _ROOM_ROUNDS = 3
+_SWEPT_NAMESPACES = 64
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class Writer:
         self._kept = kept
         self._on_evicted = on_evicted
         self._spaces: dict[int, Namespace] = {}
+        self._swept_to: bytes | None = b""
 
     @property
     def quota(self) -> Quota:
@@ -91,12 +93,7 @@ class Writer:
         return self._in_slices(lambda ledger: self._start_of(ledger, key))
 
     def delete_namespace(self, namespace: Namespace) -> int:
-        removed = self._in_slices(lambda ledger: self._first_of(ledger, namespace))
-        with self._environment.writing() as txn:
-            ledger = self._ledger(txn)
-            ledger.forget_namespace(namespace)
-            ledger.finish()
-        return removed
+        return self._in_slices(lambda ledger: self._first_of(ledger, namespace))
 
     def _touch(self, ledger: Ledger, keys: Sequence[RecordKey]) -> None:
         for key in keys:
@@ -113,12 +110,13 @@ class Writer:
             with self._environment.writing() as txn:
                 ledger = self._ledger(txn)
                 self._touch(ledger, batch.touched)
+                swept_to = self._sweep(ledger)
                 evicted = evict_slice(ledger, max_used, self._is_kept(ledger, batch))
                 fits = ledger.used_pages <= max_used
                 wait = evicted > 0 and self.quota.is_large(needed)
                 outcome = self._insert(ledger, batch) if fits and not wait else PutOutcome.FULL
                 ledger.finish()
-            batch.touched = ()
+            batch.touched, self._swept_to = (), swept_to
             self._on_evicted(evicted)
             if fits and not wait:
                 return outcome
@@ -126,6 +124,10 @@ class Writer:
                 return PutOutcome.FULL
             if wait:
                 self._advance()
+
+    def _sweep(self, ledger: Ledger) -> bytes | None:
+        """Once in the life of a process, over all namespaces, a few in each transaction."""
+        return None if self._swept_to is None else ledger.sweep_namespaces(self._swept_to, _SWEPT_NAMESPACES)
 
     def _insert(self, ledger: Ledger, batch: Batch) -> PutOutcome | None:
         """Looks before it writes, so that an outcome other than STORED leaves the transaction unchanged."""

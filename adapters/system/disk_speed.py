@@ -1,5 +1,6 @@
 """How fast a folder's disk is, by writing a file and reading it back. It tells whether a store there pays off."""
 
+import errno
 import os
 import tempfile
 import time
@@ -24,7 +25,8 @@ def measure_disk_speed(folder: Path, size_bytes: int = 64 * 2**20) -> DiskSpeed:
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         started = time.perf_counter()
         for _ in range(num_chunks):
-            file.write(chunk)
+            if file.write(chunk) != len(chunk):
+                raise OSError(errno.ENOSPC, "no room to measure the disk", str(folder))
         os.fsync(file.fileno())
         written = time.perf_counter()
         if hasattr(os, "posix_fadvise"):

@@ -6,7 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from shutil import disk_usage
 
+from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.private_files import replace_durably
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.disk_speed import measure_disk_speed
 from adapters.system.memory_probe import SystemMemory
@@ -19,31 +22,18 @@ from application.ports.event_sink import EventSink
 from application.settings import StoreSettings
 from domain.codec_choice import StoreRates, compression_pays
 from interfaces.composition.backends import cache_dir
+from interfaces.composition.store_quota import quota_bytes, remember_quota
 
 _MAX_THREADS = 8
 
-_DEFAULT_SHARE = 0.2
-_MAX_DEFAULT_BYTES = 128 << 30
 _RESERVE_SHARE = 0.03
 _MAX_RESERVE_BYTES = 5 << 30
 _PROBE_BYTES = 16 << 20
-_RATES_FILE = "rates.json"
 
 
 def store_dir(settings: StoreSettings) -> Path:
     """`store.dir`, or `store` in Cairn's cache folder."""
     return Path(settings.dir).expanduser() if settings.dir else cache_dir() / "store"
-
-
-def quota_bytes(settings: StoreSettings, path: Path) -> int:
-    """What is set, a share meaning one of the space free now plus what the store takes already.
-
-    By default a fifth of that, at most 128 GiB: never more than what is free.
-    """
-    available = disk_usage(_existing(path)).free + _taken_bytes(path)
-    if settings.quota is not None:
-        return settings.quota.resolve(available)
-    return min(int(available * _DEFAULT_SHARE), _MAX_DEFAULT_BYTES)
 
 
 def open_lmdb_store(
@@ -54,14 +44,22 @@ def open_lmdb_store(
     if read_only:
         options = LmdbOptions(0, read_only=True, num_threads=num_threads())
         return LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
-    reserve_bytes = min(int(disk_usage(_existing(path)).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
+    # Before anything is written into it: the folder may be somebody else's.
+    StoreDirectory(path).prepare()
+    num_bytes = quota_bytes(settings, path)
     options = LmdbOptions(
-        quota_bytes(settings, path),
+        num_bytes,
         durability=settings.durability,
-        free_reserve_bytes=reserve_bytes,
+        free_reserve_bytes=min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES),
         num_threads=num_threads(),
     )
-    return LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
+    store = LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
+    try:
+        remember_quota(settings, path, num_bytes)
+    except OSError as failure:
+        message = f"the quota of {path} could not be remembered and may be another at the next start: {failure}"
+        events.emit(StoreFault(faults.classify(failure), message, clock.now_ns()))
+    return store
 
 
 def num_threads() -> int:
@@ -87,17 +85,17 @@ def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> Blo
 
 def store_rates(path: Path) -> StoreRates | None:
     """Measured once and remembered in the store's folder; None where it cannot be written to."""
-    file = path / _RATES_FILE
+    directory = StoreDirectory(path)
     try:
-        return StoreRates(**json.loads(file.read_text()))
+        return StoreRates(**json.loads(directory.rates.read_text()))
     except (OSError, ValueError, TypeError):
         pass
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.prepare()
         disk_bytes_s = measure_disk_speed(path, _PROBE_BYTES).read_bytes_s
         rates = StoreRates(disk_bytes_s, measure_decode_rate() * num_threads())
-        file.write_text(json.dumps(asdict(rates)))
-    except OSError:
+        replace_durably(directory.rates, json.dumps(asdict(rates)).encode())
+    except (OSError, StoreOpenError):
         return None
     return rates
 
@@ -107,19 +105,6 @@ def _compresses(settings: StoreSettings, path: Path) -> bool:
         return settings.codec == "zstd"
     rates = store_rates(path)
     return rates is None or compression_pays(rates)
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
-
-
-def _taken_bytes(path: Path) -> int:
-    try:
-        return (path / "data.mdb").stat().st_size
-    except OSError:
-        return 0
 
 
 __all__ = ("build_store", "num_threads", "open_lmdb_store", "quota_bytes", "store_dir", "store_rates")

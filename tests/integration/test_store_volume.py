@@ -17,6 +17,7 @@ from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenErro
 from domain.record import Record
 from tests.support.processes import finish, start
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
+from tests.support.volumes import small_volume
 
 INFO = namespace_of("one")
 PAUSE_S = 60.0
@@ -47,15 +48,10 @@ def all_there(store: LmdbBlockStore, records: list[Record]) -> bool:
     return all(map(same, store.get(keys_of(records)), records))
 
 
-@pytest.fixture
-def small_volume(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "volume"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
-    if sys.platform != "linux" or os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small file system needs root on Linux")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+@pytest.fixture(name="small_volume")
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    with small_volume(tmp_path / "volume", 6 << 20) as folder:
+        yield folder
 
 
 def test_a_full_volume_refuses_writes_until_space_returns(small_volume: Path) -> None:

@@ -1,0 +1,150 @@
+"""Files that only their owner may read, replaced whole and made durable: prompts lie in a store in clear.
+
+What is found is distrusted. A link, a special file and what belongs to somebody else are refused; what is ours and
+open to others is closed to them. A file is written beside its place, synced and renamed, and its folder is synced, so
+that a power cut leaves the old one or the new one. Modes do not depend on the umask.
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from stat import S_ISLNK, S_ISREG
+
+from application.ports.block_store import OpenFailure, StoreOpenError
+
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+_OTHERS = 0o077
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves it in the disk's cache
+
+
+def sync_file(handle: int) -> None:
+    if _FULL_SYNC is None:
+        os.fsync(handle)
+        return
+    try:
+        fcntl.fcntl(handle, _FULL_SYNC)
+    except OSError:  # a volume that does not know it
+        os.fsync(handle)
+
+
+def sync_folder(path: Path) -> None:
+    """Make names that were created, replaced or removed in a folder durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_file(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """With its parents, durably; only the last one is private. Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=FOLDER_MODE if folder == path else 0o777)
+        if folder == path:
+            folder.chmod(FOLDER_MODE)
+        sync_folder(folder.parent)
+
+
+def refuse_folder_of_others(path: Path) -> None:
+    """A link to it is followed when we, or the system's owner, made it. Raises StoreOpenError, OSError."""
+    link, folder = os.lstat(path), os.stat(path)
+    if S_ISLNK(link.st_mode) and link.st_uid not in {0, os.geteuid()}:
+        raise _refusal(f"{path} is a link that another user made (uid {link.st_uid})")
+    _refuse_owner(path, folder.st_uid)
+
+
+def refuse_file_of_others(path: Path) -> os.stat_result | None:
+    """None when there is no such file. Raises StoreOpenError."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not S_ISREG(status.st_mode):
+        kind = "a link" if S_ISLNK(status.st_mode) else "no regular file"
+        raise _refusal(f"{path} is {kind}; a store has regular files only")
+    _refuse_owner(path, status.st_uid)
+    return status
+
+
+def close_to_others(path: Path, mode: int) -> bool:
+    """Whether something of ours had to be closed. By its path: closing a descriptor of LMDB's lock would free it."""
+    if not os.stat(path).st_mode & _OTHERS:
+        return False
+    os.chmod(path, mode)
+    return True
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of a regular file of ours, with one name. Raises StoreOpenError, OSError."""
+    refuse_file_of_others(path)
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
+    try:
+        status = os.fstat(handle)
+        _refuse_owner(path, status.st_uid)
+        if not S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise _refusal(f"{path} is no regular file, or has another name as well")
+        if status.st_mode & 0o777 != FILE_MODE:
+            os.fchmod(handle, FILE_MODE)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def replace_durably(path: Path, content: bytes) -> None:
+    """Raises OSError; the old file is as it was then."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    handle = open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        with open(handle, "wb", closefd=False) as file:
+            file.write(content)
+        sync_file(handle)
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+    finally:
+        os.close(handle)
+    sync_folder(path.parent)
+
+
+def remove_durably(*paths: Path) -> None:
+    """All lie in one folder. Raises OSError."""
+    is_gone = False
+    for path in paths:
+        with suppress(FileNotFoundError):
+            path.unlink()
+            is_gone = True
+    if is_gone:
+        sync_folder(paths[0].parent)
+
+
+def _refuse_owner(path: Path, owner: int) -> None:
+    if owner != os.geteuid():
+        raise _refusal(
+            f"{path} belongs to uid {owner} and this runs as uid {os.geteuid()}: run as its owner, or chown it"
+        )
+
+
+def _refusal(message: str) -> StoreOpenError:
+    return StoreOpenError(OpenFailure.VOLUME, message)
+
+
+__all__ = (
+    "FILE_MODE",
+    "FOLDER_MODE",
+    "close_to_others",
+    "make_folder",
+    "open_private",
+    "refuse_file_of_others",
+    "refuse_folder_of_others",
+    "remove_durably",
+    "replace_durably",
+    "sync_file",
+    "sync_folder",
+)

@@ -1,0 +1,49 @@
+"""Whether a database is a store's: what tells after a power cut tore the `format` file, or left none.
+
+Until a database is there nothing is lost by writing `format` again. With one, it must have exactly our trees, and the
+state of the store must match its checksum or nothing be stored.
+"""
+
+from pathlib import Path
+
+import lmdb
+
+from adapters.lmdb.faults import Damaged
+from adapters.lmdb.header import read_header
+from adapters.lmdb.rows import STATE_KEY, State
+
+TREES = ("sys", "ns", "rec", "kid", "lru", "dat")
+
+
+def is_store_database(data: Path) -> bool:
+    """Reads a handful of pages and changes nothing; nobody else has the file open for writing."""
+    try:
+        found = read_header(data)
+        if found is None or found[1] < found[0].file_bytes:
+            return False
+        with lmdb.open(
+            str(data), subdir=False, readonly=True, lock=False, create=False, max_dbs=len(TREES), lib_version=0
+        ) as env:
+            return _has_our_trees(env)
+    except (Damaged, lmdb.Error, OSError):
+        return False
+
+
+def _has_our_trees(env: lmdb.Environment) -> bool:
+    names = [name.encode() for name in TREES]
+    trees = {}
+    with env.begin() as txn:
+        found = sorted(bytes(key) for key in txn.cursor().iternext(values=False))
+        if found != sorted(names):
+            return False
+    for name in names:
+        trees[name] = env.open_db(name, create=False)
+    with env.begin() as txn:
+        value = txn.get(STATE_KEY, db=trees[b"sys"])
+        if value is not None:
+            State.unpack(value)
+            return True
+        return not any(txn.stat(tree)["entries"] for tree in trees.values())
+
+
+__all__ = ("TREES", "is_store_database")
