@@ -72,7 +72,7 @@ def test_a_record_that_cannot_be_written_down_is_an_error_of_the_caller(
 ) -> None:
     before = chain(ONE, 2)
     assert put(store, before[:1]) is PutOutcome.STORED
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="a record"):
         store.put([replace(before[1], **wrong)])
     assert put(store, before) is PutOutcome.STORED
 
