@@ -53,7 +53,7 @@ class Fingerprint:
     @property
     def salt_digest(self) -> str:
         """Hex, empty without a salt."""
-        return sha256(b"cairn salt\0" + self.salt.encode()).hexdigest() if self.salt else ""
+        return salt_digest(self.salt)
 
     def canonical_json(self) -> str:
         """Equal fingerprints give equal text: sorted keys, no spaces, ASCII."""
@@ -73,7 +73,17 @@ class Fingerprint:
 
     def namespace(self) -> Namespace:
         """The root of every chain computed under this fingerprint."""
-        return Namespace(sha256(b"cairn chain\0" + self.canonical_json().encode()).digest())
+        return namespace_of(self.canonical_json())
+
+
+def namespace_of(canonical_json: str) -> Namespace:
+    """The namespace of a fingerprint that was written down."""
+    return Namespace(sha256(b"cairn chain\0" + canonical_json.encode()).digest())
+
+
+def salt_digest(salt: str) -> str:
+    """What a fingerprint shows of a tenant's salt: hex, empty without a salt."""
+    return sha256(b"cairn salt\0" + salt.encode()).hexdigest() if salt else ""
 
 
 def tenant_salt(configured: str, requested: str) -> str:
@@ -95,4 +105,4 @@ def shares_tenant(fingerprint_json: str, salt_digest: str) -> bool:
         return False
 
 
-__all__ = ("CHAIN_VERSION", "Fingerprint", "shares_tenant", "tenant_salt")
+__all__ = ("CHAIN_VERSION", "Fingerprint", "namespace_of", "salt_digest", "shares_tenant", "tenant_salt")

@@ -6,8 +6,12 @@
 
 A record is a leaf when nothing points at it. Eviction takes leaves only, so a chain never has a hole and a snapshot
 never outlives the blocks it needs.
+
+None of these values can exist with an identifier of another length than 32 bytes, or with a number that has no place
+in a store: whoever makes one of them up gets a ValueError, so that no store ever meets one.
 """
 
+from array import array
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType, TypeAlias
@@ -17,6 +21,23 @@ from domain.payload import GroupPayloads
 
 Namespace = NewType("Namespace", bytes)
 """32 bytes: the root hash of one fingerprint and tenant salt. Chains of different namespaces share nothing."""
+
+
+ID_BYTES = 32
+"""Of namespaces, block hashes and snapshot digests."""
+
+MAX_POSITION = (1 << 64) - 1
+MAX_TOKEN_ID = (1 << 32) - 1
+MAX_GROUP = MAX_PARTIAL = (1 << 16) - 1
+MAX_MODEL_BYTES = (1 << 16) - 1
+MAX_FINGERPRINT_BYTES = 1 << 20
+
+
+def check_ids(*ids: bytes) -> None:
+    """Raises ValueError unless each is a namespace, a block hash or a digest by its length."""
+    for id in ids:
+        if len(id) != ID_BYTES:
+            raise ValueError(f"an identifier has {len(id)} bytes and must have {ID_BYTES} bytes")
 
 
 class Provenance(Enum):
@@ -33,6 +54,11 @@ class BlockKey:
     namespace: Namespace
     hash: BlockHash
 
+    def __post_init__(self) -> None:
+        # Looked up by the hundred: two comparisons, and no call while they hold.
+        if len(self.namespace) != ID_BYTES or len(self.hash) != ID_BYTES:
+            check_ids(self.namespace, self.hash)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotKey:
@@ -46,6 +72,11 @@ class SnapshotKey:
     block_hash: BlockHash
     num_partial: int
     digest: bytes
+
+    def __post_init__(self) -> None:
+        check_ids(self.namespace, self.block_hash, self.digest)
+        if not 0 <= self.num_partial <= MAX_PARTIAL:
+            raise ValueError(f"a snapshot is {self.num_partial} tokens behind a block")
 
 
 RecordKey: TypeAlias = BlockKey | SnapshotKey
@@ -65,6 +96,22 @@ class Record:
     groups: GroupPayloads
     provenance: Provenance = Provenance.PREFILL
 
+    def __post_init__(self) -> None:
+        check_ids(self.parent)
+        if not 0 <= self.position <= MAX_POSITION:
+            raise ValueError(f"a record ends at position {self.position}")
+        try:
+            array("I", self.token_ids)  # the quickest way to look at all of them
+        except OverflowError:
+            raise ValueError(f"a record has token ids beyond 0 to {MAX_TOKEN_ID}") from None
+        if self.groups and not (min(self.groups) >= 0 and max(self.groups) <= MAX_GROUP):
+            raise ValueError(f"a record has state groups from {min(self.groups)} to {max(self.groups)}")
+        if isinstance(self.key, SnapshotKey):
+            if self.key.block_hash != self.parent:
+                raise ValueError("a snapshot hangs on another parent than its key says")
+        elif self.key.hash in (self.parent, self.key.namespace):
+            raise ValueError("a block is its own parent")
+
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
@@ -74,5 +121,27 @@ class NamespaceInfo:
     model: str
     fingerprint: str
 
+    def __post_init__(self) -> None:
+        check_ids(self.namespace)
+        if len(self.model.encode()) > MAX_MODEL_BYTES:
+            raise ValueError(f"the name of a model exceeds {MAX_MODEL_BYTES} bytes")
+        if len(self.fingerprint.encode()) > MAX_FINGERPRINT_BYTES:
+            raise ValueError(f"a fingerprint exceeds {MAX_FINGERPRINT_BYTES} bytes")
 
-__all__ = ("BlockKey", "Namespace", "NamespaceInfo", "Provenance", "Record", "RecordKey", "SnapshotKey")
+
+__all__ = (
+    "ID_BYTES",
+    "MAX_FINGERPRINT_BYTES",
+    "MAX_GROUP",
+    "MAX_MODEL_BYTES",
+    "MAX_POSITION",
+    "MAX_TOKEN_ID",
+    "BlockKey",
+    "Namespace",
+    "NamespaceInfo",
+    "Provenance",
+    "Record",
+    "RecordKey",
+    "SnapshotKey",
+    "check_ids",
+)

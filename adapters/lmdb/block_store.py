@@ -45,7 +45,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.state_codec import CodecError, StateCodec
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -116,11 +116,13 @@ class LmdbBlockStore:
         return [Presence.MISS if row is None else Presence.HIT for row in rows]
 
     def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+        check_ids(namespace, *blocks)
         return self._read(lambda: self._reader.snapshots(namespace, blocks), [[] for _ in blocks])
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int
     ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
+        check_ids(namespace, parent)
         return self._read(lambda: self._reader.children(namespace, parent, limit), [])
 
     def get(
@@ -168,6 +170,7 @@ class LmdbBlockStore:
         return self._write(lambda: sum(self._writer.delete(key) for key in keys), 0)
 
     def delete_namespace(self, namespace: Namespace) -> int:
+        check_ids(namespace)
         return self._write(lambda: self._writer.delete_namespace(namespace), 0)
 
     def usage(self) -> StoreUsage:

@@ -126,9 +126,12 @@ class StoreDirectory:
             os.truncate(self.data, header.file_bytes)
 
     def set_aside(self) -> None:
-        """Move an unusable database out of the way; an earlier one goes. Never call it with the database open."""
+        """Move an unusable database out of the way. One is kept, the larger: what comes after a loss is smaller than
+        what was lost. Never call it with the database open."""
         self.readers.unlink(missing_ok=True)
-        if self.data.exists():
+        if self.size_bytes < _size(self.damaged):
+            self.data.unlink(missing_ok=True)
+        elif self.data.exists():
             self.data.replace(self.damaged)
         sync_folder(self.path)
 

@@ -19,6 +19,7 @@ from adapters.lmdb.rows import (
     NamespaceRow,
     Row,
     State,
+    block_name,
     child_prefix,
     clock_key,
     is_block,
@@ -149,7 +150,7 @@ class Ledger:
             return self._records.key()
         prefix = child_prefix(space, block)
         if self._kids.set_range(prefix) and self._kids.key().startswith(prefix):
-            return record_key(space, BlockKey(Namespace(b""), BlockHash(self._kids.key()[len(prefix) :])))
+            return block_name(space, BlockHash(self._kids.key()[len(prefix) :]))
         return None
 
     def finish(self) -> None:
@@ -171,7 +172,7 @@ class Ledger:
         space = space_of(key)
         if row.parent == BlockHash(self._namespace_of(space)):
             return None
-        parent_key = record_key(space, BlockKey(Namespace(b""), row.parent))
+        parent_key = block_name(space, row.parent)
         parent = self.row(parent_key)
         if parent is None:
             raise Damaged("a record has lost its parent")

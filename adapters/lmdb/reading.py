@@ -87,7 +87,10 @@ class Reader:
             head = self._head(txn, key, row)
             spans = head.spans(wanted)
             groups = {span.group: self._codec.decode(self._checked(txn, key, row, span)) for span in spans}
-        return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
+        try:
+            return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
+        except ValueError as failure:  # written by a version that looked less closely
+            raise CorruptRecord(str(failure)) from None
 
     def touch(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> None:
         """Bring the pages that `record` would read into memory. Raises as it does."""

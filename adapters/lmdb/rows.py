@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from adapters.lmdb.faults import Damaged
 from domain.ids import BlockHash
-from domain.record import BlockKey, Namespace, NamespaceInfo, Provenance, RecordKey, SnapshotKey
+from domain.record import ID_BYTES, BlockKey, Namespace, NamespaceInfo, Provenance, RecordKey, SnapshotKey
 
 _CHECK = Struct("<Q")
 _STATE = Struct("<QQI")
@@ -84,6 +84,8 @@ class NamespaceRow:
     @classmethod
     def unpack(cls, namespace: bytes, value: bytes) -> "NamespaceRow":
         body = opened(namespace, value)
+        if len(namespace) != ID_BYTES:
+            raise Damaged("a namespace has a name of another length")
         try:
             space, blocks, snapshots, raw_bytes, stored_bytes, model, _ = _NAMESPACE.unpack_from(body)
             text = body[_NAMESPACE.size :]
@@ -129,8 +131,12 @@ class Row:
 
 def record_key(space: int, key: RecordKey) -> bytes:
     if isinstance(key, BlockKey):
-        return _SPACE.pack(space) + BLOCK + key.hash
+        return block_name(space, key.hash)
     return snapshot_prefix(space, key.block_hash) + _PARTIAL.pack(key.num_partial) + key.digest
+
+
+def block_name(space: int, block: BlockHash) -> bytes:
+    return _SPACE.pack(space) + BLOCK + block
 
 
 def identity(key: RecordKey) -> bytes:
@@ -179,6 +185,7 @@ __all__ = (
     "NamespaceRow",
     "Row",
     "State",
+    "block_name",
     "child_prefix",
     "clock_key",
     "identity",

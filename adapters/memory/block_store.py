@@ -13,7 +13,7 @@ from threading import RLock
 from application.ports.block_store import IntegrityReport, NamespaceUsage, Presence, PutOutcome, StoreUsage
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, StatePayload
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
 
 _NO_LIMIT_BYTES = 1 << 62
 
@@ -63,12 +63,14 @@ class MemoryBlockStore:
             return [Presence.HIT if not self._closed and key in self._entries else Presence.MISS for key in keys]
 
     def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+        check_ids(namespace, *blocks)
         with self._lock:
             return [self._snapshots_of(namespace, block) for block in blocks]
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int
     ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
+        check_ids(namespace, parent)
         with self._lock:
             keys = sorted(key for key in self._dependants(namespace, parent) if isinstance(key, BlockKey))
             return [] if self._closed else [(key, self._entries[key].record.token_ids) for key in keys[:limit]]
@@ -126,6 +128,7 @@ class MemoryBlockStore:
             return 0 if self._closed else sum(self._remove_subtree(key) for key in keys)
 
     def delete_namespace(self, namespace: Namespace) -> int:
+        check_ids(namespace)
         with self._lock:
             if self._closed:
                 return 0

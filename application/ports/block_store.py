@@ -15,6 +15,9 @@ Contract
   A record that fails its checksum is quarantined with its descendants and is a miss from then on.
 * Idempotence: putting a present record refreshes its recency and is STORED. Touching, unpinning or deleting what is
   absent does nothing.
+* Arguments that make no sense (an identifier of another length than 32 bytes, a number out of range) are errors of the
+  caller: ValueError, before anything is read or written, and never damage. The record types refuse them when they are
+  made; hashes that are passed on their own are checked by the store (`check_ids`).
 * After `close`: reads answer MISS or None, writes answer UNAVAILABLE; nothing raises.
 """
 

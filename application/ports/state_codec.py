@@ -26,5 +26,9 @@ class StateCodec(Protocol):
         them."""
         ...
 
+    def raw_bytes(self, frame: Sequence[memoryview]) -> int:
+        """Bytes of state that `decode` would make of a frame, by its header alone. Raises CodecError."""
+        ...
+
 
 __all__ = ("CodecError", "StateCodec")

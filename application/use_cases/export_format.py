@@ -1,51 +1,62 @@
-"""The export file: a header, then records with parents first, then the number of records.
+"""The export file: a beginning, then records with parents first, then the number of entries.
 
-    file    := "CAIRNEX1", entry*, end
-    entry   := length u32, JSON (UTF-8), body, BLAKE2b-128 over the JSON and the body
-    end     := length 0, number of entries u64
+    file    := "CAIRNEX2", key id (8 bytes; zeros: not signed), entry*, end
+    entry   := length u32, JSON (UTF-8), codec frames one after another, seal
+    end     := length 0, number of entries u64, seal
+    seal    := digest (32 bytes), and in a signed export a mark (32 bytes); see export_seal
 
-An entry with `namespace_of` introduces a namespace; any other is a record, whose body is its codec frames one after
-another. All integers are little endian. A file without its end was cut off.
+An entry with `namespace_of` introduces a namespace; any other is a record. All integers are little endian. A file
+without its end was cut off. An entry is believed, decoded and given out only once its seal was checked.
 """
 
 import json
 from collections.abc import Sequence
-from hashlib import blake2b
 from struct import Struct
 from typing import Any, BinaryIO
 
-from application.ports.state_codec import StateCodec
-from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Provenance, Record, SnapshotKey
+from application.ports.state_codec import CodecError, StateCodec
+from application.use_cases.export_entry import MAX_RATIO, EntryChecks, GroupSize, RecordHeader
+from application.use_cases.export_fields import Fields
+from application.use_cases.export_seal import (
+    KEY_ID_BYTES,
+    SEAL_BYTES,
+    UNSIGNED,
+    ExportKey,
+    InvalidExport,
+    Seals,
+    matches,
+)
+from domain.ids import GroupIndex
+from domain.payload import StatePayload
+from domain.record import BlockKey, NamespaceInfo, Record
 
-MAGIC = b"CAIRNEX1"
+MAGIC = b"CAIRNEX2"
+_OLD_MAGIC = b"CAIRNEX1"
 _LENGTH = Struct("<I")
 _COUNT = Struct("<Q")
-_DIGEST_BYTES = 16
-_MAX_HEADER_BYTES = 1 << 26
-_MAX_BODY_BYTES = 1 << 40
+_MAX_HEADER_BYTES = 1 << 21
+_MAX_DIMENSION = (1 << 31) - 1
 _READ_BYTES = 1 << 24
 
 
-class InvalidExport(Exception):
-    """The file is not an export, or was cut off or changed."""
-
-
 class ExportWriter:
-    """Writes to a binary stream; `close` adds the end."""
+    """Writes to a binary stream; `close` adds the end. `plain`: encodes what `codec` would shrink beyond belief."""
 
-    def __init__(self, stream: BinaryIO, codec: StateCodec) -> None:
+    def __init__(self, stream: BinaryIO, codec: StateCodec, plain: StateCodec, key: ExportKey | None = None) -> None:
         self._stream = stream
         self._codec = codec
+        self._plain = plain
+        beginning = MAGIC + (key.id if key is not None else UNSIGNED)
+        self._seals = Seals(beginning, key)
         self._count = 0
-        stream.write(MAGIC)
+        stream.write(beginning)
 
     def namespace(self, info: NamespaceInfo) -> None:
         names = {"namespace_of": info.model, "namespace": info.namespace.hex(), "fingerprint": info.fingerprint}
         self._entry(names, [])
 
     def record(self, record: Record) -> None:
-        frames = {group: self._codec.encode(payload) for group, payload in record.groups.items()}
+        frames = {group: self._frame(record.groups[group]) for group in sorted(record.groups)}
         key = record.key
         header: dict[str, Any] = {
             "namespace": key.namespace.hex(),
@@ -53,7 +64,10 @@ class ExportWriter:
             "position": record.position,
             "tokens": record.token_ids,
             "provenance": record.provenance.value,
-            "groups": [[group, sum(view.nbytes for view in frame)] for group, frame in frames.items()],
+            "groups": [
+                [group, sum(view.nbytes for view in frame), record.groups[group].size_bytes]
+                for group, frame in frames.items()
+            ],
         }
         if isinstance(key, BlockKey):
             header["block"] = key.hash.hex()
@@ -62,73 +76,102 @@ class ExportWriter:
         self._entry(header, [view for frame in frames.values() for view in frame])
 
     def close(self) -> None:
-        self._stream.write(_LENGTH.pack(0) + _COUNT.pack(self._count))
+        self._sealed([_LENGTH.pack(0), _COUNT.pack(self._count)])
+
+    def _frame(self, payload: StatePayload) -> Sequence[memoryview]:
+        frame = self._codec.encode(payload)
+        is_believable = payload.size_bytes <= MAX_RATIO * sum(view.nbytes for view in frame)
+        return frame if is_believable else self._plain.encode(payload)
 
     def _entry(self, header: dict[str, Any], body: Sequence[memoryview]) -> None:
         text = json.dumps(header, separators=(",", ":")).encode()
-        digest = blake2b(text, digest_size=_DIGEST_BYTES)
-        self._stream.write(_LENGTH.pack(len(text)) + text)
-        for view in body:
-            digest.update(view)
-            self._stream.write(view)
-        self._stream.write(digest.digest())
+        self._sealed([_LENGTH.pack(len(text)), text, *body])
         self._count += 1
+
+    def _sealed(self, parts: Sequence[bytes | memoryview]) -> None:
+        for part in (*parts, *self._seals.next(parts)):
+            self._stream.write(part)
 
 
 class ExportReader:
-    """Reads what ExportWriter wrote; every method raises InvalidExport on anything else."""
+    """Reads what ExportWriter wrote, from front to back, also from a pipe. Everything raises InvalidExport.
 
-    def __init__(self, stream: BinaryIO, codec: StateCodec) -> None:
+    `key`: the export must be signed with it, unless `trusts_anyone`.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, codec: StateCodec, key: ExportKey | None = None, *, trusts_anyone: bool = False
+    ) -> None:
         self._stream = stream
         self._codec = codec
+        self._checks = EntryChecks()
         self._count = 0
-        if stream.read(len(MAGIC)) != MAGIC:
+        magic = stream.read(len(MAGIC))
+        if magic == _OLD_MAGIC:
+            raise InvalidExport("this export was made by an older version, which did not check enough; export it again")
+        if magic != MAGIC:
             raise InvalidExport("this is not a cairn export")
+        signer = self._exactly(KEY_ID_BYTES)
+        self._is_signed = signer != UNSIGNED
+        known = key if key is not None and key.id == signer else None
+        if known is None and not trusts_anyone:
+            raise InvalidExport(_distrust(key is not None, self._is_signed))
+        self._seals = Seals(MAGIC + signer, known)
 
     def next(self) -> NamespaceInfo | Record | None:
         """The next entry, or None at the end."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if not length:
-            (count,) = _COUNT.unpack(self._exactly(_COUNT.size))
-            if count != self._count:
-                raise InvalidExport(f"the export has {self._count} entries of {count}")
-            return None
-        if length > _MAX_HEADER_BYTES:
-            raise InvalidExport("an entry of the export claims an impossible size")
-        text = self._exactly(length)
-        try:
-            entry = self._parse(text)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InvalidExport("an entry of the export cannot be read") from None
+        length = self._exactly(_LENGTH.size)
+        (num_bytes,) = _LENGTH.unpack(length)
+        if not num_bytes:
+            return self._end(length)
         self._count += 1
-        return entry
+        if num_bytes > _MAX_HEADER_BYTES:
+            raise InvalidExport(f"entry {self._count} of the export claims an impossible size")
+        text = self._exactly(num_bytes)
+        fields = Fields(text, self._count)
+        if "namespace_of" in fields:
+            self._check_seal([length, text])
+            return self._checks.namespace(fields)
+        header = self._checks.record(fields)
+        frames = [self._exactly(size.stored_bytes) for size in header.groups]
+        self._check_seal([length, text, *frames])
+        return self._record(fields, header, frames)
 
-    def _parse(self, text: bytes) -> NamespaceInfo | Record:
-        header: dict[str, Any] = json.loads(text)
-        lengths = [int(length) for _, length in header.get("groups", [])]
-        if min(lengths, default=0) < 0 or sum(lengths) > _MAX_BODY_BYTES:
-            raise InvalidExport("an entry of the export claims an impossible size")
-        frames = [self._exactly(length) for length in lengths]
-        digest = blake2b(text, digest_size=_DIGEST_BYTES)
-        for frame in frames:
-            digest.update(frame)
-        if self._exactly(_DIGEST_BYTES) != digest.digest():
-            raise InvalidExport("an entry of the export does not match its checksum")
-        namespace = Namespace(bytes.fromhex(header["namespace"]))
-        if "namespace_of" in header:
-            return NamespaceInfo(namespace, header["namespace_of"], header["fingerprint"])
-        parent = BlockHash(bytes.fromhex(header["parent"]))
-        key = (
-            BlockKey(namespace, BlockHash(bytes.fromhex(header["block"])))
-            if "block" in header
-            else SnapshotKey(namespace, parent, int(header["partial"]), bytes.fromhex(header["snapshot"]))
-        )
+    def _record(self, fields: Fields, header: RecordHeader, frames: list[bytes]) -> Record:
         groups = {
-            GroupIndex(int(group)): self._codec.decode([memoryview(frame)])
-            for (group, _), frame in zip(header["groups"], frames, strict=True)
+            GroupIndex(size.group): self._decoded(fields, size, memoryview(frame))
+            for size, frame in zip(header.groups, frames, strict=True)
         }
-        tokens = tuple(int(token) for token in header["tokens"])
-        return Record(key, parent, int(header["position"]), tokens, groups, Provenance(header["provenance"]))
+        return Record(header.key, header.parent, header.position, header.token_ids, groups, header.provenance)
+
+    def _decoded(self, fields: Fields, size: GroupSize, frame: memoryview) -> StatePayload:
+        try:
+            raw_bytes = self._codec.raw_bytes([frame])
+            if raw_bytes != size.raw_bytes:
+                raise fields.wrong("groups", f"claim {size.raw_bytes} bytes of state where {raw_bytes} are")
+            payload = self._codec.decode([frame])
+        except CodecError as failure:
+            raise fields.wrong(f"group {size.group}", f"cannot be decoded: {failure}") from None
+        if any(dimension > _MAX_DIMENSION for spec in payload.specs for dimension in spec.shape):
+            raise fields.wrong(f"group {size.group}", "has a tensor of an impossible shape")
+        return payload
+
+    def _end(self, length: bytes) -> None:
+        count = self._exactly(_COUNT.size)
+        self._check_seal([length, count])
+        if _COUNT.unpack(count)[0] != self._count:
+            raise InvalidExport(f"the export has {self._count} entries of {_COUNT.unpack(count)[0]}")
+        if self._stream.read(1):
+            raise InvalidExport("something follows the end of the export")
+
+    def _check_seal(self, entry: list[bytes]) -> None:
+        digest, mark = self._seals.next(entry)
+        found = self._exactly(SEAL_BYTES)
+        found_mark = self._exactly(SEAL_BYTES) if self._is_signed else b""
+        if not matches(digest, found):
+            raise InvalidExport(f"entry {self._count} of the export does not match its checksum")
+        if mark and not matches(mark, found_mark):
+            raise InvalidExport(f"entry {self._count} of the export was not signed with this key")
 
     def _exactly(self, size_bytes: int) -> bytes:
         parts: list[bytes] = []
@@ -142,4 +185,14 @@ class ExportReader:
         return b"".join(parts)
 
 
-__all__ = ("ExportReader", "ExportWriter", "InvalidExport")
+def _distrust(has_key: bool, is_signed: bool) -> str:
+    if not is_signed:
+        why = "the export is not signed"
+    elif has_key:
+        why = "the export is signed with another key"
+    else:
+        why = "the export is signed; name the key with --key-file"
+    return f"{why}; what it holds decides how models answer, so import it with --trust only if you trust its author"
+
+
+__all__ = ("MAGIC", "ExportReader", "ExportWriter")

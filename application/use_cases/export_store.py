@@ -7,10 +7,13 @@ from itertools import islice
 from typing import BinaryIO
 
 from application.ports.block_store import BlockStore
-from application.ports.state_codec import CodecError, StateCodec
-from application.use_cases.export_format import ExportReader, ExportWriter, InvalidExport
+from application.ports.state_codec import StateCodec
+from application.use_cases.export_format import ExportReader, ExportWriter
+from application.use_cases.export_seal import ExportKey, InvalidExport
 from application.use_cases.walk_store import chosen, walk
-from domain.record import NamespaceInfo, Record
+from domain.fingerprint import namespace_of
+from domain.ids import BlockHash
+from domain.record import BlockKey, NamespaceInfo, Record
 
 _BATCH_RECORDS = 8
 _BATCH_BYTES = 32 << 20
@@ -27,36 +30,51 @@ class TransferReport:
 
 def export_store(
     store: BlockStore,
-    stream: BinaryIO,
-    codec: StateCodec,
+    writer: ExportWriter,
     model: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> TransferReport:
-    """Write the records of a model (or of all). One that cannot be read is skipped, and what hangs on it is useless:
-    importing will skip that in turn."""
-    writer = ExportWriter(stream, codec)
+    """Write the records of a model (or of all). One that cannot be read is skipped as `unreadable`, what hangs on it as
+    `orphan`, and what was stored without its fingerprint, so that no importer could check it, as `unnamed`."""
     spaces = chosen(store, model)
+    named = [usage.info for usage in spaces if namespace_of(usage.info.fingerprint) == usage.info.namespace]
     num_records, skipped = 0, Counter[str]()
     for usage in spaces:
-        writer.namespace(usage.info)
-        keys = walk(store, usage.info.namespace)
+        if usage.info not in named:
+            skipped["unnamed"] += usage.num_blocks + usage.num_snapshots
+    for info in named:
+        writer.namespace(info)
+        written = {BlockHash(info.namespace)}
+        keys = walk(store, info.namespace)
         while batch := list(islice(keys, _BATCH_RECORDS)):
             for record in store.get(batch):
-                if record is None:
-                    skipped["unreadable"] += 1
-                else:
-                    writer.record(record)
-                    num_records += 1
+                if record is None or record.parent not in written:
+                    skipped["unreadable" if record is None else "orphan"] += 1
+                    continue
+                writer.record(record)
+                num_records += 1
+                if isinstance(record.key, BlockKey):
+                    written.add(record.key.hash)
             progress(len(batch))
     writer.close()
-    return TransferReport(len(spaces), num_records, skipped)
+    return TransferReport(len(named), num_records, skipped)
 
 
 def import_store(
-    store: BlockStore, stream: BinaryIO, codec: StateCodec, progress: Callable[[int], None] = lambda _: None
+    store: BlockStore,
+    stream: BinaryIO,
+    codec: StateCodec,
+    key: ExportKey | None = None,
+    *,
+    trusts_anyone: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> TransferReport:
-    """Put the records of an export. Raises InvalidExport when the file is damaged; what came before is stored."""
-    reader = ExportReader(stream, codec)
+    """Put the records of an export, `_BATCH_RECORDS` at a time, each batch once all of it was found right.
+
+    `key`: it must be signed with that, unless `trusts_anyone`. Raises InvalidExport: nothing of that batch is stored,
+    what came before is.
+    """
+    reader = ExportReader(stream, codec, key, trusts_anyone=trusts_anyone)
     namespaces, num_records, skipped = 0, 0, Counter[str]()
     batch: list[Record] = []
 
@@ -68,23 +86,19 @@ def import_store(
         progress(len(batch))
         batch.clear()
 
-    while (entry := _next(reader)) is not None:
-        if isinstance(entry, NamespaceInfo):
-            store.open_namespace(entry)
-            namespaces += 1
-            continue
-        batch.append(entry)
-        if len(batch) >= _BATCH_RECORDS or _size(batch) >= _BATCH_BYTES:
-            put()
+    try:
+        while (entry := reader.next()) is not None:
+            if isinstance(entry, NamespaceInfo):
+                store.open_namespace(entry)
+                namespaces += 1
+                continue
+            batch.append(entry)
+            if len(batch) >= _BATCH_RECORDS or _size(batch) >= _BATCH_BYTES:
+                put()
+    except InvalidExport as failure:
+        raise InvalidExport(f"{failure}; {num_records} records before it were stored") from None
     put()
     return TransferReport(namespaces, num_records, skipped)
-
-
-def _next(reader: ExportReader) -> NamespaceInfo | Record | None:
-    try:
-        return reader.next()
-    except CodecError as failure:
-        raise InvalidExport(str(failure)) from None
 
 
 def _size(records: list[Record]) -> int:

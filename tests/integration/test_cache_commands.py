@@ -128,7 +128,7 @@ def test_compact_gives_space_back(path: Path) -> None:
 
 def test_export_and_import_carry_records_over(path: Path, tmp_path: Path) -> None:
     assert facts("export", tmp_path / "file", "--store", path) == {"namespaces": 2, "records": 11, "skipped": {}}
-    assert facts("import", tmp_path / "file", "--store", tmp_path / "other") == {
+    assert facts("import", tmp_path / "file", "--trust", "--store", tmp_path / "other") == {
         "namespaces": 2,
         "records": 11,
         "skipped": {},
@@ -138,7 +138,7 @@ def test_export_and_import_carry_records_over(path: Path, tmp_path: Path) -> Non
     assert store.check_integrity(payloads=True).problems == ()
     assert {space.info for space in store.usage().namespaces} == {ONE, TWO}
     store.close()
-    assert facts("import", tmp_path / "file", "--store", tmp_path / "other")["records"] == 11
+    assert facts("import", tmp_path / "file", "--trust", "--store", tmp_path / "other")["records"] == 11
     assert facts("stats", "--store", tmp_path / "other")["blocks"] == 9
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_export_is_refused(path: Path, tmp_path: Path, damage: str) ->
     else:
         data[:] = b"PK\3\4" * 100
     (tmp_path / "file").write_bytes(data)
-    result = run("import", tmp_path / "file", "--store", tmp_path / "other")
+    result = run("import", tmp_path / "file", "--trust", "--store", tmp_path / "other")
     assert result.exit_code == 1
     assert "export" in result.stderr
     assert facts("verify", "--store", tmp_path / "other")["problems"] == []
@@ -165,7 +165,7 @@ def test_a_damaged_export_is_refused(path: Path, tmp_path: Path, damage: str) ->
 
 def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"CAIRNEX1")
-    for command in (["clear", "--yes"], ["compact"], ["import", str(tmp_path / "file")]):
+    for command in (["clear", "--yes"], ["compact"], ["import", "--trust", str(tmp_path / "file")]):
         result = run(*command, "--store", path)
         assert result.exit_code == 1
         assert "another process" in result.stderr

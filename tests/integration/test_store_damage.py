@@ -109,6 +109,21 @@ def test_an_unusable_database_is_set_aside_and_replaced(tmp_path: Path, content:
         assert (tmp_path / "store" / "data.damaged").read_bytes() == content
 
 
+def test_what_was_set_aside_is_never_replaced_by_something_smaller(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    for content, expected in (
+        (b"y" * 2_000_000, 2_000_000),
+        (b"z" * 100_000, 2_000_000),
+        (b"w" * 2_500_000, 2_500_000),
+    ):
+        (path / "data.mdb").write_bytes(content)
+        store = open_store(path)
+        assert store.put(chain(INFO, 1)) is PutOutcome.STORED
+        store.close()
+        assert (path / "data.damaged").stat().st_size == expected
+
+
 def test_what_was_set_aside_goes_when_the_quota_needs_its_room(tmp_path: Path) -> None:
     path = tmp_path / "store"
     filled(path)

@@ -6,9 +6,10 @@ from random import Random
 from threading import Lock
 
 from application.events import Event
+from domain.fingerprint import Fingerprint
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
-from domain.record import BlockKey, Namespace, NamespaceInfo, Provenance, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, NamespaceInfo, Provenance, Record, RecordKey, SnapshotKey
 
 BLOCK_TOKENS = 16
 
@@ -30,7 +31,11 @@ class EventList:
 
 
 def namespace_of(name: str) -> NamespaceInfo:
-    return NamespaceInfo(Namespace(sha256(name.encode()).digest()), name, f'{{"model":"{name}"}}')
+    """A toy's, without a salt or with one: `org/one?salt=alice`."""
+    _, _, salt = name.partition("?salt=")
+    weights = sha256(name.encode()).digest()
+    fingerprint = Fingerprint(weights, "toy", "bfloat16", BLOCK_TOKENS, 4 * BLOCK_TOKENS, salt=salt)
+    return NamespaceInfo(fingerprint.namespace(), name, fingerprint.canonical_json())
 
 
 def payload_of(seed: bytes, size_bytes: int, dtype: str = "bfloat16") -> HostPayload:

@@ -1,0 +1,112 @@
+"""`cairn cache export`, `import` and `new-key`: carrying records from one store to another."""
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interfaces.cli.cache_store import OfModel, StoreDir, num_records, opened, progress, tell
+from interfaces.cli.failure import USAGE, fail
+from interfaces.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from application.use_cases.export_seal import ExportKey
+    from application.use_cases.export_store import TransferReport
+
+_MAX_KEY_FILE_BYTES = 1024
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key-file", metavar="KEYFILE", help="The key of the export, made by new-key.")
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import it whoever made it: what it holds decides how models answer. Not needed with its key."
+    ),
+]
+
+
+def export_records(
+    file: File, store: StoreDir = None, model: OfModel = None, key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
+    """Write records to a file (mode 0600; prompts are in it as token ids) that `import` reads, here or elsewhere."""
+    from adapters.zstd.codec import ZstdStateCodec
+    from application.use_cases.export_format import ExportWriter
+    from application.use_cases.export_store import export_store
+    from application.use_cases.walk_store import chosen
+    from interfaces.cli.private_file import private_file
+
+    key = _key(key_file)
+    with opened(store, read_only=True) as source:
+        total = num_records(chosen(source, model))
+        try:
+            with private_file(file) as stream, progress("exporting", total, as_json) as advance:
+                writer = ExportWriter(stream, ZstdStateCodec(), ZstdStateCodec(compress=False), key)
+                report = export_store(source, writer, model, advance)
+        except OSError as failure:
+            fail(f"{file} cannot be written: {failure.strerror}")
+    _tell(report, as_json)
+
+
+def import_records(
+    file: File, store: StoreDir = None, key_file: KeyFile = None, trust: Trust = False, as_json: AsJson = False
+) -> None:
+    """Add the records of an exported file; what is present stays. It must be signed with the key, or be trusted."""
+    from adapters.zstd.codec import ZstdStateCodec
+    from application.use_cases.export_seal import InvalidExport
+    from application.use_cases.export_store import import_store
+
+    key = _key(key_file)
+    try:
+        with (
+            file.open("rb") as stream,
+            opened(store, read_only=False) as target,
+            progress("importing", None, as_json) as advance,
+        ):
+            report = import_store(target, stream, ZstdStateCodec(), key, trusts_anyone=trust, progress=advance)
+    except OSError as failure:
+        fail(f"{file} cannot be read: {failure.strerror}")
+    except InvalidExport as failure:
+        fail(f"{file}: {failure}")
+    _tell(report, as_json)
+
+
+def new_key(file: File) -> None:
+    """Make a key (a file of mode 0600) that exports are signed with; whoever has it can sign, so carry it safely."""
+    from application.use_cases.export_seal import KEY_BYTES
+    from interfaces.cli.private_file import create_secret
+
+    try:
+        create_secret(file, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+    except FileExistsError:
+        fail(f"{file} exists; a key is never written over")
+    except OSError as failure:
+        fail(f"{file} cannot be written: {failure.strerror}")
+
+
+def _key(file: Path | None) -> "ExportKey | None":
+    from application.use_cases.export_seal import ExportKey
+    from interfaces.cli.private_file import read_secret
+
+    if file is None:
+        return None
+    try:
+        content = read_secret(file, _MAX_KEY_FILE_BYTES)
+    except OSError as failure:
+        fail(f"the key {file} cannot be read: {failure.strerror}")
+    except ValueError as failure:
+        fail(f"the key {file} {failure}", USAGE)
+    try:
+        return ExportKey(bytes.fromhex(content.decode("ascii").strip()))
+    except ValueError:
+        fail(f"{file} is no key: make one with cairn cache new-key", USAGE)
+
+
+def _tell(report: "TransferReport", as_json: bool) -> None:
+    skipped = dict(report.skipped)
+    tell({"namespaces": report.num_namespaces, "records": report.num_records, "skipped": skipped}, as_json)
+
+
+__all__ = ("export_records", "import_records", "new_key")

@@ -1,0 +1,63 @@
+"""Files that hold prompts or secrets: readable by their owner only from the first byte on, and whole or not there."""
+
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from errno import EEXIST
+from pathlib import Path
+from tempfile import mkstemp
+from typing import BinaryIO
+
+
+@contextmanager
+def private_file(path: Path) -> Generator[BinaryIO]:
+    """A new file (mode 0600) that takes the name `path` when the block ends well, and vanishes when it does not.
+
+    Raises OSError; also when something else than a file has that name, so that nothing is written through a link.
+    """
+    _refuse_other_things(path)
+    handle, name = mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def create_secret(path: Path, content: bytes) -> None:
+    """A file that was not there before (mode 0600). Raises OSError, also when there is something of that name."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_secret(path: Path, max_bytes: int) -> bytes:
+    """Raises OSError, and ValueError when it is no file or others than its owner may use it."""
+    # Not to wait for somebody to write, should it be a pipe.
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as stream:
+        mode = os.fstat(stream.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise ValueError("is not a file")
+        if mode & 0o077:
+            raise ValueError(f"can be used by others than its owner (mode {stat.S_IMODE(mode):04o}); chmod 600 it")
+        return stream.read(max_bytes)
+
+
+def _refuse_other_things(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise OSError(EEXIST, "there is something of that name that is not a file")
+
+
+__all__ = ("create_secret", "private_file", "read_secret")
