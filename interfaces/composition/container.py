@@ -65,6 +65,7 @@ class Container(containers.DeclarativeContainer):
         tokenizers=backend.provided.tokenizers,
         engine=engine,
         settings=settings.provided.model,
+        check=backend.provided.check,
     )
     generate = providers.Singleton(Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock)
     list_models = providers.Singleton(
