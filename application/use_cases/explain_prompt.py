@@ -1,10 +1,10 @@
 """What a request would reuse and why no more, without computing it."""
 
-import asyncio
 from dataclasses import dataclass
 
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
+from application.services.workers import Workers
 from application.use_cases.generate import check_fit, encode_prompt
 from domain.explanation import Explanation
 from domain.ids import ModelId
@@ -22,9 +22,11 @@ class ExplainedPrompt:
 class ExplainPrompt:
     """Event loop only; encoding, lookup and decoding happen in workers."""
 
-    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache) -> None:
+    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache, store_workers: Workers) -> None:
+        """`store_workers`: for calls that read the store."""
         self._pool = pool
         self._prefix_cache = prefix_cache
+        self._store_workers = store_workers
 
     async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
         """Loads the model on first use. Raises what Generate raises for the same request, but for a full queue."""
@@ -38,7 +40,7 @@ class ExplainPrompt:
                 found = self._prefix_cache.explain(id, prompt, request.cache_salt)
                 return found.with_text(served.tokenizer.decode)
 
-            return ExplainedPrompt(id, await asyncio.to_thread(explain))
+            return ExplainedPrompt(id, await self._store_workers.run(explain))
         finally:
             self._pool.release(served)
 
