@@ -6,6 +6,7 @@ Clients ask, hold a lease for a while, leave while they wait; loads take time an
 import asyncio
 from collections import Counter
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import groupby
 from random import Random
 
@@ -91,10 +92,8 @@ class PoolRun:
         assert [self.pool.num_leases(id) for id in self._ids] == [0] * len(self._ids)
         assert {served.source.id for served in self.pool.loaded()} == self.host.resident
         for id in self._ids:  # and everything can still be had, unless it has just failed
-            try:
+            with suppress(ModelLoadFailed):
                 self.pool.release(await self.pool.acquire(id))
-            except ModelLoadFailed:
-                pass
 
     async def _client(self, num_requests: int) -> None:
         for _ in range(num_requests):
