@@ -83,12 +83,14 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which models are served and how they are loaded. `default`: served when a request names none."""
+    """Which models are served and how they are loaded. `default`: served when a request names none. `room_wait_s`: how
+    long a request waits for other models' requests to end when its own does not fit beside them."""
 
     default: str = "cairn-demo"
     dirs: tuple[str, ...] = ()
     dtype: str = "auto"
     max_loaded: int = 2
+    room_wait_s: float = 60.0
     download: bool = True
     context_length: int | None = None
 
@@ -96,6 +98,7 @@ class ModelSettings:
         allowed = {"auto", "float32", "bfloat16", "float16"}
         _require(self.dtype in allowed, "model.dtype", f"must be one of {', '.join(sorted(allowed))}")
         _require(1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
+        _require(0 <= self.room_wait_s <= 3600, "model.room_wait_s", "must be in 0..3600 seconds")
 
 
 @dataclass(frozen=True, slots=True)

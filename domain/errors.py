@@ -59,6 +59,12 @@ class QueueFull(DomainError):
         self.retry_after_s = retry_after_s
 
 
+class ModelsBusy(QueueFull):
+    """The model is not loaded, and those that are were in use for as long as a request may wait for room."""
+
+    code = "models_busy"
+
+
 class ServerUnavailable(DomainError):
     """The engine is stopping, stopped or not ready."""
 
@@ -86,6 +92,7 @@ __all__ = (
     "InvalidRequest",
     "ModelLoadFailed",
     "ModelNotFound",
+    "ModelsBusy",
     "QueueFull",
     "ServerUnavailable",
     "TemplateFailed",

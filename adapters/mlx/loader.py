@@ -28,7 +28,7 @@ def load_folder(folder: Path, dtype: str, memory_dir: Path | None) -> tuple[Any,
     `auto` keeps the dtype of the files, except that unquantised weights become float32 where the device is a Linux
     CPU, whose half-precision kernels are several times slower. Raises ModelLoadFailed.
     """
-    config = _read_config(folder)
+    config = read_config(folder)
     try:
         digest = digest_folder(folder, memory_dir)
         network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True)
@@ -52,7 +52,8 @@ def eos_ids(config: Mapping[str, Any]) -> frozenset[int]:
     return frozenset(id for id in cast(list[object], found or []) if isinstance(id, int))
 
 
-def _read_config(folder: Path) -> Mapping[str, Any]:
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """config.json as it is; its model_type is a string. Raises ModelLoadFailed."""
     if not folder.is_dir():
         raise ModelLoadFailed(f"{folder} is not a folder")
     try:
@@ -102,4 +103,4 @@ def _cast(network: Any, dtype: mx.Dtype) -> None:
     network.update(tree_unflatten(changed))
 
 
-__all__ = ("eos_ids", "load_folder")
+__all__ = ("eos_ids", "load_folder", "read_config")

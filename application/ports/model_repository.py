@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from domain.ids import ModelId
 from domain.model_card import ModelSource
+
+ModelCheck: TypeAlias = Callable[[ModelSource], None]
+"""Raises ModelLoadFailed for what keeps a model from being loaded and can be told without reading its weights, so that
+nothing is evicted for it. Any thread; blocking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +36,4 @@ class ModelRepository(Protocol):
         ...
 
 
-__all__ = ("DownloadProgress", "ModelRepository")
+__all__ = ("DownloadProgress", "ModelCheck", "ModelRepository")

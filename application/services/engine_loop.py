@@ -4,6 +4,9 @@
 
 Submissions are bounded by `reserve`; every other command is small and rare. Everything that touches MLX happens in
 `_main` and below, on one non-daemon thread that ends by closing the engine.
+
+Every command is carried out, answered or refused: what arrives before the inbox is closed is answered by the thread,
+what comes later by who calls. No exception of a neighbour ends the thread but that of the engine's making.
 """
 
 import queue
@@ -11,18 +14,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from application.events import FaultObserved
 from application.ports.clock import Clock
 from application.ports.compute import ComputeEngine
 from application.ports.event_sink import EventSink
 from application.ports.output_sink import OutputSink
+from application.services.faults import bare, described
 from application.services.outlet import Outlet
 from application.services.prefix.cache import PrefixCache
 from application.services.sequence_run import Submission
 from application.services.step_runner import StepRunner
-from domain.errors import QueueFull, ServerUnavailable
+from domain.errors import ComputeFailed, QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelDescription, ModelSource
 from domain.scheduling import StepLimits
@@ -90,17 +94,18 @@ class EngineLoop:
     ) -> None:
         """`engine_factory` runs on the compute thread. `max_queue`: requests waiting or being prepared."""
         self._engine_factory = engine_factory
-        self._events = events
+        self._outlet = Outlet(sink, events, clock)
         self._clock = clock
         self._max_queue = max_queue
         self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_reserved = 0
-        self._runner = StepRunner(Outlet(sink, events, clock), prefix_cache, limits, self.release_reservation)
+        self._runner = StepRunner(self._outlet, prefix_cache, limits, self.release_reservation)
         self._has_work = False
         prefix_cache.wake_with(self.wake)
         self._thread = threading.Thread(target=self._main, name="cairn-compute")
         self._is_stopping = False
+        self._is_closed = False  # guarded by the lock: nobody looks into the inbox any more
         self._fault = ""
         self._last_progress_ns = clock.now_ns()
 
@@ -138,15 +143,18 @@ class EngineLoop:
             self._num_reserved -= 1
 
     def submit(self, submission: Submission) -> None:
-        """Hand over a prepared request that holds a reservation; the engine gives the place back."""
-        self._inbox.put(submission)
+        """Hand over a prepared request that holds a reservation; the engine gives the place back. Raises
+        ServerUnavailable when the engine has ended: the place is still the caller's then."""
+        if not self._put(submission):
+            raise self._why_refused()
 
     def cancel(self, id: RequestId) -> None:
         """End a request within one step, whatever it is doing. Unknown or ended ids are ignored."""
-        self._inbox.put(_Cancel(id))
+        self._put(_Cancel(id))
 
     def load(self, source: ModelSource) -> "Future[ModelDescription]":
-        """Load a model on the compute thread; other requests wait meanwhile. The future carries ModelLoadFailed."""
+        """Load a model on the compute thread; other requests wait meanwhile. The future carries ModelLoadFailed, or
+        ServerUnavailable when the engine has ended."""
         result: Future[ModelDescription] = Future()
         self._enqueue(_Load(source, result), result)
         return result
@@ -159,13 +167,21 @@ class EngineLoop:
 
     def wake(self) -> None:
         """Something that sequences wait for has arrived: look at them now."""
-        self._inbox.put(_Wake())
+        self._put(_Wake())
 
     def _enqueue(self, command: _Load | _Unload, result: "Future[ModelDescription] | Future[None]") -> None:
-        if self._is_stopping or not self._thread.is_alive():
-            result.set_exception(ServerUnavailable(self._fault or "the engine is not running"))
-        else:
+        if self._is_stopping or not self._thread.is_alive() or not self._put(command):
+            result.set_exception(self._why_refused())
+
+    def _put(self, command: _Command) -> bool:
+        with self._lock:
+            if self._is_closed:
+                return False
             self._inbox.put(command)
+            return True
+
+    def _why_refused(self) -> ServerUnavailable:
+        return ServerUnavailable(self._fault or "the engine is not running")
 
     def _main(self) -> None:
         engine: ComputeEngine | None = None
@@ -173,21 +189,30 @@ class EngineLoop:
             engine = self._engine_factory()
             self._serve(engine)
         except Exception as error:  # the thread is lost: say so everywhere instead of hanging
-            self._fault = f"the engine stopped: {type(error).__name__}: {error}"
-            self._events.emit(FaultObserved("engine.thread", self._fault, self._clock.now_ns()))
+            self._fault = f"the engine stopped: {described(error)}"
+            self._outlet.fault("engine.thread", error)
         finally:
             self._is_stopping = True
-            self._refuse_all()
-            self._runner.end_all(ServerUnavailable(self._fault or "the server is stopping"))
+            error = ServerUnavailable(self._fault or "the server is stopping")
+            self._outlet.attempt("engine.end", partial(self._refuse_all, error))
+            self._outlet.attempt("engine.end", partial(self._runner.end_all, error))
             if engine is not None:
-                self._runner.unload_all(engine)
-                engine.close()
+                self._outlet.attempt("engine.end", partial(self._runner.unload_all, engine))
+                self._outlet.attempt("engine.close", engine.close)
 
     def _serve(self, engine: ComputeEngine) -> None:
         while not self._is_stopping:
             self._take_commands(engine)
-            self._has_work = self._runner.is_busy and not self._is_stopping and self._runner.step()
+            self._has_work = self._runner.is_busy and not self._is_stopping and self._step()
             self._last_progress_ns = self._clock.now_ns()
+
+    def _step(self) -> bool:
+        try:
+            return self._runner.step()
+        except Exception as error:  # of no one sequence: what they hold is not known any more
+            self._outlet.fault("engine.step", error)
+            self._runner.end_all(ComputeFailed(f"a step of the engine failed: {described(error)}"))
+            return True
 
     def _take_commands(self, engine: ComputeEngine) -> None:
         try:
@@ -213,9 +238,10 @@ class EngineLoop:
             case _Stop():
                 self._is_stopping = True
 
-    def _refuse_all(self) -> None:
-        """Answer what is still in the inbox, so that nobody waits for a thread that is gone."""
-        error = ServerUnavailable(self._fault or "the server is stopping")
+    def _refuse_all(self, error: ServerUnavailable) -> None:
+        """Close the inbox and answer what is in it, so that nobody waits for a thread that is gone."""
+        with self._lock:
+            self._is_closed = True
         while True:
             try:
                 command = self._inbox.get_nowait()
@@ -224,7 +250,7 @@ class EngineLoop:
             if isinstance(command, Submission):
                 self._runner.add(command)
             elif isinstance(command, _Load | _Unload):
-                command.result.set_exception(error)
+                _settle(command.result, partial(_raise, error))
 
 
 def _settle(result: "Future[T]", work: Callable[[], T]) -> None:
@@ -233,7 +259,11 @@ def _settle(result: "Future[T]", work: Callable[[], T]) -> None:
     try:
         result.set_result(work())
     except Exception as error:
-        result.set_exception(error)
+        result.set_exception(bare(error))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 __all__ = ("EngineLoop", "EngineStatus")

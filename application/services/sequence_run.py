@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from application.events import (
     DecodeStarted,
-    FaultObserved,
     FirstToken,
     PrefillChunkComputed,
     RequestAdmitted,
@@ -29,6 +28,9 @@ from domain.request import GenerationRequest, Usage
 from domain.scheduling import PrefillChunk, SequenceView
 from domain.sequence import Phase, Sequence
 from domain.stream import Admitted, Failed, Finished, PrefillProgress
+
+CLOSE_TRIES = 2
+"""A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class SequenceRun:
         self._outlet = outlet
         self._pipeline = OutputPipeline(submission.detokenizer, eos, request.stop, submission.max_new_tokens)
         self._cache: SequenceCache | None = None
+        self._has_state = False
         outlet.emit(RequestQueued(request, submission.model, len(prompt.token_ids), outlet.now_ns()))
 
     @property
@@ -89,7 +92,8 @@ class SequenceRun:
     def admit(self, prefix_cache: PrefixCache) -> None:
         """Open a state; it is restored as soon as its prefix has been fetched."""
         self.sequence.enter(Phase.RESTORING)
-        self._loaded().open(self.id)
+        model, self._has_state = self._loaded(), True
+        model.open(self.id)
         self.look_up(prefix_cache)
 
     def try_restore(self) -> bool:
@@ -142,11 +146,14 @@ class SequenceRun:
         return None
 
     def end(self, phase: Phase, item: Finished | Failed) -> None:
-        """The last thing that happens: keep what is worth keeping, release the state, tell everybody."""
+        """The last thing that happens: keep what is worth keeping, release the state, tell everybody. What fails on the
+        way is a fault, and changes nothing of how the sequence ended."""
         request, usage = self.sequence.request, self.usage()
         was_open = self.phase in (Phase.PREFILLING, Phase.DECODING)
         self.sequence.enter(phase)
-        self._release_state(was_open and phase is not Phase.FAILED)
+        if was_open and phase is not Phase.FAILED:
+            self._outlet.attempt("cache.end", self._keep)
+        self.release()
         now = self._outlet.now_ns()
         if isinstance(item, Failed):
             self._outlet.emit(RequestEnded(request.id, "error", usage, now, item.error.code, item.error.message))
@@ -154,18 +161,21 @@ class SequenceRun:
             self._outlet.emit(RequestEnded(request.id, item.reason.value, usage, now))
         self._outlet.send(request.id, item)
 
-    def _release_state(self, keeps: bool) -> None:
-        if self._cache is None or self.model is None:
-            return
-        try:
-            if keeps:
-                self._cache.end(self.model, self.sequence.output_ids)
-        except Exception as error:  # losing a snapshot must not cost the answer
-            message = f"{type(error).__name__}: {error}"
-            self._outlet.emit(FaultObserved("cache.end", message, self._outlet.now_ns()))
-        finally:
-            self._cache.abandon()
+    def release(self) -> None:
+        """Let go of the state and of everything pinned for it. Repeating it does nothing."""
+        if self._cache is not None:
+            self._outlet.attempt("cache.abandon", self._cache.abandon)
+        for _ in range(CLOSE_TRIES):
+            self._outlet.attempt("engine.close", self._close)
+
+    def _keep(self) -> None:
+        if self._cache is not None and self.model is not None:
+            self._cache.end(self.model, self.sequence.output_ids)
+
+    def _close(self) -> None:
+        if self._has_state and self.model is not None:
             self.model.close([self.id])
+        self._has_state = False
 
     def _loaded(self) -> LoadedModel:
         if self.model is None:

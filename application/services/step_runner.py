@@ -1,19 +1,20 @@
 """Carries out one step after another on the sequences it holds. Compute thread only.
 
-A failure belongs to the sequence it happened to: that one ends with Failed, the others go on. Everything a step
-produced is delivered at its end, in one batch.
+A failure belongs to the sequence it happened to: that one ends with Failed, the others go on, whichever neighbour
+raised. Everything a step produced is delivered at its end, in one batch.
 """
 
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from application.events import FaultObserved, ModelLoaded, ModelUnloaded, StepCompleted
-from application.ports.compute import ComputeEngine, LoadedModel
+from application.events import ModelLoaded, ModelUnloaded, StepCompleted
+from application.ports.compute import ComputeEngine, DecodeResult, LoadedModel
+from application.services.faults import bare, described
 from application.services.outlet import Outlet
 from application.services.prefix.cache import PrefixCache
 from application.services.sequence_run import SequenceRun, Submission
-from domain.errors import ComputeFailed, DomainError, ServerUnavailable
+from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription, ModelSource
 from domain.request import FinishReason
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 LOOK_AHEAD = 4
 """Sequences at the head of a full queue whose prefixes are fetched already, while others decode."""
+
+NOT_TOLD = ComputeFailed("the model did not say what became of this sequence")
 
 
 class StepRunner:
@@ -53,23 +56,43 @@ class StepRunner:
         return sum(run.phase is not Phase.QUEUED for run in tuple(self._runs.values()))
 
     def load(self, engine: ComputeEngine, source: ModelSource) -> ModelDescription:
+        """Raises a bare DomainError, having let go of all that was loaded. A model that is there already stays."""
         started = self._outlet.now_ns()
-        model = engine.load(source, lambda _: None)
-        self._models[source.id] = model
-        described, now = model.description, self._outlet.now_ns()
-        notes = [described.decode_note, self._prefix_cache.attach(described)]
+        if source.id in self._models:
+            return self._models[source.id].description
+        found = self._try_load(engine, source)
+        if isinstance(found, DomainError):  # raised here, where no frame of the attempt is left
+            raise found
+        description, note = found
+        now = self._outlet.now_ns()
         self._outlet.emit(
             ModelLoaded(
                 source.id,
                 now - started,
-                described.weight_bytes,
-                described.decode_mode.value,
-                "; ".join(note for note in notes if note),
+                description.weight_bytes,
+                description.decode_mode.value,
+                "; ".join(part for part in (description.decode_note, note) if part),
                 now,
-                engine.memory().get("active", 0),
+                self._active_bytes(engine),
             )
         )
-        return described
+        return description
+
+    def _try_load(self, engine: ComputeEngine, source: ModelSource) -> tuple[ModelDescription, str] | DomainError:
+        model: LoadedModel | None = None
+        try:
+            model = engine.load(source, lambda _: None)
+            description = model.description
+            note = self._prefix_cache.attach(description)
+        except Exception as error:
+            if model is not None:
+                self._outlet.attempt("engine.unload", partial(engine.unload, model))
+            if isinstance(error, DomainError):
+                return bare(error)
+            self._outlet.fault("engine.load", error)
+            return ModelLoadFailed(f"{source.id} could not be loaded: {described(error)}")
+        self._models[source.id] = model
+        return description, note
 
     def unload(self, engine: ComputeEngine, id: ModelId) -> None:
         model = self._models.pop(id, None)
@@ -77,10 +100,10 @@ class StepRunner:
             return
         for run in [run for run in self._runs.values() if run.submission.model == id]:
             self._fail(run, ServerUnavailable(f"model {id} was unloaded"))
-        self._prefix_cache.detach(id)
-        engine.unload(model)
-        self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), engine.memory().get("active", 0)))
-        self._outlet.deliver()
+        self._outlet.attempt("cache.detach", partial(self._prefix_cache.detach, id))
+        self._outlet.attempt("engine.unload", partial(engine.unload, model))
+        self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), self._active_bytes(engine)))
+        self._deliver()
 
     def unload_all(self, engine: ComputeEngine) -> None:
         """The end: let go of every model and its arrays while the backend still stands."""
@@ -88,21 +111,29 @@ class StepRunner:
             self.unload(engine, id)
 
     def add(self, submission: Submission) -> None:
-        id = SequenceId(self._next_id)
+        id, request_id = SequenceId(self._next_id), submission.request.id
         self._next_id += 1
-        self._runs[id] = SequenceRun(id, submission, self._models.get(submission.model), self._outlet)
-        self._by_request[submission.request.id] = id
+        try:
+            run = SequenceRun(id, submission, self._models.get(submission.model), self._outlet)
+        except Exception as error:
+            self._outlet.fault("engine.add", error)
+            self._on_left_queue()
+            self._outlet.send(request_id, Failed(ComputeFailed(f"the request was not taken: {described(error)}")))
+            self._deliver()
+            return
+        self._runs[id] = run
+        self._by_request[request_id] = id
 
     def cancel(self, id: RequestId) -> None:
         if (sequence_id := self._by_request.get(id)) is not None:
             run = self._runs[sequence_id]
             self._end(run, Phase.CANCELLED, Finished(FinishReason.CANCELLED, run.usage()))
-            self._outlet.deliver()
+            self._deliver()
 
     def end_all(self, error: DomainError) -> None:
         for run in tuple(self._runs.values()):
             self._fail(run, error)
-        self._outlet.deliver()
+        self._deliver()
 
     def step(self) -> bool:
         """Plan and run one step. False when everything waits for something outside this thread."""
@@ -122,7 +153,7 @@ class StepRunner:
             now = self._outlet.now_ns()
             num_waiting = len(self._runs) - num_running
             self._outlet.emit(StepCompleted(num_waiting, num_running, num_prefilled, num_decoded, started, now))
-        self._outlet.deliver()
+        self._deliver()
         return bool(num_restored) or not plan.is_empty
 
     def _in_phase(self, phase: Phase) -> list[SequenceRun]:
@@ -147,8 +178,9 @@ class StepRunner:
                 for id in members:
                     self._contain(self._runs[id], error)
                 continue
-            for result in results:
-                run = self._runs[result.id]
+            told = {result.id: result for result in results}
+            for id in members:
+                run, result = self._runs[id], told.get(id) or DecodeResult(id, error=NOT_TOLD)
                 if result.error is not None:
                     self._fail(run, result.error)
                     continue
@@ -168,20 +200,40 @@ class StepRunner:
 
     def _contain(self, run: SequenceRun, error: Exception) -> None:
         if not isinstance(error, DomainError):
-            message = f"{type(error).__name__}: {error}"
-            self._outlet.emit(FaultObserved("engine.sequence", message, self._outlet.now_ns()))
-            error = ComputeFailed(f"computing this request failed: {message}")
+            self._outlet.fault("engine.sequence", error)
+            error = ComputeFailed(f"computing this request failed: {described(error)}")
         self._fail(run, error)
 
     def _fail(self, run: SequenceRun, error: DomainError) -> None:
-        self._end(run, Phase.FAILED, Failed(error, run.usage()))
+        self._end(run, Phase.FAILED, Failed(bare(error), run.usage()))
 
     def _end(self, run: SequenceRun, phase: Phase, item: Finished | Failed) -> None:
         if run.phase is Phase.QUEUED:
             self._on_left_queue()
         del self._runs[run.id]
-        del self._by_request[run.sequence.request.id]
-        run.end(phase, item)
+        id = run.sequence.request.id
+        del self._by_request[id]
+        try:
+            run.end(phase, item)
+        except Exception as error:
+            self._outlet.fault("engine.end", error)
+            run.release()
+            self._outlet.send(id, Failed(ComputeFailed(f"ending this request failed: {described(error)}")))
+
+    def _deliver(self) -> None:
+        lost = self._outlet.deliver()
+        error = ComputeFailed("a part of the answer could not be delivered")
+        for id in lost:
+            if (sequence_id := self._by_request.get(id)) is not None:
+                self._fail(self._runs[sequence_id], error)
+            else:
+                self._outlet.send(id, Failed(error))
+        if lost:  # once more, and no further: who does not hear it now is told nothing any more
+            self._outlet.deliver()
+
+    def _active_bytes(self, engine: ComputeEngine) -> int:
+        memory = self._outlet.attempt("engine.memory", engine.memory)
+        return memory.get("active", 0) if memory is not None else 0
 
 
 __all__ = ("StepRunner",)

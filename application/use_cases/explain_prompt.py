@@ -3,11 +3,11 @@
 An explanation can quote what is stored, which is what somebody else sent. It does so only where that was allowed.
 """
 
-import asyncio
 from dataclasses import dataclass
 
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
+from application.services.workers import Workers
 from application.use_cases.generate import check_fit, encode_prompt
 from domain.explanation import Explanation
 from domain.ids import ModelId
@@ -25,10 +25,14 @@ class ExplainedPrompt:
 class ExplainPrompt:
     """Event loop only; encoding, lookup and decoding happen in workers."""
 
-    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache, shows_text: bool = False) -> None:
-        """`shows_text`: quote what is stored where the prompt differs from it."""
+    def __init__(
+        self, pool: ModelPool, prefix_cache: PrefixCache, store_workers: Workers, shows_text: bool = False
+    ) -> None:
+        """`store_workers`: for calls that read the store. `shows_text`: quote what is stored where the prompt differs
+        from it."""
         self._pool = pool
         self._prefix_cache = prefix_cache
+        self._store_workers = store_workers
         self._shows_text = shows_text
 
     async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
@@ -44,7 +48,7 @@ class ExplainPrompt:
                 shown = found if self._shows_text else found.without_stored()
                 return shown.with_text(served.tokenizer.decode)
 
-            return ExplainedPrompt(id, await asyncio.to_thread(explain))
+            return ExplainedPrompt(id, await self._store_workers.run(explain))
         finally:
             self._pool.release(served)
 

@@ -5,6 +5,7 @@ All checks happen in `start`, so whatever is wrong with a request is an exceptio
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from application.events import RequestRefused
 from application.ports.clock import Clock
@@ -16,26 +17,39 @@ from application.services.model_pool import ModelPool, ServedModel
 from application.services.sequence_run import Submission
 from application.services.stream_hub import RequestStream, StreamHub
 from domain.errors import ContextOverflow, DomainError, InvalidRequest
+from domain.ids import RequestId
 from domain.model_card import ModelDescription
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.sampling import StopRules
-from domain.stream import StreamItem
+from domain.stream import Failed, StreamItem
+
+
+class _Lease:
+    """One lease on a model, given back once."""
+
+    def __init__(self, pool: ModelPool, served: ServedModel) -> None:
+        self.served = served
+        self._pool: ModelPool | None = pool
+
+    def release(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.release(self.served)
 
 
 class Generation:
-    """A submitted request. Iterate it once for its items; `close` it in any case, which cancels what still runs."""
+    """A submitted request. Iterate it once for its items; `close` it in any case, which cancels what still runs.
+
+    Its lease on the model is over when it has ended in the engine, however long its client takes to read.
+    """
 
     def __init__(
-        self,
-        request: GenerationRequest,
-        prompt: EncodedPrompt,
-        served: ServedModel,
-        stream: RequestStream,
-        owner: "Generate",
+        self, request: GenerationRequest, prompt: EncodedPrompt, lease: _Lease, stream: RequestStream, owner: "Generate"
     ) -> None:
         self.request = request
         self.prompt_ids = prompt.token_ids
-        self.model = served
+        self.model = lease.served
+        self._lease = lease
         self._stream = stream
         self._owner = owner
         self._open = True
@@ -47,7 +61,8 @@ class Generation:
         """Idempotent. Cancels within one engine step if the request has not ended."""
         if self._open:
             self._open = False
-            self._owner.release(self)
+            self._owner.leave(self.request.id, has_ended=self._stream.end is not None)
+            self._lease.release()
 
 
 class Generate:
@@ -63,12 +78,16 @@ class Generate:
         self._events = events
         self._clock = clock
 
-    async def start(self, request: GenerationRequest) -> Generation:
-        """Check and submit. Raises any DomainError; nothing is held afterwards if it does."""
+    async def start(self, request: GenerationRequest, beside: ServedModel | None = None) -> Generation:
+        """Check and submit. Raises any DomainError; nothing is held afterwards if it does.
+
+        `beside`: a model on which the caller has a lease, or had: while anybody has one, another does not wait for
+        room. Who holds a lease and waits for a second one would otherwise wait for whoever waits for the first.
+        """
         try:
             self._engine.reserve()
             try:
-                return await self._start_reserved(request)
+                return await self._start_reserved(request, beside)
             except BaseException:
                 self._engine.release_reservation()
                 raise
@@ -76,12 +95,14 @@ class Generate:
             self._events.emit(RequestRefused(request.model, error.code, self._clock.now_ns()))
             raise
 
-    async def _start_reserved(self, request: GenerationRequest) -> Generation:
-        served = await self._pool.acquire(request.model)
+    async def _start_reserved(self, request: GenerationRequest, beside: ServedModel | None) -> Generation:
+        is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
+        served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
+        lease = _Lease(self._pool, served)
         try:
             prompt = await encode_prompt(served.tokenizer, request.prompt)
             max_new_tokens = check_fit(request, prompt, served.description)
-            stream = self._hub.open(request.id)
+            stream = self._hub.open(request.id, partial(self._ended, request.id, lease))
             try:
                 seed = request.sampling.seed if request.sampling.seed is not None else self._ids.seed()
                 follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
@@ -95,15 +116,20 @@ class Generate:
                 self._hub.discard(request.id)
                 raise
         except BaseException:
-            self._pool.release(served)
+            lease.release()
             raise
-        return Generation(request, prompt, served, stream, self)
+        return Generation(request, prompt, lease, stream, self)
 
-    def release(self, generation: Generation) -> None:
+    def leave(self, id: RequestId, *, has_ended: bool) -> None:
         """For Generation.close."""
-        self._engine.cancel(generation.request.id)
-        self._hub.discard(generation.request.id)
-        self._pool.release(generation.model)
+        if not has_ended:
+            self._engine.cancel(id)
+        self._hub.discard(id)
+
+    def _ended(self, id: RequestId, lease: _Lease, item: StreamItem) -> None:
+        lease.release()
+        if isinstance(item, Failed):  # its stream may have failed, and not the engine
+            self._engine.cancel(id)
 
 
 async def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> EncodedPrompt:

@@ -1,6 +1,5 @@
 """What can be served here: loaded models, and those that would load on first use."""
 
-import asyncio
 from dataclasses import dataclass
 
 from application.ports.model_repository import ModelRepository
@@ -29,7 +28,7 @@ class ListModels:
     async def all(self) -> list[ModelEntry]:
         """Ordered by id."""
         loaded = {served.source.id: served for served in self._pool.loaded()}
-        sources = {source.id: source for source in await asyncio.to_thread(self._repository.list)}
+        sources = {source.id: source for source in await self._pool.workers.run(self._repository.list)}
         sources.update({id: served.source for id, served in loaded.items()})
         return [
             self._loaded(loaded[id].source, loaded[id].description) if id in loaded else ModelEntry(sources[id], None)

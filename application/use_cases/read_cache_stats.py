@@ -1,6 +1,5 @@
 """How full the prefix cache is: the hot tier, the store, and the queue between them."""
 
-import asyncio
 from dataclasses import dataclass
 
 from application.ports.block_store import BlockStore, StoreUsage
@@ -8,6 +7,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotUsage
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_queue import QueueCounts
+from application.services.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,18 @@ class CacheStats:
 
 
 class ReadCacheStats:
-    def __init__(self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None) -> None:
+    def __init__(
+        self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None, store_workers: Workers
+    ) -> None:
+        """`store_workers`: for calls that read the store."""
         self._prefix_cache = prefix_cache
         self._store = store
         self._writer = writer
+        self._store_workers = store_workers
 
     async def __call__(self) -> CacheStats:
         """The three are read one after the other, so that what is moving between them may be seen twice."""
-        store = await asyncio.to_thread(self._store.usage) if self._store is not None else None
+        store = await self._store_workers.run(self._store.usage) if self._store is not None else None
         counts = self._writer.counts() if self._writer is not None else None
         return CacheStats(self._prefix_cache.hot_usage(), store, counts)
 

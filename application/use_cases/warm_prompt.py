@@ -4,11 +4,12 @@ An ordinary generation of one token, so that what is kept is exactly what a requ
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
+from application.services.workers import Workers
 from application.use_cases.generate import Generate, Generation
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
@@ -18,6 +19,25 @@ from domain.stream import Failed, Finished
 
 FLUSH_TIMEOUT_S = 30.0
 """How long to wait for the store to take what was computed."""
+
+POLL_S = 0.02
+"""How often that is looked at. No thread waits, so that any number of clients may, and a client that leaves is gone."""
+
+
+class Persistence(Protocol):
+    """The way to the store. Any thread."""
+
+    def mark(self) -> int:
+        """For `is_settled`: everything captured so far. Never blocks."""
+        ...
+
+    def is_settled(self, mark: int) -> bool:
+        """Whether everything captured up to `mark` is stored or dropped. Never blocks."""
+        ...
+
+    def make_durable(self) -> None:
+        """Make what is stored as durable as the setting allows. Blocks."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +55,19 @@ class WarmPrompt:
     """Event loop only."""
 
     def __init__(
-        self, pool: ModelPool, generate: Generate, prefix_cache: PrefixCache, flush: Callable[[float], bool]
+        self,
+        pool: ModelPool,
+        generate: Generate,
+        prefix_cache: PrefixCache,
+        persistence: Persistence,
+        store_workers: Workers,
     ) -> None:
-        """`flush` waits in a worker, for so many seconds, until everything captured so far is stored or dropped."""
+        """`store_workers`: for calls that read the store."""
         self._pool = pool
         self._generate = generate
         self._prefix_cache = prefix_cache
-        self._flush = flush
+        self._persistence = persistence
+        self._store_workers = store_workers
 
     async def __call__(self, request: GenerationRequest) -> WarmedPrompt:
         """Raises any DomainError; InvalidRequest for a model of which nothing can be kept."""
@@ -50,14 +76,15 @@ class WarmPrompt:
             if note := self._prefix_cache.note(served.description):
                 raise InvalidRequest(f"prompts of {served.source.id} cannot be kept: {note}", param="model")
             generation = await self._generate.start(
-                replace(request, sampling=SamplingParams(), stop=StopRules(max_tokens=1))
+                replace(request, sampling=SamplingParams(), stop=StopRules(max_tokens=1)), beside=served
             )
             try:
                 usage = await _usage(generation)
             finally:
                 generation.close()
-            await asyncio.to_thread(self._flush, FLUSH_TIMEOUT_S)
-            num_stored = await asyncio.to_thread(
+            if await self._settle():
+                await self._store_workers.run(self._persistence.make_durable)
+            num_stored = await self._store_workers.run(
                 self._prefix_cache.num_stored, served.source.id, generation.prompt_ids, request.cache_salt
             )
         finally:
@@ -65,6 +92,14 @@ class WarmPrompt:
         return WarmedPrompt(
             served.source.id, usage.prompt_tokens, usage.computed_tokens, usage.reused_tokens, num_stored
         )
+
+    async def _settle(self) -> bool:
+        """Wait for what was captured so far, and not for what others add; False if FLUSH_TIMEOUT_S are not enough."""
+        persistence, now_s = self._persistence, asyncio.get_running_loop().time
+        mark, until_s = persistence.mark(), now_s() + FLUSH_TIMEOUT_S
+        while not (is_settled := persistence.is_settled(mark)) and now_s() < until_s:  # noqa: ASYNC110 - see POLL_S
+            await asyncio.sleep(POLL_S)
+        return is_settled
 
 
 async def _usage(generation: Generation) -> Usage:
@@ -77,4 +112,4 @@ async def _usage(generation: Generation) -> Usage:
     raise ServerUnavailable("the request was cancelled by the server")
 
 
-__all__ = ("FLUSH_TIMEOUT_S", "WarmPrompt", "WarmedPrompt")
+__all__ = ("FLUSH_TIMEOUT_S", "Persistence", "WarmPrompt", "WarmedPrompt")

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from application.ports.compute import ComputeEngine
-from application.ports.model_repository import ModelRepository
+from application.ports.model_repository import ModelCheck, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prefix.landing_store import Land
 from application.settings import Settings
+from domain.model_card import ModelSource
+
+
+def _nothing_to_check(_source: ModelSource) -> None:
+    """Toy models have no files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device; None where nothing is gained.
+    `check`: what is looked at before anything is unloaded to make room for a model.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -27,6 +33,7 @@ class Backend:
     default_grid: int
     max_last_chunk: int = 32
     land: Land | None = None
+    check: ModelCheck = _nothing_to_check
 
 
 def fake_backend(settings: Settings) -> Backend:
@@ -46,6 +53,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.device import preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.landing import land, pays_to_land
+    from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
     return Backend(
@@ -55,6 +63,7 @@ def mlx_backend(settings: Settings) -> Backend:
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
         land=land if pays_to_land() else None,
+        check=check_source,
     )
 
 

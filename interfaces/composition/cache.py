@@ -51,9 +51,18 @@ class CacheTiers:
         rules = CacheRules(settings.engine.block_size, limits.grid, cache.exact, is_enabled, cache.salt)
         self.prefix_cache = PrefixCache(tiers, clock, events, rules)
 
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was captured so far is stored or dropped; False when that takes longer."""
-        return self.writer.flush(timeout_s) if self.writer is not None else True
+    def mark(self) -> int:
+        """For `is_settled`: everything captured so far. Any thread; never blocks."""
+        return self.writer.queue.mark() if self.writer is not None else 0
+
+    def is_settled(self, mark: int) -> bool:
+        """Whether everything captured up to `mark` is stored or dropped. Any thread; never blocks."""
+        return self.writer is None or self.writer.queue.is_settled(mark)
+
+    def make_durable(self) -> None:
+        """Make what is stored as durable as the setting allows. Blocks on the store."""
+        if self.store is not None:
+            self.store.flush()
 
     def close(self, timeout_s: float) -> QueueCounts | None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped."""

@@ -8,6 +8,7 @@ from adapters.system.ids import RandomIds
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.stream_hub import StreamHub
+from application.services.workers import Workers
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.explain_prompt import ExplainPrompt
@@ -20,6 +21,10 @@ from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
+
+STORE_WORKERS = 2
+STORE_TIMEOUT_S = 30.0
+"""How long a client waits that asks about the store, if the store does not answer."""
 
 
 def step_limits(settings: Settings, backend: Backend) -> StepLimits:
@@ -65,8 +70,10 @@ class Container(containers.DeclarativeContainer):
         tokenizers=backend.provided.tokenizers,
         engine=engine,
         settings=settings.provided.model,
+        check=backend.provided.check,
     )
     generate = providers.Singleton(Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock)
+    store_workers = providers.Singleton(Workers, "store", STORE_WORKERS, timeout_s=STORE_TIMEOUT_S)
     list_models = providers.Singleton(
         ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache
     )
@@ -77,6 +84,7 @@ class Container(containers.DeclarativeContainer):
         ExplainPrompt,
         pool=pool,
         prefix_cache=cache.provided.prefix_cache,
+        store_workers=store_workers,
         shows_text=settings.provided.shows_text,
     )
     warm_prompt = providers.Singleton(
@@ -84,10 +92,15 @@ class Container(containers.DeclarativeContainer):
         pool=pool,
         generate=generate,
         prefix_cache=cache.provided.prefix_cache,
-        flush=cache.provided.flush,
+        persistence=cache,
+        store_workers=store_workers,
     )
     cache_stats = providers.Singleton(
-        ReadCacheStats, prefix_cache=cache.provided.prefix_cache, store=store, writer=cache.provided.writer
+        ReadCacheStats,
+        prefix_cache=cache.provided.prefix_cache,
+        store=store,
+        writer=cache.provided.writer,
+        store_workers=store_workers,
     )
 
 

@@ -15,7 +15,7 @@ async def start_all(services: Services, requests: Sequence[GenerationRequest]) -
     started: list[Generation] = []
     try:
         for request in requests:
-            started.append(await services.generate.start(request))
+            started.append(await services.generate.start(request, started[0].model if started else None))
         return FanIn(started)
     except ModelNotFound as error:
         _close(started)

@@ -19,6 +19,7 @@ from application.ports.block_store import BlockStore
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.stream_hub import StreamHub
+from application.services.workers import Workers
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.explain_prompt import ExplainPrompt
@@ -46,6 +47,7 @@ class FakeService:
     engine: FakeEngine
     loop: EngineLoop
     hub: StreamHub
+    pool: ModelPool
     clock: FakeClock
     events: RecordingEvents
     server: HttpServer
@@ -116,14 +118,17 @@ def fake_service(
     loop = EngineLoop(lambda: engine, hub, events, clock, cache, limits, max_queue)
     repository = models or FakeModels()
     pool = ModelPool(repository, FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL))
+    store_workers = Workers("store", 2, timeout_s=PATIENCE_S)
     generate = Generate(pool, loop, hub, ids, events, clock)
     services = Services(
         generate,
         ListModels(repository, pool, cache),
         CheckHealth(loop, pool, clock, stall_s=60),
-        ExplainPrompt(pool, cache, Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text),
-        WarmPrompt(pool, generate, cache, tiers.flush),
-        ReadCacheStats(cache, tiers.store, tiers.writer),
+        ExplainPrompt(
+            pool, cache, store_workers, Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text
+        ),
+        WarmPrompt(pool, generate, cache, tiers, store_workers),
+        ReadCacheStats(cache, tiers.store, tiers.writer, store_workers),
         ids,
         clock,
         events,
@@ -143,7 +148,7 @@ def fake_service(
     try:
         assert started.wait(PATIENCE_S), "the server did not start"
         with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
-            service = FakeService(engine, loop, hub, clock, events, server, client)
+            service = FakeService(engine, loop, hub, pool, clock, events, server, client)
             yield service
             service.wait_until_idle()
     finally:
@@ -151,6 +156,8 @@ def fake_service(
         thread.join(PATIENCE_S)
         assert loop.stop(PATIENCE_S), "the compute thread did not end"
         tiers.close(PATIENCE_S)
+        pool.close()
+        store_workers.close()
         assert not thread.is_alive(), "the server did not stop"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import EncodedPrompt
+from application.services.event_fan_out import EventFanOut
 from application.services.prefix.cached_sequence import CacheContext, CachedSequence
 from application.services.prefix.explainer import PrefixExplainer
 from application.services.prefix.hot_tier import HotUsage
@@ -60,7 +61,7 @@ class PrefixCache:
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
         self._open: dict[SequenceId, CachedSequence] = {}
         self._on_ready = on_ready
-        self._context = CacheContext(tiers, clock, events, self._open, lambda: self._on_ready())
+        self._context = CacheContext(tiers, clock, EventFanOut(events), self._open, lambda: self._on_ready())
         self._explainer = PrefixExplainer(tiers)
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:

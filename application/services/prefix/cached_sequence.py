@@ -172,7 +172,7 @@ class CachedSequence:
         try:
             model.restore(self.id, fetched.position, fetched.blocks, fetched.snapshot)
         except ComputeFailed as error:
-            if self.id not in model.open_ids():
+            if self.id not in model.open_ids() or model.position(self.id):
                 raise
             # What does not fit once never will: let it go and compute.
             context.events.emit(FaultObserved("cache.restore", str(error), context.clock.now_ns()))

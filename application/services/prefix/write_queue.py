@@ -45,11 +45,12 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Records of one namespace, parents first, that are stored together or not at all."""
+    """Records of one namespace, parents first, that are stored together or not at all. `number`: offers are counted."""
 
     info: NamespaceInfo
     records: tuple[Record, ...]
     raw_bytes: int
+    number: int = 0
 
 
 class WriteQueue:
@@ -64,6 +65,7 @@ class WriteQueue:
         self._severed: dict[RecordKey, None] = {}
         self._queued_bytes = 0
         self._num_queued = 0
+        self._num_offers = 0
         self._enqueued = 0
         self._persisted = 0
         self._dropped: Counter[str] = Counter()
@@ -80,7 +82,8 @@ class WriteQueue:
             if reason is not None:
                 self._sever(records, reason)
                 return reason
-            self._waiting.append(Offer(info, tuple(records), raw_bytes))
+            self._num_offers += 1
+            self._waiting.append(Offer(info, tuple(records), raw_bytes, self._num_offers))
             self._records.add(records)
             for record in records:
                 self._severed.pop(record.key, None)
@@ -126,7 +129,7 @@ class WriteQueue:
                 kept = tuple(record for record in offer.records if record.key not in doomed)
                 gone += lost
                 if kept:
-                    self._waiting.append(Offer(offer.info, kept, offer.raw_bytes - raw_bytes_of(lost)))
+                    self._waiting.append(Offer(offer.info, kept, offer.raw_bytes - raw_bytes_of(lost), offer.number))
             if gone:
                 self._sever(gone, DELETED)
                 self._release(gone, raw_bytes_of(gone))
@@ -146,6 +149,18 @@ class WriteQueue:
         """Wait until everything is settled; False when that takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._records, timeout_s)
+
+    def mark(self) -> int:
+        """For `is_settled`: everything offered so far."""
+        with self._changed:
+            return self._num_offers
+
+    def is_settled(self, mark: int) -> bool:
+        """Whether everything offered up to `mark` is stored, dropped or withdrawn, whatever was offered since."""
+        with self._changed:
+            first = next(iter(self._waiting), None)  # they wait in order
+            is_taken = first is None or first.number > mark
+            return is_taken and all(offer.number > mark for offer in self._writing)
 
     def close(self) -> None:
         """Refuse everything from now on. What waits can still be taken."""

@@ -1,0 +1,140 @@
+"""A compute engine that raises where it is told to: before an operation is done, or after it.
+
+The port's contract allows some of these (a sequence's ComputeFailed) and forbids others (a `close` that raises); who
+calls the port must survive both.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel
+from domain.ids import SequenceId
+from domain.model_card import ModelDescription, ModelSource
+from domain.payload import GroupPayloads
+
+T = TypeVar("T")
+
+ENGINE_OPERATIONS = ("load", "unload", "memory", "close_engine")
+MODEL_OPERATIONS = (
+    "description",
+    "open",
+    "restore",
+    "position",
+    "prefill",
+    "start_decode",
+    "decode",
+    "capture_blocks",
+    "capture_snapshot",
+    "close",
+    "open_ids",
+)
+
+
+@dataclass(slots=True)
+class _Fault:
+    error: Exception
+    times: int
+    is_after: bool
+
+
+class ComputeFaults:
+    """What is to fail. `strikes`: how often each operation did."""
+
+    def __init__(self, chance: Callable[[str], Exception | None] | None = None) -> None:
+        """`chance` is asked before every operation for an error to raise."""
+        self._chance = chance
+        self._armed: dict[str, _Fault] = {}
+        self.strikes: dict[str, int] = {}
+
+    def arm(self, operation: str, error: Exception, times: int = 1, *, is_after: bool = False) -> None:
+        """The next `times` calls of `operation` raise `error`. `is_after`: once they have done their work."""
+        if operation not in (*ENGINE_OPERATIONS, *MODEL_OPERATIONS):
+            raise ValueError(f"no operation {operation!r}")
+        self._armed[operation] = _Fault(error, times, is_after)
+
+    def disarm(self) -> None:
+        """From now on nothing fails that was armed."""
+        self._armed.clear()
+
+    def around(self, operation: str, work: Callable[[], T]) -> T:
+        """Do the work, or fail, or both."""
+        if self._chance is not None and (error := self._chance(operation)) is not None:
+            raise self._counted(operation, error)
+        fault = self._armed.get(operation)
+        if fault is None or fault.times == 0:
+            return work()
+        fault.times -= 1
+        if fault.is_after:
+            work()
+        raise self._counted(operation, fault.error)
+
+    def _counted(self, operation: str, error: Exception) -> Exception:
+        self.strikes[operation] = self.strikes.get(operation, 0) + 1
+        return error
+
+
+class FaultyModel:
+    """A LoadedModel around another."""
+
+    def __init__(self, model: LoadedModel, faults: ComputeFaults) -> None:
+        self.inner = model
+        self._faults = faults
+
+    @property
+    def description(self) -> ModelDescription:
+        return self._faults.around("description", lambda: self.inner.description)
+
+    def open(self, id: SequenceId) -> None:
+        self._faults.around("open", lambda: self.inner.open(id))
+
+    def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
+        self._faults.around("restore", lambda: self.inner.restore(id, position, blocks, snapshot))
+
+    def position(self, id: SequenceId) -> int:
+        return self._faults.around("position", lambda: self.inner.position(id))
+
+    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
+        self._faults.around("prefill", lambda: self.inner.prefill(id, token_ids))
+
+    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+        self._faults.around("start_decode", lambda: self.inner.start_decode(id, token_ids, start))
+
+    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
+        return self._faults.around("decode", lambda: self.inner.decode(ids))
+
+    def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
+        return self._faults.around("capture_blocks", lambda: self.inner.capture_blocks(id, spans))
+
+    def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
+        return self._faults.around("capture_snapshot", lambda: self.inner.capture_snapshot(id, block_start))
+
+    def close(self, ids: Sequence[SequenceId]) -> None:
+        self._faults.around("close", lambda: self.inner.close(ids))
+
+    def open_ids(self) -> frozenset[SequenceId]:
+        return self._faults.around("open_ids", lambda: self.inner.open_ids())
+
+
+class FaultyEngine:
+    """A ComputeEngine around another, whose models are FaultyModels."""
+
+    def __init__(self, engine: ComputeEngine, faults: ComputeFaults) -> None:
+        self._engine = engine
+        self._faults = faults
+
+    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+        return self._faults.around("load", lambda: FaultyModel(self._engine.load(source, on_progress), self._faults))
+
+    def unload(self, model: LoadedModel) -> None:
+        inner = model.inner if isinstance(model, FaultyModel) else model
+        self._faults.around("unload", lambda: self._engine.unload(inner))
+
+    def memory(self) -> Mapping[str, int]:
+        return self._faults.around("memory", self._engine.memory)
+
+    def close(self) -> None:
+        self._faults.around("close_engine", self._engine.close)
+
+
+__all__ = ("ENGINE_OPERATIONS", "MODEL_OPERATIONS", "ComputeFaults", "FaultyEngine", "FaultyModel")

@@ -1,0 +1,54 @@
+"""Models that could not be loaded a short while ago: answered from memory, so that naming one evicts nothing again.
+
+A failure counts for the very files that failed, as told by the folder and its newest change, and for REMEMBERED_S:
+what was missing may have been memory.
+"""
+
+from dataclasses import dataclass
+
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+REMEMBERED_S = 300.0
+MAX_REMEMBERED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    source: ModelSource
+    message: str
+    at_s: float
+
+
+class LoadFailures:
+    """Times in seconds of one monotonic clock. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._failures: dict[ModelId, _Failure] = {}
+
+    def note(self, source: ModelSource, message: str, now_s: float) -> None:
+        self._failures.pop(source.id, None)
+        self._failures[source.id] = _Failure(source, message, now_s)
+        if len(self._failures) > MAX_REMEMBERED:
+            del self._failures[next(iter(self._failures))]
+
+    def recall(self, source: ModelSource, now_s: float) -> str | None:
+        """Why these files could not be loaded; None when that is not known, or no longer."""
+        failure = self._failures.get(source.id)
+        if failure is None:
+            return None
+        age_s = now_s - failure.at_s
+        if failure.source != source or age_s >= REMEMBERED_S:
+            del self._failures[source.id]
+            return None
+        return (
+            f"{failure.message} (found {age_s:.0f} s ago; it is tried again {REMEMBERED_S:.0f} s after that, or when"
+            " its files change)"
+        )
+
+    def forget(self, id: ModelId) -> None:
+        """It was loaded after all."""
+        self._failures.pop(id, None)
+
+
+__all__ = ("MAX_REMEMBERED", "REMEMBERED_S", "LoadFailures")

@@ -1,0 +1,262 @@
+"""Whatever a neighbour of the engine loop raises, it costs the request it happened to: the loop goes on, says what
+happened, leaves nothing behind, and answers the next one."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from typing import Any
+
+import pytest
+
+from adapters.decorators.compute_faults import ENGINE_OPERATIONS, MODEL_OPERATIONS
+from adapters.memory.block_store import MemoryBlockStore
+from application.ports.compute import ComputeEngine, LoadedModel
+from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
+from domain.stream import Failed, Finished
+from tests.support.fault_bench import MODEL, WAIT_S, FaultBench
+
+SHARED = "a beginning that two prompts have in common, long enough to be kept " * 3
+OTHER = "something else that shares nothing with it " * 4
+
+
+@pytest.fixture
+def bench() -> Iterator[FaultBench]:
+    bench = FaultBench()
+    yield bench
+    assert bench.loop.stop(WAIT_S)
+
+
+def answers() -> dict[str, list[int]]:
+    """What the model says when nothing fails."""
+    bench = FaultBench()
+    bench.load()
+    for text in (SHARED + "one", SHARED + "two", OTHER):
+        bench.submit(text, text)
+    found = {text: bench.tokens(text) for text in (SHARED + "one", SHARED + "two", OTHER)}
+    assert bench.loop.stop(WAIT_S)
+    return found
+
+
+EXPECTED = answers()
+
+
+def check_next_is_answered(bench: FaultBench) -> None:
+    bench.faults.disarm()
+    bench.submit("next", SHARED + "two")
+    assert isinstance(bench.end("next"), Finished)
+    assert bench.tokens("next") == EXPECTED[SHARED + "two"]
+    bench.check_idle()
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("error", [ComputeFailed("planted"), RuntimeError("planted")], ids=["allowed", "defect"])
+@pytest.mark.parametrize("operation", MODEL_OPERATIONS)
+def test_a_model_that_raises_costs_at_most_the_requests_it_computes(
+    bench: FaultBench, operation: str, error: Exception, is_after: bool
+) -> None:
+    bench.load()
+    bench.submit("first", SHARED + "one")
+    assert bench.tokens("first") == EXPECTED[SHARED + "one"]
+    bench.faults.arm(operation, error, is_after=is_after)
+    for id, text in (("b", SHARED + "two"), ("c", OTHER)):
+        bench.submit(id, text)
+    ends = {id: bench.end(id) for id in "bc"}
+    for id, text in (("b", SHARED + "two"), ("c", OTHER)):
+        output = bench.tokens(id)
+        assert output == EXPECTED[text][: len(output)]
+        assert isinstance(ends[id], Failed) or output == EXPECTED[text]
+    if operation != "decode":  # which computes for both, and told neither
+        assert any(isinstance(end, Finished) for end in ends.values())
+    check_next_is_answered(bench)
+    if bench.faults.strikes.get(operation) and isinstance(error, RuntimeError):
+        assert bench.fault_names(), "it failed, and nobody was told"
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("operation", ["load", "description"])
+def test_a_load_that_raises_is_told_and_can_be_repeated(bench: FaultBench, operation: str, is_after: bool) -> None:
+    bench.faults.arm(operation, RuntimeError("planted"), is_after=is_after)
+    with pytest.raises(ModelLoadFailed, match="planted"):
+        bench.load()
+    if (operation, is_after) != ("load", True):  # which gave nothing back that could be unloaded
+        assert bench.inner.loaded == []
+    bench.load()
+    assert bench.fault_names()
+    check_next_is_answered(bench)
+
+
+def test_a_memory_reading_that_raises_costs_no_load(bench: FaultBench) -> None:
+    bench.faults.arm("memory", RuntimeError("planted"))
+    bench.load()
+    assert len(bench.inner.loaded) == 1
+    assert bench.fault_names()
+    check_next_is_answered(bench)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("operation", ["unload", "memory"])
+def test_an_unload_that_raises_ends_its_requests_and_nothing_else(
+    bench: FaultBench, operation: str, is_after: bool
+) -> None:
+    bench.load()
+    bench.faults.arm(operation, RuntimeError("planted"), is_after=is_after)
+    bench.loop.unload(MODEL).result(WAIT_S)
+    assert bench.fault_names()
+    bench.load()
+    check_next_is_answered(bench)
+
+
+@pytest.mark.parametrize("operation", ["unload", "close", "close_engine", "memory"])
+def test_an_end_that_raises_is_an_end(operation: str) -> None:
+    bench = FaultBench()
+    bench.load()
+    bench.submit("a", OTHER, num_tokens=100_000)
+    bench.faults.arm(operation, RuntimeError("planted"), times=1 << 30)
+    assert bench.loop.stop(WAIT_S)
+    end = bench.end("a")
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, ServerUnavailable)
+    if operation != "close_engine":
+        assert bench.inner.is_closed
+    assert bench.loop.status().num_waiting == 0
+
+
+def test_every_operation_of_the_port_can_be_made_to_fail() -> None:
+    def named(protocol: type) -> set[str]:
+        return {name for name in vars(protocol) if not name.startswith("_")}
+
+    assert set(MODEL_OPERATIONS) == named(LoadedModel)
+    assert set(ENGINE_OPERATIONS) == {"close_engine" if name == "close" else name for name in named(ComputeEngine)}
+
+
+def test_a_close_that_always_raises_ends_no_engine(bench: FaultBench) -> None:
+    bench.load()
+    bench.faults.arm("close", RuntimeError("planted"), times=1 << 30)
+    for number in range(3):
+        bench.submit(str(number), OTHER)
+        assert bench.tokens(str(number)) == EXPECTED[OTHER]
+    assert bench.loop.status().is_alive
+    assert bench.fault_names() == {"engine.close"}
+
+
+# ---- the prefix cache ----------------------------------------------------------------------------------------------
+
+
+class UnreliableStore(MemoryBlockStore):
+    """Breaks its contract: raises at the next call of `fails_at`."""
+
+    fails_at = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "fails_at") and name:
+            self.fails_at = ""
+            raise OSError(f"no {name}")
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("operation", ["lookup", "snapshots", "get", "put", "open_namespace", "touch", "delete"])
+def test_a_store_that_raises_costs_one_request_at_most(operation: str) -> None:
+    store = UnreliableStore(None)
+    bench = FaultBench(store)
+    bench.load()
+    bench.submit("first", SHARED + "one")
+    assert bench.tokens("first") == EXPECTED[SHARED + "one"]
+    bench.hot.resize(0)
+    bench.hot.resize(1 << 28)
+    store.fails_at = operation
+    for id, text in (("b", SHARED + "two"), ("c", OTHER)):
+        bench.submit(id, text)
+    ends = [bench.end(id) for id in "bc"]
+    assert sum(isinstance(end, Failed) for end in ends) <= 1
+    store.fails_at = ""
+    check_next_is_answered(bench)
+    assert bench.loop.stop(WAIT_S)
+
+
+# ---- sinks ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_event_sink_that_raises_costs_nothing(bench: FaultBench) -> None:
+    bench.events.is_failing = True
+    bench.load()
+    bench.submit("a", SHARED + "one")
+    assert bench.tokens("a") == EXPECTED[SHARED + "one"]
+    check_next_is_answered(bench)
+
+
+def test_a_delivery_that_fails_ends_the_requests_in_it_and_tells_them(bench: FaultBench) -> None:
+    bench.load()
+    bench.sink.num_failures = 1
+    bench.submit("a", OTHER)
+    end = bench.end("a")
+    assert isinstance(end, Failed)
+    assert "delivered" in end.error.message
+    assert "engine.deliver" in bench.fault_names()
+    check_next_is_answered(bench)
+
+
+class BrokenDetokenizer:
+    def feed(self, token_id: int) -> str:
+        raise UnicodeError(f"token {token_id} is no text")
+
+    def flush(self) -> str:
+        return ""
+
+
+def test_a_detokenizer_that_raises_costs_its_request(bench: FaultBench) -> None:
+    bench.load()
+    bench.submit("a", OTHER, detokenizer=BrokenDetokenizer())
+    bench.submit("b", SHARED + "one")
+    assert isinstance(bench.end("a"), Failed)
+    assert bench.tokens("b") == EXPECTED[SHARED + "one"]
+    check_next_is_answered(bench)
+
+
+# ---- the thread's end ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_comes_while_the_engine_ends_waits_for_ever() -> None:
+    """Commands from four threads, until the engine has long ended: each is answered or refused."""
+    bench = FaultBench()
+    bench.load()
+    loads: list[Future[object]] = []
+    submitted: list[str] = []
+    refused = threading.Event()
+
+    def submit(worker: int) -> None:
+        number = 0
+        while True:
+            id, number = f"{worker}.{number}", number + 1
+            try:
+                bench.submit(id, "x", num_tokens=1)
+            except ServerUnavailable:
+                refused.set()
+                return
+            except DomainError:  # the queue is full
+                continue
+            submitted.append(id)
+
+    def load() -> None:
+        while not refused.is_set():
+            loads.append(bench.loop.load(bench.source))
+        loads.append(bench.loop.load(bench.source))
+
+    threads = [threading.Thread(target=submit, args=(worker,)) for worker in range(3)] + [threading.Thread(target=load)]
+    for thread in threads:
+        thread.start()
+    assert bench.loop.stop(WAIT_S)
+    for thread in threads:
+        thread.join(WAIT_S)
+    for id in submitted:
+        assert bench.end(id)
+    assert not wait(loads, WAIT_S).not_done
+
+
+def test_a_submission_after_the_end_is_refused_and_keeps_no_place(bench: FaultBench) -> None:
+    bench.load()
+    bench.loop.reserve()
+    assert bench.loop.stop(WAIT_S)
+    with pytest.raises(ServerUnavailable):
+        bench.hand_over("late", "x")
+    bench.loop.release_reservation()
+    assert bench.loop.status().num_waiting == 0

@@ -1,0 +1,162 @@
+"""Random clients of a model pool on a clock of its own: everybody is served or refused in time, nothing is left.
+
+Clients ask, hold a lease for a while, leave while they wait; loads take time and fail. One seed, one run.
+"""
+
+import asyncio
+from collections import Counter
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import groupby
+from random import Random
+
+import pytest
+
+from adapters.fake.models import FakeModels
+from adapters.fake.options import ATTENTION
+from adapters.fake.tokenizer import FakeTokenizers
+from application.services.model_pool import ModelPool
+from application.services.workers import Workers
+from application.settings import ModelSettings
+from domain.errors import ModelLoadFailed, ModelsBusy
+from domain.ids import ModelId
+from domain.model_card import DecodeMode, ModelDescription, ModelSource
+from tests.support.cache_driver import InlineExecutor
+from tests.support.virtual_time import run_in_virtual_time
+
+ROOM_WAIT_S = 30.0
+MAX_LOAD_S = 5.0
+NUM_QUICK, NUM_ALL = 60, 1_000
+
+
+class TimedHost:
+    """A ModelHost that takes its time on the running loop, and checks what it is asked."""
+
+    def __init__(self, random: Random, max_loaded: int, failure_rate: float) -> None:
+        self._random = random
+        self._max_loaded = max_loaded
+        self._failure_rate = failure_rate
+        self.resident: set[ModelId] = set()
+        self.loads: list[ModelId] = []
+
+    def load(self, source: ModelSource) -> "Future[ModelDescription]":
+        assert source.id not in self.resident
+        assert len(self.resident) < self._max_loaded, "more is loaded than may be"
+        self.resident.add(source.id)
+        self.loads.append(source.id)
+        result: Future[ModelDescription] = Future()
+        if self._random.random() < self._failure_rate:
+            self._later(lambda: self._fail(source.id, result))
+        else:
+            self._later(lambda: result.set_result(_described(source.id)))
+        return result
+
+    def unload(self, id: ModelId) -> "Future[None]":
+        result: Future[None] = Future()
+        self._later(lambda: (self.resident.remove(id), result.set_result(None)))
+        return result
+
+    def _fail(self, id: ModelId, result: "Future[ModelDescription]") -> None:
+        self.resident.remove(id)
+        result.set_exception(ModelLoadFailed(f"{id} fails"))
+
+    def _later(self, work: object) -> None:
+        asyncio.get_running_loop().call_later(self._random.uniform(0, MAX_LOAD_S), work)  # type: ignore[arg-type]
+
+
+def _described(id: ModelId) -> ModelDescription:
+    return ModelDescription(id, "fake", 260, 4096, frozenset(), "uint64", 1, ATTENTION, DecodeMode.BATCHED)
+
+
+class PoolRun:
+    """`counts`: how the clients' requests ended. `granted`: models in the order of their leases."""
+
+    def __init__(self, seed: int, *, is_calm: bool = False) -> None:
+        """`is_calm`: nobody leaves, nothing fails."""
+        random = self._random = Random(seed)
+        self._ids = [ModelId(f"m{number}") for number in range(random.randint(2, 5))]
+        self.num_models = len(self._ids)
+        self.max_loaded = random.randint(1, len(self._ids) - 1) if not is_calm else 1
+        self.host = TimedHost(random, self.max_loaded, 0.0 if is_calm else random.choice((0.0, 0.1)))
+        self._leave_rate = 0.0 if is_calm else random.choice((0.0, 0.3))
+        settings = ModelSettings(default="m0", max_loaded=self.max_loaded, room_wait_s=ROOM_WAIT_S)
+        workers = Workers("finding", 1, executor=InlineExecutor())
+        self.pool = ModelPool(FakeModels(self._ids), FakeTokenizers(), self.host, settings, workers=workers)
+        self.counts: Counter[str] = Counter()
+        self.granted: list[ModelId] = []
+
+    async def run(self) -> None:
+        clients = self._random.randint(2, 12)
+        await asyncio.gather(*(self._client(self._random.randint(1, 8)) for _ in range(clients)))
+        await asyncio.sleep(2 * MAX_LOAD_S)  # a load whose clients have all left ends by itself
+        assert [self.pool.num_leases(id) for id in self._ids] == [0] * len(self._ids)
+        assert {served.source.id for served in self.pool.loaded()} == self.host.resident
+        for id in self._ids:  # and everything can still be had, unless it has just failed
+            with suppress(ModelLoadFailed):
+                self.pool.release(await self.pool.acquire(id))
+
+    async def _client(self, num_requests: int) -> None:
+        for _ in range(num_requests):
+            id = self._random.choice(self._ids)
+            asked = asyncio.create_task(self._request(id))
+            if self._random.random() < self._leave_rate:
+                asyncio.get_running_loop().call_later(self._random.uniform(0, 20), asked.cancel)
+            await asyncio.wait({asked})
+            if asked.cancelled():
+                self.counts["left"] += 1
+            else:
+                asked.result()
+            await asyncio.sleep(self._random.choice((0.0, 0.0, self._random.uniform(0, 3))))
+
+    async def _request(self, id: ModelId) -> None:
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
+        try:
+            served = await self.pool.acquire(id)
+        except (ModelsBusy, ModelLoadFailed) as error:
+            self.counts[error.code] += 1
+            return
+        finally:
+            # It may stand in line until the last moment, and then be loaded.
+            assert loop.time() - asked_s <= ROOM_WAIT_S + MAX_LOAD_S + 0.01
+        try:
+            assert served.source.id == id
+            self.granted.append(id)
+            end_s = loop.time() + self._random.choice((0.0, 1.0, 4.0))
+            while True:
+                assert id in self.host.resident, "a leased model was unloaded"
+                if loop.time() >= end_s:
+                    break
+                await asyncio.sleep(0.5)
+            self.counts["served"] += 1
+        finally:
+            self.pool.release(served)
+
+
+def play(seed: int, *, is_calm: bool = False) -> PoolRun:
+    run = PoolRun(seed, is_calm=is_calm)
+    run_in_virtual_time(run.run())
+    return run
+
+
+@pytest.mark.parametrize("first", range(0, NUM_QUICK, 20))
+def test_everybody_is_served_or_refused_and_nothing_is_left(first: int) -> None:
+    for seed in range(first, first + 20):
+        run = play(seed)
+        assert run.counts["served"], seed
+        assert len(run.host.loads) <= run.counts.total() + run.num_models, seed
+
+
+@pytest.mark.slow
+def test_many_runs_leave_nothing() -> None:
+    for seed in range(NUM_QUICK, NUM_ALL):
+        run = play(seed)
+        assert len(run.host.loads) <= run.counts.total() + run.num_models, seed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_model_is_loaded_once_for_all_that_use_it_in_a_row(seed: int) -> None:
+    run = play(seed, is_calm=True)
+    num_switches = len(list(groupby(run.granted)))
+    # Room may be made for somebody who is refused meanwhile; and the run's end asks for each model once more.
+    assert len(run.host.loads) <= num_switches + run.counts["models_busy"] + run.num_models

@@ -1,0 +1,98 @@
+"""Whose turn it is: leases for those who waited, room in order of arrival, and nobody kept out."""
+
+import pytest
+
+from domain.ids import ModelId
+from domain.model_turns import LoadModel, ModelTurns, UnloadModel
+
+A, B, C = ModelId("a"), ModelId("b"), ModelId("c")
+
+
+def turns_with(*loaded: ModelId, max_loaded: int) -> ModelTurns:
+    """Models that are loaded and leased once each."""
+    turns = ModelTurns(max_loaded)
+    for number, id in enumerate(loaded):
+        turns.ask(id, 1000 + number)
+        assert turns.next_move() == LoadModel(id)
+        turns.loaded(id)
+        assert turns.take_granted() == [1000 + number]
+    return turns
+
+
+def test_whoever_waited_has_a_lease_before_anything_else_can_happen() -> None:
+    turns = ModelTurns(1)
+    turns.ask(A, 1)
+    turns.ask(B, 2)
+    assert turns.next_move() == LoadModel(A)
+    turns.loaded(A)
+    assert turns.next_move() is None
+    assert turns.take_granted() == [1]
+    turns.release(A)
+    assert turns.next_move() == UnloadModel(A)
+    turns.unloaded(A)
+    assert turns.next_move() == LoadModel(B)
+
+
+def test_a_model_that_makes_way_gives_no_new_leases_and_comes_next() -> None:
+    turns = turns_with(A, max_loaded=1)
+    turns.ask(B, 1)
+    turns.ask(A, 2)
+    assert turns.take_granted() == []
+    turns.release(A)
+    assert turns.next_move() == UnloadModel(A)
+    turns.unloaded(A)
+    assert turns.next_move() == LoadModel(B)
+    turns.loaded(B)
+    assert turns.take_granted() == [1]
+    turns.ask(B, 3)
+    assert turns.take_granted() == [], "now it is B that makes way"
+    turns.release(B)
+    assert turns.next_move() == UnloadModel(B)
+
+
+def test_only_one_model_makes_way() -> None:
+    turns = turns_with(A, B, max_loaded=2)
+    turns.ask(C, 1)
+    turns.ask(A, 2)
+    turns.ask(B, 3)
+    assert turns.take_granted() == [3]
+
+
+def test_another_model_that_becomes_idle_first_is_unloaded_instead() -> None:
+    turns = turns_with(A, B, max_loaded=2)
+    turns.ask(C, 1)
+    turns.ask(A, 2)
+    turns.release(B)
+    assert turns.next_move() == UnloadModel(B)
+    assert turns.take_granted() == [2]
+
+
+def test_whoever_leaves_the_line_lets_the_others_in() -> None:
+    turns = turns_with(A, max_loaded=1)
+    turns.ask(B, 1)
+    turns.ask(A, 2)
+    turns.withdraw(B, 1)
+    assert turns.take_granted() == [2]
+    assert turns.next_move() is None
+
+
+def test_a_failed_load_is_told_to_all_who_waited_for_it() -> None:
+    turns = ModelTurns(1)
+    turns.ask(A, 1)
+    assert turns.next_move() == LoadModel(A)
+    turns.ask(A, 2)
+    turns.ask(B, 3)
+    assert turns.failed(A) == (1, 2)
+    assert turns.next_move() == LoadModel(B)
+
+
+def test_sharing_a_lease_waits_for_nobody_and_needs_one() -> None:
+    turns = turns_with(A, max_loaded=1)
+    turns.ask(B, 1)
+    assert turns.share(A)
+    turns.release(A)
+    assert turns.next_move() is None
+    turns.release(A)
+    assert not turns.share(A)
+    with pytest.raises(ValueError, match="nobody has a lease"):
+        turns.release(A)
