@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
-from application.use_cases.generate import check_fit, encode_prompt
+from application.services.prompt_encoder import PromptEncoder, check_fit
 from domain.explanation import Explanation
 from domain.ids import ModelId
 from domain.request import GenerationRequest
@@ -22,15 +22,16 @@ class ExplainedPrompt:
 class ExplainPrompt:
     """Event loop only; encoding, lookup and decoding happen in workers."""
 
-    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache) -> None:
+    def __init__(self, pool: ModelPool, prefix_cache: PrefixCache, encoder: PromptEncoder) -> None:
         self._pool = pool
         self._prefix_cache = prefix_cache
+        self._encoder = encoder
 
     async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
         """Loads the model on first use. Raises what Generate raises for the same request, but for a full queue."""
         served = await self._pool.acquire(request.model)
         try:
-            prompt = await encode_prompt(served.tokenizer, request.prompt)
+            prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.description)
             id = served.source.id
 

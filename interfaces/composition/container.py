@@ -7,6 +7,7 @@ from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
+from application.services.prompt_encoder import PromptEncoder
 from application.services.stream_hub import StreamHub
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
@@ -66,14 +67,19 @@ class Container(containers.DeclarativeContainer):
         engine=engine,
         settings=settings.provided.model,
     )
-    generate = providers.Singleton(Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock)
+    encoder = providers.Singleton(PromptEncoder)
+    generate = providers.Singleton(
+        Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock, encoder=encoder
+    )
     list_models = providers.Singleton(
         ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache
     )
     check_health = providers.Singleton(
         CheckHealth, engine=engine, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
     )
-    explain_prompt = providers.Singleton(ExplainPrompt, pool=pool, prefix_cache=cache.provided.prefix_cache)
+    explain_prompt = providers.Singleton(
+        ExplainPrompt, pool=pool, prefix_cache=cache.provided.prefix_cache, encoder=encoder
+    )
     warm_prompt = providers.Singleton(
         WarmPrompt,
         pool=pool,

@@ -64,6 +64,7 @@ class Service:
         if self._preload is not None:
             self._preload.cancel()
             await asyncio.gather(self._preload, return_exceptions=True)
+        self.container.encoder().close()
         stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
         await asyncio.to_thread(self._close_cache)
         await asyncio.to_thread(self.container.telemetry().shutdown)
