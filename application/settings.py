@@ -52,7 +52,12 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which models are served and how they are loaded. `default`: served when a request names none."""
+    """Which models are served and how they are loaded. `default`: served when a request names none.
+
+    Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders that are here
+    already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
+    prompt and answer together that are served at most, however many a model could take; None for the model's own.
+    """
 
     default: str = "cairn-demo"
     dirs: tuple[str, ...] = ()
@@ -60,11 +65,20 @@ class ModelSettings:
     max_loaded: int = 2
     download: bool = True
     context_length: int | None = None
+    hub_cache: str = "auto"
+    allowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         allowed = {"auto", "float32", "bfloat16", "float16"}
         _require(self.dtype in allowed, "model.dtype", f"must be one of {', '.join(sorted(allowed))}")
         _require(1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
+        _require(
+            self.context_length is None or 2 <= self.context_length < 2**31,
+            "model.context_length",
+            "must be at least 2 tokens: one of a prompt and one of an answer",
+        )
+        _require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
+        _require(all(self.allowed), "model.allowed", "must not hold an empty name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +145,14 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+
+    @property
+    def serves_hub_cache(self) -> bool:
+        """Whether clients may name any model in the hub's cache. Left to itself: only where every client is somebody
+        of this machine, so where only this machine can ask and nobody needs a key to."""
+        if self.model.hub_cache != "auto":
+            return self.model.hub_cache == "on"
+        return self.server.api_key is None and is_loopback(self.server.host)
 
 
 __all__ = (
