@@ -83,8 +83,13 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which models are served and how they are loaded. `default`: served when a request names none. `room_wait_s`: how
-    long a request waits for other models' requests to end when its own does not fit beside them."""
+    """Which models are served and how they are loaded. `default`: served when a request names none.
+
+    Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders that are here
+    already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
+    prompt and answer together that are served at most, however many a model could take; None for the model's own.
+    `room_wait_s`: how long a request waits for other models' requests to end when its own does not fit beside them.
+    """
 
     default: str = "cairn-demo"
     dirs: tuple[str, ...] = ()
@@ -93,12 +98,21 @@ class ModelSettings:
     room_wait_s: float = 60.0
     download: bool = True
     context_length: int | None = None
+    hub_cache: str = "auto"
+    allowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         allowed = {"auto", "float32", "bfloat16", "float16"}
         _require(self.dtype in allowed, "model.dtype", f"must be one of {', '.join(sorted(allowed))}")
         _require(1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
         _require(0 <= self.room_wait_s <= 3600, "model.room_wait_s", "must be in 0..3600 seconds")
+        _require(
+            self.context_length is None or 2 <= self.context_length < 2**31,
+            "model.context_length",
+            "must be at least 2 tokens: one of a prompt and one of an answer",
+        )
+        _require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
+        _require(all(self.allowed), "model.allowed", "must not hold an empty name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +186,22 @@ class Settings:
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
     @property
-    def shows_text(self) -> bool:
-        """Whether whoever may ask may read what others had computed. `auto`: only on a server that nobody but programs
-        of this machine can reach: on loopback, without a key, and not opened to hosts or pages of any name."""
+    def is_private(self) -> bool:
+        """Whether nobody but programs of this machine can ask: on loopback, without a key, and not opened to hosts or
+        pages of any name."""
         server = self.server
         is_open = ANY in server.allowed_hosts or ANY in server.cors_origins
-        is_private = server.api_key is None and is_loopback(server.host) and not is_open
-        return self.cache.show_text == "on" or (self.cache.show_text == "auto" and is_private)
+        return server.api_key is None and is_loopback(server.host) and not is_open
+
+    @property
+    def shows_text(self) -> bool:
+        """Whether whoever may ask may read what others had computed. `auto`: only on a private server."""
+        return self.cache.show_text == "on" or (self.cache.show_text == "auto" and self.is_private)
+
+    @property
+    def serves_hub_cache(self) -> bool:
+        """Whether clients may name any model in the hub's cache. `auto`: only on a private server."""
+        return self.model.hub_cache == "on" or (self.model.hub_cache == "auto" and self.is_private)
 
 
 __all__ = (

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
-from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, Tokenizer
+from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, PromptTooLong, Tokenizer
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import TemplateFailed
 from domain.model_card import ModelSource
@@ -54,10 +54,14 @@ class FakeTokenizer:
     def has_chat_template(self) -> bool:
         return self._has_chat_template
 
-    def encode(self, text: str) -> EncodedPrompt:
-        return EncodedPrompt(tuple(text.encode("utf-8", errors="replace")))
+    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+        if max_tokens is not None and len(text) > max_tokens:
+            raise PromptTooLong(len(text), is_exact=False)
+        token_ids = tuple(text.encode("utf-8", errors="replace"))
+        _check_count(token_ids, max_tokens)
+        return EncodedPrompt(token_ids)
 
-    def render(self, prompt: ChatPrompt) -> EncodedPrompt:
+    def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
         if not self._has_chat_template:
             raise TemplateFailed("this model has no chat template", param="messages")
         messages = prompt.messages
@@ -65,6 +69,7 @@ class FakeTokenizer:
         rendered = [token for turn in turns for token in turn]
         opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
         token_ids = (*rendered, START_ID, *opening.encode())
+        _check_count(token_ids, max_tokens)
         return EncodedPrompt(token_ids, self._fork_points(prompt, turns, token_ids))
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -134,6 +139,11 @@ def _body(message: ChatMessage, *, keeps_reasoning: bool) -> str:
     parts.append(message.content)
     parts += [f"\n<call>{call.name} {call.arguments}</call>" for call in message.tool_calls]
     return "".join(parts)
+
+
+def _check_count(token_ids: Sequence[int], max_tokens: int | None) -> None:
+    if max_tokens is not None and len(token_ids) > max_tokens:
+        raise PromptTooLong(len(token_ids))
 
 
 class FakeTokenizers:

@@ -15,8 +15,11 @@ def missing_from(folder: Path) -> str:
     """What keeps the folder from being a model that can be served, in words; empty when nothing does."""
     if not (folder / "config.json").is_file():
         return "it has no config.json"
-    if not read_config(folder).get("model_type"):
+    config = read_config(folder)
+    if not config.get("model_type"):
         return "its config.json names no model_type"
+    if config.get("model_file") is not None:
+        return "its config.json has a Python file of its own run (model_file), which Cairn never does"
     absent = _absent_weights(folder)
     if absent:
         return absent
@@ -44,7 +47,10 @@ def _absent_weights(folder: Path) -> str:
         has_weights = any(path.is_file() for path in folder.glob("model*.safetensors"))
         return "" if has_weights else "it has no model*.safetensors"
     shard_of = _read_object(index).get("weight_map")
-    shards = set(cast("dict[str, str]", shard_of).values()) if isinstance(shard_of, dict) else set[str]()
+    named = list(cast("dict[str, object]", shard_of).values()) if isinstance(shard_of, dict) else []
+    shards = {shard for shard in named if isinstance(shard, str)}
+    if len(shards) < len({str(shard) for shard in named}) or any(Path(shard).name != shard for shard in shards):
+        return "its index of weights names what is no file of the folder"
     absent = sorted(shard for shard in shards if not (folder / shard).is_file())
     if not shards or absent:
         return f"weights are missing ({', '.join(absent[:3]) or 'the index names none'})"
@@ -54,7 +60,7 @@ def _absent_weights(folder: Path) -> str:
 def _read_object(path: Path) -> Mapping[str, object]:
     try:
         value: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 

@@ -2,11 +2,12 @@
 
 An id is the name of an embedded model; a path exactly as given at the start; `NAME` or `ORG/NAME` below a model
 directory; or a hub id `ORG/NAME`. A client's id is never used as a path: it must be a listed path or consist of plain
-names. Neither `list` nor `find` contacts the network.
+names. The hub's cache is shared by every program of a user, so it can be left out but for the ids that are named.
+Neither `list` nor `find` contacts the network.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
@@ -29,7 +30,8 @@ class HuggingFaceRepository:
     """See the module docstring; implements the ModelRepository port.
 
     `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders served under the path as written.
-    `cache`: the hub's cache, by default where huggingface_hub keeps it. `can_load`: whether the engine knows a
+    `cache`: the hub's cache, by default where huggingface_hub keeps it. `hub_ids`: the only ids that are taken from there
+    or downloaded; None for any. `can_load`: whether the engine knows a
     config's model_type; what it does not know is not listed. `endpoint`: another hub.
     """
 
@@ -40,6 +42,7 @@ class HuggingFaceRepository:
         paths: Sequence[str] = (),
         allow_download: bool = True,
         cache: Path | None = None,
+        hub_ids: Collection[str] | None = None,
         can_load: Callable[[str], bool] = _any_type,
         endpoint: str | None = None,
     ) -> None:
@@ -47,6 +50,7 @@ class HuggingFaceRepository:
         self._paths = {ModelId(path): Path(path).expanduser() for path in paths}
         self._allow_download = allow_download
         self._cache = cache if cache is not None else _default_cache()
+        self._hub_ids = None if hub_ids is None else frozenset(hub_ids)
         self._can_load = can_load
         self._endpoint = endpoint
 
@@ -67,7 +71,7 @@ class HuggingFaceRepository:
             folder = directory.joinpath(*names)
             if not missing_from(folder):
                 return _source(id, folder, "local")
-        snapshot = cached_folder(self._cache, id) if len(names) == 2 else None
+        snapshot = cached_folder(self._cache, id) if len(names) == 2 and self._takes_from_hub(id) else None
         return _source(id, snapshot, names[0]) if snapshot is not None else None
 
     def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
@@ -80,6 +84,8 @@ class HuggingFaceRepository:
             raise ModelNotFound(
                 f"no model {id!r} here; see `cairn models`, or name a hub model as ORG/NAME", param="model"
             )
+        if not self._takes_from_hub(id):
+            raise ModelNotFound(f"no model {id!r} here, and it is not one of model.allowed", param="model")
         if not self._allow_download:
             raise ModelNotFound(f"no model {id!r} here, and downloads are switched off", param="model")
         folder = download(id, self._cache, on_progress, self._endpoint)
@@ -98,7 +104,11 @@ class HuggingFaceRepository:
         for directory in self._directories:
             yield from (_source(id, folder, "local") for id, folder in _models_in(directory))
         for id, folder in cached_models(self._cache):
-            yield _source(id, folder, id.split("/")[0])
+            if self._takes_from_hub(id):
+                yield _source(id, folder, id.split("/")[0])
+
+    def _takes_from_hub(self, id: ModelId) -> bool:
+        return self._hub_ids is None or id in self._hub_ids
 
     def _refuse_incomplete(self, id: ModelId, names: Sequence[str]) -> None:
         """A folder that someone named or put there deserves to hear what it lacks."""

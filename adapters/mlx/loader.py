@@ -1,7 +1,9 @@
 """A model folder in Hugging Face format to a network in memory, evaluated on the calling thread.
 
 Whatever mlx-lm loads is loaded, quantised weights included. What can be wrong with a folder is said in words a person
-can act on: every failure is a ModelLoadFailed.
+can act on: every failure is a ModelLoadFailed. Nothing of a folder is run: weights are safetensors only, and a Python
+file that config.json names as the model's code is refused here and kept from mlx-lm, whose older versions run it
+(CVE-2026-5843).
 """
 
 import json
@@ -19,6 +21,9 @@ from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.weights_digest import digest_folder
 from domain.errors import ModelLoadFailed
 
+NO_OWN_CODE = {"model_file": None}
+"""Laid over config.json by mlx-lm itself, so that no file which changes after our look at it is run."""
+
 _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -31,7 +36,7 @@ def load_folder(folder: Path, dtype: str, memory_dir: Path | None) -> tuple[Any,
     config = read_config(folder)
     try:
         digest = digest_folder(folder, memory_dir)
-        network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True)
+        network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
         wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
         if wanted is not None:
             _cast(network, wanted)
@@ -60,11 +65,17 @@ def read_config(folder: Path) -> Mapping[str, Any]:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelLoadFailed(f"{folder} has no config.json: it is not a model folder") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadFailed(f"{folder / 'config.json'} cannot be read: {error}") from error
     if not isinstance(config, dict) or not isinstance(cast(dict[str, Any], config).get("model_type"), str):
         raise ModelLoadFailed(f"{folder / 'config.json'} names no model_type")
-    return cast(dict[str, Any], config)
+    found = cast(dict[str, Any], config)
+    if (own := found.get("model_file")) is not None:
+        raise ModelLoadFailed(
+            f"{folder / 'config.json'} has a Python file of its own run (model_file: {str(own)[:80]!r}), which Cairn"
+            " never does"
+        )
+    return found
 
 
 def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
@@ -103,4 +114,4 @@ def _cast(network: Any, dtype: mx.Dtype) -> None:
     network.update(tree_unflatten(changed))
 
 
-__all__ = ("eos_ids", "load_folder", "read_config")
+__all__ = ("NO_OWN_CODE", "eos_ids", "load_folder", "read_config")

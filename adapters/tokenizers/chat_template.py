@@ -43,6 +43,8 @@ RESERVED_KWARGS = frozenset(
 )
 """Template arguments that Cairn sets itself: a client's would change what is rendered behind its back."""
 
+_TAIL_CHARS, _NUM_TAILS = 1024, 4
+
 _REASONING_FIELDS = {
     "reasoning_content": re.compile(r"\breasoning_content\b"),
     "reasoning": re.compile(r"""(\.|['"])reasoning\b(?!_)"""),
@@ -100,14 +102,14 @@ class ChatTemplate:
 
     def _with_content_kept(self, prompt: ChatPrompt, rendered: RenderedChat) -> RenderedChat:
         last = next((text for message in reversed(prompt.messages) if (text := message.content.strip())), "")
-        if last in rendered.text:
+        if _holds(rendered.text, last):
             return rendered
         adjustments = replace(rendered.adjustments, text_parts=True)
         try:
             text = self.text_of(prompt, prompt.messages, adjustments)
         except Exception:  # the first rendering stands: the template may only have escaped or shortened the text
             return rendered
-        return RenderedChat(text, adjustments) if last in text else rendered
+        return RenderedChat(text, adjustments) if _holds(text, last) else rendered
 
     def _failure(self, prompt: ChatPrompt, refusal: Exception) -> TemplateFailed:
         reason = _reason(refusal)
@@ -150,6 +152,20 @@ def _reason(error: Exception) -> str:
     text = str(error).strip() or "no reason given"
     is_raised_by_template = type(error).__name__ == "TemplateError"
     return text if is_raised_by_template else f"{type(error).__name__}: {text}"
+
+
+def _holds(text: str, content: str) -> bool:
+    """Whether the content is in the text, looked for by its end first: searching for 16 MiB takes 50 to 140 ms."""
+    tail, before = content[-_TAIL_CHARS:], len(text)
+    for _ in range(_NUM_TAILS):
+        at = text.rfind(tail, 0, before)
+        if at < 0:
+            return False
+        end = at + len(tail)
+        if end >= len(content) and text.startswith(content, end - len(content)):
+            return True
+        before = end - 1
+    return content in text
 
 
 def template_source(template: Any) -> str:

@@ -7,7 +7,7 @@ from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
-from application.ports.tokenizer import Detokenizer, EncodedPrompt
+from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
 
@@ -44,17 +44,23 @@ class HfTokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str) -> EncodedPrompt:
-        return EncodedPrompt((*self._start_ids, *self._codec.encode(text).ids))
+    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+        num_start = len(self._start_ids)
+        room = None if max_tokens is None else max_tokens - num_start
+        try:
+            ids = self._codec.encode(text, max_tokens=room, wants_spans=False).ids
+        except PromptTooLong as error:
+            raise PromptTooLong(error.num_tokens + num_start, is_exact=error.is_exact) from None
+        return EncodedPrompt((*self._start_ids, *ids))
 
-    def render(self, prompt: ChatPrompt) -> EncodedPrompt:
+    def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
         if self._template is None:
             raise TemplateFailed(
                 "this model has no chat template: use completions, or give its folder a chat_template.jinja",
                 param="messages",
             )
         rendered = self._template.render(prompt)
-        encoded = self._codec.encode(rendered.text)
+        encoded = self._codec.encode(rendered.text, max_tokens=max_tokens)
         fork_points = find_fork_points(prompt, self._template, self._codec, rendered, encoded)
         return EncodedPrompt(tuple(encoded.ids), fork_points)
 

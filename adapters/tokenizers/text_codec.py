@@ -1,17 +1,47 @@
-"""Text to token ids and whole texts back, over either kind of tokenizer. Adds no special tokens; any thread."""
+"""Text to token ids and whole texts back, over either kind of tokenizer. Adds no special tokens; any thread.
+
+The interpreter is held for no longer than it takes to copy the ids that are wanted: encoding happens without it, a text
+that cannot fit is refused for its length or its number of tokens before any list is made, and spans are looked up one
+by one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from adapters.tokenizers.library import PythonTokenizer, RustTokenizer
+from adapters.tokenizers.library import Encoding, PythonTokenizer, RustTokenizer
+from adapters.tokenizers.token_reach import token_reach
+from application.ports.tokenizer import PromptTooLong
+
+
+class Spans(Protocol):
+    """For each token the (start, end) of its characters in the text, ascending."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """`spans`: for each id the (start, end) of its characters in the text, ascending; None where unknown."""
+    """`spans`: where each id's characters are; None where unknown or not wanted."""
 
     ids: list[int]
-    spans: list[tuple[int, int]] | None
+    spans: Spans | None
+
+
+class _EncodingSpans:
+    """Spans read from the encoding when asked for: a list of all of them takes 20 times as long as one of the ids."""
+
+    __slots__ = ("_encoding",)
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+
+    def __len__(self) -> int:
+        return len(self._encoding)
+
+    def __getitem__(self, index: int, /) -> tuple[int, int]:
+        return self._encoding.token_to_chars(index)
 
 
 class TextCodec:
@@ -20,6 +50,7 @@ class TextCodec:
     def __init__(self, tokenizer: PythonTokenizer, rust: RustTokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._rust = rust
+        self._reach = token_reach(rust) if rust is not None else None
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -29,11 +60,18 @@ class TextCodec:
         added = self._rust.get_added_tokens_decoder()
         return frozenset(id for id, token in added.items() if token.special)
 
-    def encode(self, text: str) -> EncodedText:
+    def encode(self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True) -> EncodedText:
+        """Raises PromptTooLong where that gives more than `max_tokens`."""
+        if max_tokens is not None and self._reach is not None and len(text) > max_tokens * self._reach:
+            raise PromptTooLong(-(-len(text) // self._reach), is_exact=False)
         if self._rust is None:
-            return EncodedText(self._tokenizer.encode(text, add_special_tokens=False), None)
-        encoding = self._rust.encode(text, add_special_tokens=False)
-        return EncodedText(encoding.ids, encoding.offsets)
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            _check_count(len(ids), max_tokens)
+            return EncodedText(ids, None)
+        encode = self._rust.encode_batch if wants_spans else self._rust.encode_batch_fast
+        encoding = encode([text], add_special_tokens=False)[0]
+        _check_count(len(encoding), max_tokens)
+        return EncodedText(encoding.ids, _EncodingSpans(encoding) if wants_spans else None)
 
     def start_ids(self) -> tuple[int, ...]:
         """The special tokens that the model expects before a raw text."""
@@ -51,7 +89,7 @@ class TextCodec:
             return self._tokenizer.decode(
                 list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
             )
-        return self._rust.decode(list(ids), skip_special_tokens=skip_special)
+        return self._rust.decode_batch([list(ids)], skip_special_tokens=skip_special)[0]
 
     def _encode_with_special(self, text: str) -> list[int]:
         if self._rust is None:
@@ -59,4 +97,9 @@ class TextCodec:
         return self._rust.encode(text, add_special_tokens=True).ids
 
 
-__all__ = ("EncodedText", "TextCodec")
+def _check_count(num_tokens: int, max_tokens: int | None) -> None:
+    if max_tokens is not None and num_tokens > max_tokens:
+        raise PromptTooLong(num_tokens)
+
+
+__all__ = ("EncodedText", "Spans", "TextCodec")

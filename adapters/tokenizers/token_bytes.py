@@ -64,7 +64,7 @@ class TokenBytes:
     def _bytes(self, token: str) -> bytes:
         if self._is_byte_level:
             try:
-                return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+                return bytes(BYTE_OF_CHARACTER[character] for character in token)
             except KeyError:
                 return token.encode()
         if self._has_byte_fallback and _BYTE_TOKEN.fullmatch(token):
@@ -86,7 +86,8 @@ def _byte_of_character() -> dict[str, int]:
     return table
 
 
-_BYTE_OF_CHARACTER = _byte_of_character()
+BYTE_OF_CHARACTER = _byte_of_character()
+"""How byte-level vocabularies write each of the 256 bytes."""
 
 
 def token_bytes_of(rust: RustTokenizer) -> TokenBytes | None:
@@ -134,4 +135,4 @@ def _sentence_pieces(rust: RustTokenizer, steps: list[dict[str, Any]]) -> TokenB
     )
 
 
-__all__ = ("LeadingRule", "TokenBytes", "token_bytes_of")
+__all__ = ("BYTE_OF_CHARACTER", "LeadingRule", "TokenBytes", "token_bytes_of")

@@ -1,7 +1,9 @@
 """Text to tokens and back, for one model.
 
 Threading: all methods are safe from any thread except a Detokenizer, which belongs to one caller. Encoding and
-rendering may take milliseconds to seconds on long prompts: call them off the event loop.
+rendering may take milliseconds to seconds on long prompts: call them off the event loop. They let other threads run
+meanwhile, as far as the library allows, and need some 200 bytes a character: bound how many long texts are encoded at
+a time.
 """
 
 from collections.abc import Sequence
@@ -19,6 +21,16 @@ class EncodedPrompt:
 
     token_ids: tuple[int, ...]
     fork_points: tuple[ForkPoint, ...] = ()
+
+
+class PromptTooLong(Exception):
+    """A text gives more tokens than the caller can take. `num_tokens`: how many; at least so many if not `is_exact`,
+    which is known from the length of the text, before it is encoded."""
+
+    def __init__(self, num_tokens: int, *, is_exact: bool = True) -> None:
+        super().__init__(f"{num_tokens} tokens")
+        self.num_tokens = num_tokens
+        self.is_exact = is_exact
 
 
 class Detokenizer(Protocol):
@@ -47,12 +59,16 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
-    def encode(self, text: str) -> EncodedPrompt:
-        """Encode raw text as a completion prompt, with the special tokens the model expects at its start."""
+    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+        """Encode raw text as a completion prompt, with the special tokens the model expects at its start.
+
+        Raises PromptTooLong if that is more than `max_tokens`, before encoding where the length alone proves it.
+        """
         ...
 
-    def render(self, prompt: ChatPrompt) -> EncodedPrompt:
-        """Apply the chat template with the generation prompt. Raises TemplateFailed, naming what it refused."""
+    def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
+        """Apply the chat template with the generation prompt. Raises TemplateFailed, naming what it refused, and
+        PromptTooLong as `encode` does."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -72,4 +88,4 @@ class TokenizerLoader(Protocol):
         ...
 
 
-__all__ = ("Detokenizer", "EncodedPrompt", "ForkKind", "ForkPoint", "Tokenizer", "TokenizerLoader")
+__all__ = ("Detokenizer", "EncodedPrompt", "ForkKind", "ForkPoint", "PromptTooLong", "Tokenizer", "TokenizerLoader")

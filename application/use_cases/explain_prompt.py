@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
+from application.services.prompt_encoder import PromptEncoder, check_fit
 from application.services.workers import Workers
-from application.use_cases.generate import check_fit, encode_prompt
 from domain.explanation import Explanation
 from domain.ids import ModelId
 from domain.request import GenerationRequest
@@ -26,12 +26,18 @@ class ExplainPrompt:
     """Event loop only; encoding, lookup and decoding happen in workers."""
 
     def __init__(
-        self, pool: ModelPool, prefix_cache: PrefixCache, store_workers: Workers, shows_text: bool = False
+        self,
+        pool: ModelPool,
+        prefix_cache: PrefixCache,
+        encoder: PromptEncoder,
+        store_workers: Workers,
+        shows_text: bool = False,
     ) -> None:
         """`store_workers`: for calls that read the store. `shows_text`: quote what is stored where the prompt differs
         from it."""
         self._pool = pool
         self._prefix_cache = prefix_cache
+        self._encoder = encoder
         self._store_workers = store_workers
         self._shows_text = shows_text
 
@@ -39,7 +45,7 @@ class ExplainPrompt:
         """Loads the model on first use. Raises what Generate raises for the same request, but for a full queue."""
         served = await self._pool.acquire(request.model)
         try:
-            prompt = await encode_prompt(served.tokenizer, request.prompt)
+            prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.description)
             id = served.source.id
 

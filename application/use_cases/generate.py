@@ -3,7 +3,6 @@
 All checks happen in `start`, so whatever is wrong with a request is an exception before any byte of an answer.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -11,16 +10,15 @@ from application.events import RequestRefused
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
-from application.ports.tokenizer import EncodedPrompt, Tokenizer
+from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool, ServedModel
+from application.services.prompt_encoder import PromptEncoder, check_fit
 from application.services.sequence_run import Submission
 from application.services.stream_hub import RequestStream, StreamHub
-from domain.errors import ContextOverflow, DomainError, InvalidRequest
+from domain.errors import DomainError
 from domain.ids import RequestId
-from domain.model_card import ModelDescription
-from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
-from domain.sampling import StopRules
+from domain.request import ChatPrompt, GenerationRequest
 from domain.stream import Failed, StreamItem
 
 
@@ -69,7 +67,14 @@ class Generate:
     """The use case every dialect's completion goes through. Event loop only."""
 
     def __init__(
-        self, pool: ModelPool, engine: EngineLoop, hub: StreamHub, ids: IdSource, events: EventSink, clock: Clock
+        self,
+        pool: ModelPool,
+        engine: EngineLoop,
+        hub: StreamHub,
+        ids: IdSource,
+        events: EventSink,
+        clock: Clock,
+        encoder: PromptEncoder,
     ) -> None:
         self._pool = pool
         self._engine = engine
@@ -77,6 +82,7 @@ class Generate:
         self._ids = ids
         self._events = events
         self._clock = clock
+        self._encoder = encoder
 
     async def start(self, request: GenerationRequest, beside: ServedModel | None = None) -> Generation:
         """Check and submit. Raises any DomainError; nothing is held afterwards if it does.
@@ -100,7 +106,7 @@ class Generate:
         served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
         lease = _Lease(self._pool, served)
         try:
-            prompt = await encode_prompt(served.tokenizer, request.prompt)
+            prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             max_new_tokens = check_fit(request, prompt, served.description)
             stream = self._hub.open(request.id, partial(self._ended, request.id, lease))
             try:
@@ -132,43 +138,4 @@ class Generate:
             self._engine.cancel(id)
 
 
-async def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> EncodedPrompt:
-    """Token ids of any prompt; text work happens off the event loop."""
-    if isinstance(prompt, ChatPrompt):
-        return await asyncio.to_thread(tokenizer.render, prompt)
-    if isinstance(prompt, TextPrompt):
-        return await asyncio.to_thread(tokenizer.encode, prompt.text)
-    return EncodedPrompt(prompt.token_ids)
-
-
-def check_fit(request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription) -> int:
-    """The number of tokens the completion may have. Raises InvalidRequest or ContextOverflow, naming the field."""
-    field = "messages" if isinstance(request.prompt, ChatPrompt) else "prompt"
-    num_prompt = len(prompt.token_ids)
-    if num_prompt == 0:
-        raise InvalidRequest(f"{field} must not be empty", param=field)
-    if min(prompt.token_ids) < 0 or max(prompt.token_ids) >= model.vocab_size:
-        raise InvalidRequest(
-            f"{field} holds a token id outside the vocabulary (0 to {model.vocab_size - 1})", param=field
-        )
-    request.sampling.check_vocabulary(model.vocab_size)
-    room = model.context_length - num_prompt
-    if room < 1:
-        raise ContextOverflow(
-            f"{field} has {num_prompt} tokens; the context of {model.id} holds {model.context_length}", param=field
-        )
-    return _completion_length(request.stop, num_prompt, room, model)
-
-
-def _completion_length(rules: StopRules, num_prompt: int, room: int, model: ModelDescription) -> int:
-    for name, wanted in (("max_tokens", rules.max_tokens or 0), ("min_tokens", rules.min_tokens)):
-        if wanted > room:
-            raise ContextOverflow(
-                f"{name} is {wanted}, but after {num_prompt} prompt tokens the context of {model.id}"
-                f" ({model.context_length}) has room for {room}",
-                param=name,
-            )
-    return rules.max_tokens or room
-
-
-__all__ = ("Generate", "Generation", "check_fit", "encode_prompt")
+__all__ = ("Generate", "Generation")

@@ -1,6 +1,7 @@
 """`cairn models`: what can be served without a download."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import typer
@@ -13,6 +14,8 @@ def models(model_dir: ModelDirs = None, backend: Backend = None, as_json: AsJson
     from interfaces.composition.backends import model_repository
 
     settings = settings_with(model_flags(None, None, model_dir, backend)).settings
+    if settings.model.hub_cache == "auto":  # whoever asks here is no client
+        settings = replace(settings, model=replace(settings.model, hub_cache="on"))
     found = model_repository(settings).list()
     if as_json:
         listing = [

@@ -89,8 +89,14 @@ def model_repository(settings: Settings) -> ModelRepository:
     from adapters.mlx.model_types import knows_model_type
 
     model = settings.model
-    paths = [model.default] if "/" in model.default and Path(model.default).expanduser().is_dir() else []
-    return HuggingFaceRepository(model.dirs, paths=paths, allow_download=model.download, can_load=knows_model_type)
+    named = dict.fromkeys((model.default, *model.allowed))
+    return HuggingFaceRepository(
+        model.dirs,
+        paths=[name for name in named if "/" in name and Path(name).expanduser().is_dir()],
+        allow_download=model.download,
+        hub_ids=None if settings.serves_hub_cache else named,
+        can_load=knows_model_type,
+    )
 
 
 def cache_dir() -> Path:

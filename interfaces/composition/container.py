@@ -7,6 +7,7 @@ from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
+from application.services.prompt_encoder import PromptEncoder
 from application.services.stream_hub import StreamHub
 from application.services.workers import Workers
 from application.settings import Settings
@@ -72,7 +73,10 @@ class Container(containers.DeclarativeContainer):
         settings=settings.provided.model,
         check=backend.provided.check,
     )
-    generate = providers.Singleton(Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock)
+    encoder = providers.Singleton(PromptEncoder)
+    generate = providers.Singleton(
+        Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock, encoder=encoder
+    )
     store_workers = providers.Singleton(Workers, "store", STORE_WORKERS, timeout_s=STORE_TIMEOUT_S)
     list_models = providers.Singleton(
         ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache
@@ -84,6 +88,7 @@ class Container(containers.DeclarativeContainer):
         ExplainPrompt,
         pool=pool,
         prefix_cache=cache.provided.prefix_cache,
+        encoder=encoder,
         store_workers=store_workers,
         shows_text=settings.provided.shows_text,
     )

@@ -66,6 +66,7 @@ class Service:
             await asyncio.gather(self._preload, return_exceptions=True)
         self.pool.close()
         self.container.store_workers().close()
+        self.container.encoder().close()
         stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
         await asyncio.to_thread(self._close_cache)
         await asyncio.to_thread(self.container.telemetry().shutdown)

@@ -16,8 +16,10 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.block_store import BlockStore
+from application.ports.tokenizer import TokenizerLoader
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
+from application.services.prompt_encoder import PromptEncoder
 from application.services.stream_hub import StreamHub
 from application.services.workers import Workers
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
@@ -88,6 +90,7 @@ def fake_service(
     settings: ServerSettings | None = None,
     model_settings: ModelSettings | None = None,
     models: FakeModels | None = None,
+    tokenizers: TokenizerLoader | None = None,
     limits: StepLimits | None = None,
     max_queue: int = 64,
     reuses: bool = False,
@@ -117,15 +120,22 @@ def fake_service(
     cache = tiers.prefix_cache
     loop = EngineLoop(lambda: engine, hub, events, clock, cache, limits, max_queue)
     repository = models or FakeModels()
-    pool = ModelPool(repository, FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL))
+    pool = ModelPool(
+        repository, tokenizers or FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL)
+    )
+    encoder = PromptEncoder()
     store_workers = Workers("store", 2, timeout_s=PATIENCE_S)
-    generate = Generate(pool, loop, hub, ids, events, clock)
+    generate = Generate(pool, loop, hub, ids, events, clock, encoder)
     services = Services(
         generate,
         ListModels(repository, pool, cache),
         CheckHealth(loop, pool, clock, stall_s=60),
         ExplainPrompt(
-            pool, cache, store_workers, Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text
+            pool,
+            cache,
+            encoder,
+            store_workers,
+            Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
         ),
         WarmPrompt(pool, generate, cache, tiers, store_workers),
         ReadCacheStats(cache, tiers.store, tiers.writer, store_workers),
@@ -155,6 +165,7 @@ def fake_service(
         server.stop()
         thread.join(PATIENCE_S)
         assert loop.stop(PATIENCE_S), "the compute thread did not end"
+        encoder.close()
         tiers.close(PATIENCE_S)
         pool.close()
         store_workers.close()

@@ -164,6 +164,30 @@ def test_complete_snapshots_of_the_hubs_cache_are_found(tmp_path: Path) -> None:
     assert repository.find(ModelId("org/half")) is None
 
 
+def test_only_named_ids_are_taken_from_the_hubs_cache_where_it_is_not_open(tmp_path: Path) -> None:
+    _cached(tmp_path / "cache", "org/small")
+    _cached(tmp_path / "cache", "org/private")
+    _write(tmp_path / "models" / "tiny")
+    repository = _repository(tmp_path, tmp_path / "models", hub_ids=["org/small", "org/absent"])
+    assert [source.id for source in repository.list()] == [*sorted(EMBEDDED_IDS), "org/small", "tiny"]
+    assert repository.find(ModelId("org/small")) is not None
+    assert repository.find(ModelId("org/private")) is None
+    with pytest.raises(ModelNotFound, match=r"not one of model\.allowed"):
+        repository.fetch(ModelId("org/private"), _ignored)
+
+
+@pytest.mark.parametrize("shard", ["../outside.safetensors", "/etc/hostname", "a/b.safetensors", 7, None, ["x"]])
+def test_an_index_names_files_of_its_folder_only(tmp_path: Path, shard: object) -> None:
+    index = json.dumps({"weight_map": {"a": shard}}).encode()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "outside.safetensors").write_bytes(b"x")
+    _write(tmp_path / "models" / "big", **{"model.safetensors.index.json": index})
+    repository = _repository(tmp_path, tmp_path / "models")
+    assert [source.id for source in repository.list()] == sorted(EMBEDDED_IDS)
+    with pytest.raises(ModelLoadFailed, match="names what is no file of the folder"):
+        repository.fetch(ModelId("big"), _ignored)
+
+
 def test_an_older_complete_snapshot_serves_while_a_newer_one_is_unfinished(tmp_path: Path) -> None:
     older = _cached(tmp_path / "cache", "org/small", commit="a" * 40)
     _cached(tmp_path / "cache", "org/small", commit="b" * 40, without="model.safetensors")

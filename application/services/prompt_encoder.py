@@ -1,0 +1,106 @@
+"""From a request's prompt to token ids that fit the model, in threads of their own.
+
+Encoding takes about 200 bytes of memory and a microsecond a character, so long texts go one at a time and never keep
+short ones waiting, and neither takes a thread from the rest of the server. What cannot fit is refused as early as its
+length proves it: before encoding, and before ids are looked at.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
+from domain.errors import ContextOverflow, InvalidRequest
+from domain.model_card import ModelDescription
+from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
+from domain.sampling import StopRules
+
+LONG_CHARS = 2**19
+"""From here on a text waits its turn: half a second of a processor."""
+
+NUM_WORKERS = 2
+
+
+class PromptEncoder:
+    """`encode` on the event loop; threads start with the first prompt and end with `close`."""
+
+    def __init__(self) -> None:
+        self._workers = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="cairn-text")
+        self._long_worker = ThreadPoolExecutor(1, thread_name_prefix="cairn-long-text")
+
+    async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
+        """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
+        prompt, max_tokens = request.prompt, model.context_length - 1
+        try:
+            if isinstance(prompt, ChatPrompt):
+                return await self._in_worker(prompt, lambda: tokenizer.render(prompt, max_tokens))
+            if isinstance(prompt, TextPrompt):
+                return await self._in_worker(prompt, lambda: tokenizer.encode(prompt.text, max_tokens))
+            if len(prompt.token_ids) > max_tokens:
+                raise PromptTooLong(len(prompt.token_ids))
+        except PromptTooLong as error:
+            raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
+        return EncodedPrompt(prompt.token_ids)
+
+    def close(self) -> None:
+        """Nothing is waited for: what is being encoded then is dropped when it is done."""
+        for workers in (self._workers, self._long_worker):
+            workers.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_worker(self, prompt: ChatPrompt | TextPrompt, work: Callable[[], EncodedPrompt]) -> EncodedPrompt:
+        workers = self._long_worker if _num_chars(prompt) >= LONG_CHARS else self._workers
+        return await asyncio.get_running_loop().run_in_executor(workers, work)
+
+
+def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
+    """What people and models said; how long a template makes it, only rendering tells."""
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text)
+    return sum(
+        len(message.content) + len(message.reasoning or "") + sum(len(call.arguments) for call in message.tool_calls)
+        for message in prompt.messages
+    )
+
+
+def check_fit(request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription) -> int:
+    """The number of tokens the completion may have. Raises InvalidRequest or ContextOverflow, naming the field."""
+    field = _field(request.prompt)
+    num_prompt = len(prompt.token_ids)
+    if num_prompt == 0:
+        raise InvalidRequest(f"{field} must not be empty", param=field)
+    room = model.context_length - num_prompt
+    if room < 1:
+        raise _overflow(request, num_prompt, model)
+    if min(prompt.token_ids) < 0 or max(prompt.token_ids) >= model.vocab_size:
+        raise InvalidRequest(
+            f"{field} holds a token id outside the vocabulary (0 to {model.vocab_size - 1})", param=field
+        )
+    request.sampling.check_vocabulary(model.vocab_size)
+    return _completion_length(request.stop, num_prompt, room, model)
+
+
+def _overflow(
+    request: GenerationRequest, num_prompt: int, model: ModelDescription, *, is_exact: bool = True
+) -> ContextOverflow:
+    field, count = _field(request.prompt), str(num_prompt) if is_exact else f"at least {num_prompt}"
+    return ContextOverflow(
+        f"{field} has {count} tokens; the context of {model.id} holds {model.context_length}", param=field
+    )
+
+
+def _field(prompt: Prompt) -> str:
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+
+
+def _completion_length(rules: StopRules, num_prompt: int, room: int, model: ModelDescription) -> int:
+    for name, wanted in (("max_tokens", rules.max_tokens or 0), ("min_tokens", rules.min_tokens)):
+        if wanted > room:
+            raise ContextOverflow(
+                f"{name} is {wanted}, but after {num_prompt} prompt tokens the context of {model.id}"
+                f" ({model.context_length}) has room for {room}",
+                param=name,
+            )
+    return rules.max_tokens or room
+
+
+__all__ = ("LONG_CHARS", "PromptEncoder", "check_fit")

@@ -1,0 +1,31 @@
+"""A Rust tokenizer that tells how often it was asked to encode."""
+
+from collections import Counter
+from typing import Any
+
+from adapters.tokenizers.library import RustTokenizer
+
+
+class CountingRust:
+    """Delegates everything. `calls`: by method name; `longest_chars`: length of the longest text that was encoded."""
+
+    def __init__(self, rust: RustTokenizer) -> None:
+        self._rust = rust
+        self.calls: Counter[str] = Counter()
+        self.longest_chars = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._rust, name)
+        if name not in ("encode", "encode_batch", "encode_batch_fast"):
+            return found
+
+        def counted(texts: str | list[str], **options: Any) -> Any:
+            self.calls[name] += 1
+            longest = max(len(text) for text in ([texts] if isinstance(texts, str) else texts))
+            self.longest_chars = max(self.longest_chars, longest)
+            return found(texts, **options)
+
+        return counted
+
+
+__all__ = ("CountingRust",)

@@ -1,0 +1,120 @@
+"""Where prompts are encoded: long texts one at a time, and short ones never behind them."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from adapters.fake.model import FakeModel
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizer
+from application.ports.tokenizer import EncodedPrompt
+from application.services.prompt_encoder import LONG_CHARS, PromptEncoder
+from domain.chat import ChatMessage, Role
+from domain.errors import ContextOverflow
+from domain.ids import ModelId, RequestId
+from domain.model_card import ModelDescription, ModelSource
+from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+
+LONG, SHORT = TextPrompt("x" * LONG_CHARS), TextPrompt("short")
+
+
+class _Gated(FakeTokenizer):
+    """Long texts wait at a gate; `running` counts how many are being encoded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.running = 0
+        self.most_running = 0
+        self._lock = threading.Lock()
+
+    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+        if len(text) < LONG_CHARS:
+            return super().encode(text, max_tokens)
+        with self._lock:
+            self.running += 1
+            self.most_running = max(self.running, self.most_running)
+        assert self.gate.wait(20)
+        with self._lock:
+            self.running -= 1
+        return EncodedPrompt((1, 2, 3))
+
+
+def _model(context_length: int = 2**30) -> ModelDescription:
+    return FakeModel(ModelSource(ModelId("m"), ""), FakeOptions(context_length=context_length)).description
+
+
+def _request(prompt: Prompt) -> GenerationRequest:
+    return GenerationRequest(RequestId("r"), ModelId("m"), prompt)
+
+
+@asynccontextmanager
+async def _encoder() -> AsyncIterator[PromptEncoder]:
+    encoder = PromptEncoder()
+    try:
+        yield encoder
+    finally:
+        encoder.close()
+
+
+def test_short_prompts_pass_any_number_of_long_ones() -> None:
+    tokenizer = _Gated()
+
+    async def run() -> None:
+        async with _encoder() as encoder:
+            long = [asyncio.create_task(encoder.encode(_request(LONG), tokenizer, _model())) for _ in range(20)]
+            for _ in range(20):
+                assert (await encoder.encode(_request(SHORT), tokenizer, _model())).token_ids == tuple(b"short")
+            chat = ChatPrompt((ChatMessage(Role.USER, "hi"),))
+            assert (await encoder.encode(_request(chat), tokenizer, _model())).token_ids
+            tokenizer.gate.set()
+            assert [prompt.token_ids for prompt in await asyncio.gather(*long)] == [(1, 2, 3)] * 20
+
+    asyncio.run(run())
+    assert tokenizer.most_running == 1
+
+
+def test_a_long_prompt_whose_client_left_is_not_encoded() -> None:
+    encoded: list[str] = []
+
+    class Noting(_Gated):
+        def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+            encoded.append(text[:1])
+            return super().encode(text, max_tokens)
+
+    tokenizer = Noting()
+
+    async def run() -> None:
+        async with _encoder() as encoder:
+            first = asyncio.create_task(encoder.encode(_request(LONG), tokenizer, _model()))
+            left = asyncio.create_task(encoder.encode(_request(TextPrompt("y" * LONG_CHARS)), tokenizer, _model()))
+            await encoder.encode(_request(SHORT), tokenizer, _model())
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+            tokenizer.gate.set()
+            await first
+            await encoder.encode(_request(LONG), tokenizer, _model())
+
+    asyncio.run(run())
+    assert "y" not in encoded
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        (TextPrompt("x" * 100), "prompt"),
+        (TokenPrompt((300,) * 100), "prompt"),
+        (ChatPrompt((ChatMessage(Role.USER, "x" * 100),)), "messages"),
+    ],
+)
+def test_what_leaves_no_room_for_an_answer_is_refused_with_its_field(prompt: Prompt, field: str) -> None:
+    async def run() -> None:
+        async with _encoder() as encoder:
+            await encoder.encode(_request(prompt), FakeTokenizer(), _model(100))
+
+    with pytest.raises(ContextOverflow, match=f"{field} has .*100") as refused:
+        asyncio.run(run())
+    assert refused.value.param == field
