@@ -4,6 +4,7 @@
 writing. The toy engine has said `SAID` by then; MLX waits before its first chunk.
 """
 
+import signal
 import sys
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def mlx_backend(settings: Settings, pipe: Pipe) -> Backend:
 
 
 def main(kind: str, path: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs with it ignored
     settings = Settings(
         model=ModelSettings(default={"fake": "fake-attention", "mlx": "cairn-demo"}[kind], download=False),
         engine=EngineSettings(backend=kind),
