@@ -1,7 +1,7 @@
 """The embedded models with their tokenizer, their template and their kinds of layers, and next to no arithmetic.
 
-What a cache reuses depends on positions, templates and layers, not on what a model has learnt: these say nonsense, forty
-times as fast, so that long conversations are cheap on a machine without a fast BLAS as well.
+What a cache reuses depends on positions, templates and layers, not on what a model has learnt: these say nonsense, and
+many times as fast, so that long conversations are cheap on a machine without a fast BLAS as well.
 """
 
 import json
