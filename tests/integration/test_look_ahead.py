@@ -23,10 +23,11 @@ from domain.scheduling import StepLimits
 from domain.stream import Finished
 from tests.support.cache_driver import DirectWriter, InlineExecutor
 from tests.support.gate import Gate
+from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents, RecordingSink
 
 MODEL = ModelId("fake-hybrid")
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 class WatchedStore(ForwardingStore):

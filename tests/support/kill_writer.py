@@ -22,6 +22,7 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.record import Record
+from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 INFO = namespace_of("killed")
@@ -29,7 +30,6 @@ ROOMY_BYTES, TIGHT_BYTES = 256 << 20, 3 << 20
 KILLS_A_STORE = 10
 # Groups whose bytes together stay far below the tight quota: never evicted before older ones.
 RECENT = 6
-PATIENCE_S = 60.0
 
 
 @lru_cache(256)
