@@ -13,9 +13,9 @@ from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags
 if TYPE_CHECKING:
     from asyncio import Runner
 
-    from application.settings import Settings
     from domain.sampling import SamplingParams, StopRules
     from interfaces.cli.chat import Chat
+    from interfaces.composition.service import Service
 
 
 def run(
@@ -35,6 +35,7 @@ def run(
     from domain.errors import DomainError
     from domain.sampling import SamplingParams, StopRules
     from interfaces.cli.logs import configure_logging
+    from interfaces.composition.service import build_service
 
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
     configure_logging("critical", "plain")  # what goes wrong is said once, by this command
@@ -43,22 +44,25 @@ def run(
         if not prompt:
             fail("the piped input is empty")
     try:
-        _converse(settings, SamplingParams(temperature=temperature), StopRules(max_tokens=max_tokens), system, prompt)
+        sampling, stop = SamplingParams(temperature=temperature), StopRules(max_tokens=max_tokens)
+        converse(build_service(settings), sampling, stop, system, prompt)
     except DomainError as error:
         fail(error.message)
 
 
-def _converse(
-    settings: "Settings", sampling: "SamplingParams", stop: "StopRules", system: str | None, prompt: str | None
+def converse(
+    service: "Service",
+    sampling: "SamplingParams",
+    stop: "StopRules",
+    system: str | None = None,
+    prompt: str | None = None,
 ) -> None:
-    """Start a service, ask once or chat, stop it in any case. Raises DomainError; Ctrl-C before the chat ends it."""
+    """Start the service, ask once or chat, stop it in any case. Raises DomainError; Ctrl-C before the chat ends it."""
     import asyncio
 
     from interfaces.cli.chat import Chat
     from interfaces.cli.loading import wait_for_model
-    from interfaces.composition.service import build_service
 
-    service = build_service(settings)
     with asyncio.Runner() as runner:
         try:
             runner.run(service.start())
@@ -68,7 +72,7 @@ def _converse(
                 runner.run(chat.ask(prompt, _show))
                 typer.echo()
             else:
-                _chat_until_the_end(runner, chat, settings.model.default)
+                _chat_until_the_end(runner, chat, service.settings.model.default)
         except KeyboardInterrupt:
             fail("cancelled", 130)
         finally:
@@ -105,4 +109,4 @@ def _show(text: str) -> None:
     typer.echo(text, nl=False)
 
 
-__all__ = ("run",)
+__all__ = ("converse", "run")

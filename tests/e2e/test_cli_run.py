@@ -1,12 +1,11 @@
 """`cairn run` as a process: one answer, piped input, and a chat in a terminal."""
 
-import json
 import os
 import pty
 import select
-import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from tests.support.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn
+from tests.support.held_chat import REPLY, SAID
 
 FAKE = ("--backend", "fake", "--max-tokens", "8")
 
@@ -77,10 +76,11 @@ class Terminal:
 
 
 @contextmanager
-def chat(home: Path, *arguments: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
+def chat(home: Path, words: list[str]) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
+    """`words`: the command that chats."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command("run", *arguments),
+        words,
         cwd=ROOT,
         env=environment(home, TERM="dumb"),
         stdin=theirs,
@@ -99,7 +99,7 @@ def chat(home: Path, *arguments: str) -> Iterator[tuple[Terminal, subprocess.Pop
 
 
 def test_a_chat_goes_on_until_the_end_of_input(tmp_path: Path):
-    with chat(tmp_path, *FAKE) as (terminal, process):
+    with chat(tmp_path, command("run", *FAKE)) as (terminal, process):
         terminal.read_until("> ")
         terminal.type("one\n")
         terminal.read_until("one\r\n")
@@ -112,29 +112,24 @@ def test_a_chat_goes_on_until_the_end_of_input(tmp_path: Path):
         assert process.wait(PATIENCE_S) == 0
 
 
-def talkative_model(folder: Path) -> Path:
-    """The embedded model without an end of its answers: it goes on until its context is full."""
-    shutil.copytree(embedded_folder(EMBEDDED_IDS[0]) or "", folder)
-    unused = 5
-    for name in ("config.json", "generation_config.json"):
-        config = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**config, "eos_token_id": unused}))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config["eos_token"] = json.loads((folder / "tokenizer.json").read_text())["added_tokens"][unused]["content"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
-
-
-@pytest.mark.slow
-def test_an_interrupt_cancels_the_answer_and_the_chat_goes_on(tmp_path: Path):
-    pytest.importorskip("mlx.core")
-    with chat(tmp_path, str(talkative_model(tmp_path / "talkative"))) as (terminal, process):
+@pytest.mark.parametrize("kind", ["fake", pytest.param("mlx", marks=pytest.mark.slow)])
+def test_an_interrupt_cancels_the_answer_and_the_chat_goes_on(tmp_path: Path, kind: str):
+    """The engine stands still in its first answer, so that nothing but the interrupt can end it."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with chat(tmp_path, [sys.executable, "-m", "tests.support.held_chat", kind, str(pipe)]) as (terminal, process):
         terminal.read_until("> ")
-        terminal.type("What is the capital of France?\n")
-        terminal.read_until("France?\r\n")
-        terminal.read_until("ion")
-        process.send_signal(signal.SIGINT)
-        terminal.read_until("[cancelled]")
-        terminal.read_until("> ")
+        terminal.type("one\n")
+        terminal.read_until("one\r\n")
+        if kind == "fake":
+            terminal.read_until(SAID)
+        with pipe.open("w"):  # opens when the engine does, on its side
+            process.send_signal(signal.SIGINT)
+            terminal.read_until("[cancelled]")
+            terminal.read_until("> ")
+        terminal.type("two\n")
+        terminal.read_until("two\r\n")
+        answer = terminal.read_until("\r\n> ").removesuffix("\r\n> ")
+        assert answer.strip(), "the next question is answered"
+        assert kind == "mlx" or answer == REPLY
         terminal.type("\x04")
         assert process.wait(PATIENCE_S) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.cli_process import CairnProcess, cairn_process
+from tests.support.cli_process import PATIENCE_S, CairnProcess, cairn_process
 
 SERVE = ("serve", "--backend", "fake", "--port", "0")
 
@@ -26,7 +26,7 @@ def test_it_answers_tells_where_it_is_and_stops_when_asked(tmp_path: Path):
         assert f"curl {url}/v1/chat/completions" in cairn.read_until("curl")
         assert str(tmp_path) in cairn.read_until("  data ")
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
         assert answer.status_code == 200
         assert answer.json()["model"] == "fake-attention"
         cairn.send(signal.SIGTERM)
@@ -39,8 +39,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals)
     with cairn_process(tmp_path, SERVE) as cairn:
         address = httpx.URL(base_url(cairn))
         body = b'{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 30000}'
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        with socket.create_connection((address.host, address.port or 0), timeout=30) as client:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+        with socket.create_connection((address.host, address.port or 0), timeout=PATIENCE_S) as client:
             # A client that takes its answer but never reads it: a graceful stop waits for it.
             client.sendall(f"{head}\r\n\r\n".encode() + body)
             assert client.recv(12) == b"HTTP/1.1 200"
@@ -68,6 +69,6 @@ def test_key_and_log_format_reach_the_server(tmp_path: Path):
     with cairn_process(tmp_path, (*SERVE, "--log-format", "json"), CAIRN_SERVER__API_KEY="k") as cairn:
         url = base_url(cairn)
         assert "authorization: Bearer YOUR-KEY" in cairn.read_until("curl")
-        assert httpx.get(f"{url}/v1/models", timeout=30).status_code == 401
-        listing = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, timeout=30)
+        assert httpx.get(f"{url}/v1/models", timeout=PATIENCE_S).status_code == 401
+        listing = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, timeout=PATIENCE_S)
         assert listing.status_code == 200

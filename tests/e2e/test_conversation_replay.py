@@ -16,6 +16,7 @@ request may compute more than those only where nothing can be resumed at the exa
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,10 +28,11 @@ from tests.support.fake_service import wait_until
 from tests.support.replay import Answer, Replay
 from tests.support.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call
 from tests.support.replay_servers import CachingServer, cacheless_server, caching_server
+from tests.support.small_demos import SMALL_DEMOS, SMALL_HYBRID, write_small_demos
 
 pytestmark = pytest.mark.slow
 
-MODELS = ("cairn-demo", "cairn-demo-hybrid")
+MODELS = SMALL_DEMOS  # the embedded ones themselves hold the same in test_replay_restarts
 GRID = BLOCK = 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
 THINKING: dict[str, Any] = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 16}
 LONG: dict[str, Any] = {"max_tokens": 4}
@@ -41,16 +43,22 @@ TOOL_TURN = 4
 
 
 @pytest.fixture(scope="module")
-def caching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CachingServer]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_demos(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def caching(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CachingServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        with caching_server(tmp_path_factory.mktemp("store"), ENGINE) as server:
+        with caching_server(tmp_path_factory.mktemp("store"), ENGINE, folder) as server:
             yield server
 
 
 @pytest.fixture(scope="module")
-def cacheless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with cacheless_server(tmp_path_factory.mktemp("home"), *FLAGS) as client:
+def cacheless(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    flags = ("--model-dir", str(folder), *FLAGS)
+    with cacheless_server(tmp_path_factory.mktemp("home"), *flags, CAIRN_MODEL__MAX_LOADED="16") as client:
         yield client
 
 
@@ -97,7 +105,7 @@ def played(request: pytest.FixtureRequest, caching: CachingServer, cacheless: ht
 
 
 def is_recurrent(model: str) -> bool:
-    return model == "cairn-demo-hybrid"
+    return model == SMALL_HYBRID
 
 
 def bound_in_the_middle(answer: Answer, conversation: Conversation, model: str, longest: int) -> int:

@@ -12,8 +12,7 @@ from domain.payload import StatePayload
 from tests.support.replay import Replay
 from tests.support.replay_chats import Message, opening, question
 from tests.support.replay_servers import caching_server
-
-MODELS = ("cairn-demo", "cairn-demo-hybrid")
+from tests.support.small_demos import SMALL_DEMOS, write_small_demos
 
 
 def turns() -> list[list[Message]]:
@@ -21,11 +20,18 @@ def turns() -> list[list[Message]]:
     return [first, [*first, {"role": "assistant", "content": "Go on."}, question(2)]]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_demos(tmp_path_factory.mktemp("models"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_a_conversation_goes_on_from_landed_state(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", SMALL_DEMOS)
+def test_a_conversation_goes_on_from_landed_state(
+    model: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with caching_server(tmp_path / "store") as server:
+    with caching_server(tmp_path / "store", model_dir=folder) as server:
         first = Replay(server.client, model, max_tokens=8)
         answers = [first.chat(messages) for messages in turns()]
     landed: list[StatePayload] = []
@@ -35,7 +41,7 @@ def test_a_conversation_goes_on_from_landed_state(model: str, tmp_path: Path, mo
         return landed[-1]
 
     monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
-    with caching_server(tmp_path / "store", land=land_and_note) as server:
+    with caching_server(tmp_path / "store", model_dir=folder, land=land_and_note) as server:
         again = Replay(server.client, model, max_tokens=8)
         repeated = [again.chat(messages) for messages in reversed(turns())]
         assert not [event for event in server.events.events if isinstance(event, FaultObserved)]

@@ -20,10 +20,11 @@ from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Admitted, Failed, Finished, PrefillProgress, StreamItem, TextDelta
 from tests.support.caches import prefix_cache
+from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents, RecordingSink
 
 MODEL = ModelId("fake-attention")
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 class Bench:

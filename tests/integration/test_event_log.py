@@ -11,6 +11,7 @@ from adapters.system.log_writer import LogWriter
 from application.events import Event, FaultObserved, ModelLoaded, RecordsDropped, RequestRefused, StoreFault
 from domain.ids import ModelId
 from tests.support.event_script import Script, at
+from tests.support.patience import PATIENCE_S
 
 
 class Capture(logging.Handler):
@@ -108,7 +109,7 @@ def test_a_log_that_stands_still_blocks_nobody_and_owns_up(capture: Capture) -> 
     writer = LogWriter(max_lines=4)
     capture.gate.clear()
     writer.write(logger, logging.INFO, "first")
-    assert capture.entered.wait(20)
+    assert capture.entered.wait(PATIENCE_S)
     for n in range(10):
         writer.write(logger, logging.INFO, f"line {n}")  # returns though nobody reads
     capture.gate.set()

@@ -9,6 +9,7 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from domain.ids import SequenceId
 from tests.support.fake_service import FakeService, fake_service, wait_until
+from tests.support.patience import PATIENCE_S
 from tests.support.sse import completion_text, events
 
 PATH = "/v1/completions"
@@ -128,7 +129,7 @@ def test_choices_of_one_request_run_side_by_side() -> None:
         if sequence == 0 and operation in ("prefill", "start_decode"):
             wait_until(lambda: len(running[0].hub) == 2, "the second prompt to be submitted")
         if sequence == 0 and operation == "decode" and count == 50:
-            assert second_seen.wait(20)
+            assert second_seen.wait(PATIENCE_S)
 
     with fake_service(FakeOptions(reply=reply_with(text), hook=hold_the_first)) as service:
         running.append(service)

@@ -1,7 +1,6 @@
 """A request that waits for a place in the batch has its prefix fetched meanwhile."""
 
 import threading
-import time
 from collections.abc import Sequence
 
 from adapters.fake.clock import FakeClock
@@ -23,10 +22,12 @@ from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Finished
 from tests.support.cache_driver import DirectWriter, InlineExecutor
+from tests.support.gate import Gate
+from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents, RecordingSink
 
 MODEL = ModelId("fake-hybrid")
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 class WatchedStore(ForwardingStore):
@@ -43,17 +44,20 @@ class WatchedStore(ForwardingStore):
         return super().get(keys, groups)
 
 
-def slow_second(operation: str, id: SequenceId | None, _count: int) -> None:
-    if operation == "decode" and id == SequenceId(1):
-        time.sleep(0.005)
-
-
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
     cache = PrefixCache(
         PrefixTiers(hot, store, DirectWriter(store), InlineExecutor()), FakeClock(), events, CacheRules(16, 32)
     )
-    engine = FakeEngine(default=FakeOptions(hook=slow_second))
+    # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
+    # keeps its place until that was seen.
+    submitted, seen = Gate("decode", 2), Gate("decode", 50)
+
+    def hook(operation: str, id: SequenceId | None, count: int) -> None:
+        submitted(operation, id, count)
+        seen(operation, id, count)
+
+    engine = FakeEngine(default=FakeOptions(hook=hook))
     loop = EngineLoop(lambda: engine, sink, events, FakeClock(), cache, StepLimits(1, 32, 32), 10)
     loop.start()
 
@@ -76,10 +80,14 @@ def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
         store.was_read.clear()
         submit("running", "something else", 100)
         submit("again", "a prompt to be seen again " * 8, 2)
+        submitted.open()
         assert store.was_read.wait(WAIT_S)
         assert loop.status().num_waiting == 1  # fetched, and still in the queue
+        seen.open()
         end = sink.wait_for_end(RequestId("again"), WAIT_S)[-1]
     finally:
+        submitted.open()
+        seen.open()
         assert loop.stop(WAIT_S)
     assert isinstance(end, Finished)
     assert end.usage.computed_tokens == 1

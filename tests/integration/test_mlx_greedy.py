@@ -3,6 +3,8 @@
 Alone, and with seven others that join and leave mid-flight; prompts of many lengths, windows crossed on the way.
 """
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -26,17 +28,15 @@ LENGTHS = (17, 70, 33, 5, 1, 90, 44, 64)
 """Of the prompts; the first is the one that stays from beginning to end."""
 
 
-def plain_loop(network: Any, prompt: tuple[int, ...], num_new: int) -> list[int]:
-    """The reference: nothing but the model and its own caches, on the same grid."""
+def plain_loop(network: Any, prompt: tuple[int, ...]) -> Iterator[int]:
+    """The reference: nothing but the model and its own caches, on the same grid. Computed as far as it is asked for."""
     caches = mlx_lm_module("models.cache").make_prompt_cache(network)
     for start in range(0, len(prompt) - 1, GRID):
         mx.eval(network(mx.array([prompt[start : min(start + GRID, len(prompt) - 1)]]), cache=caches))
-    output: list[int] = []
     token = prompt[-1]
-    for _ in range(num_new):
+    while True:
         token = int(mx.argmax(network(mx.array([[token]]), cache=caches)[0, -1]).item())
-        output.append(token)
-    return output
+        yield token
 
 
 class Harness:
@@ -45,13 +45,15 @@ class Harness:
     def __init__(self, name: str) -> None:
         self.network = build(name)
         self.model: MlxModel = assemble(self.network, ModelId(name), ModelFacts(config_of(name)))
-        self._expected: dict[int, list[int]] = {}
+        self._references: dict[int, tuple[Iterator[int], list[int]]] = {}
         self._num_started = 0
 
     def expected(self, index: int, num_new: int = NUM_NEW) -> list[int]:
-        if index not in self._expected:
-            self._expected[index] = plain_loop(self.network, prompt_of(LENGTHS[index], index), NUM_NEW)
-        return self._expected[index][:num_new]
+        if index not in self._references:
+            self._references[index] = plain_loop(self.network, prompt_of(LENGTHS[index], index)), []
+        reference, known = self._references[index]
+        known.extend(islice(reference, max(0, num_new - len(known))))
+        return known[:num_new]
 
     def start(self, index: int) -> SequenceId:
         """By turns with the end of the prompt in one piece, and with its last token alone."""

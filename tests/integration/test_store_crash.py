@@ -39,12 +39,12 @@ def test_two_hundred_kills(scratch: Path) -> None:
     run = start("-m", "tests.support.kill_writer", str(scratch), "200", "11")
     summary = json.loads(finish(run, 280))
     assert summary["kills"] == 200
-    assert summary["acknowledged"] > 200
+    assert summary["acknowledged"] > 500
 
 
 def test_a_few_kills(scratch: Path) -> None:
     run = start("-m", "tests.support.kill_writer", str(scratch), "12", "5")
-    assert json.loads(finish(run, 120))["acknowledged"] > 5
+    assert json.loads(finish(run, 120))["acknowledged"] > 20
 
 
 def open_store(path: Path) -> tuple[LmdbBlockStore, EventList]:

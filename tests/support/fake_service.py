@@ -36,10 +36,10 @@ from interfaces.composition.cache import CacheTiers
 from interfaces.http.app import create_app
 from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
+from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents
 
 DEFAULT_MODEL = "fake-attention"
-PATIENCE_S = 20.0
 
 
 @dataclass

@@ -4,8 +4,7 @@ import threading
 from collections import Counter
 
 from domain.ids import SequenceId
-
-PATIENCE_S = 20.0
+from tests.support.patience import PATIENCE_S
 
 
 class Gate:

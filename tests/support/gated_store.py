@@ -6,8 +6,7 @@ from threading import Event
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import PutOutcome
 from domain.record import Record
-
-PATIENCE_S = 20.0
+from tests.support.patience import PATIENCE_S
 
 
 class GatedStore(MemoryBlockStore):

@@ -11,16 +11,18 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from select import select
-from time import monotonic, perf_counter, sleep
+from time import perf_counter, sleep
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import PutOutcome
 from domain.record import Record
+from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 INFO = namespace_of("killed")
@@ -30,6 +32,7 @@ KILLS_A_STORE = 10
 RECENT = 6
 
 
+@lru_cache(256)
 def group(number: int) -> list[Record]:
     """What one put stores."""
     size_bytes = Random(number).choice([300, 2000, 20_000, 90_000])
@@ -62,13 +65,14 @@ def kill_once(path: Path, quota_bytes: int, first: int, random: Random) -> list[
         os.close(reading)
         write(path, quota_bytes, first, writing)
     os.close(writing)
-    deadline = monotonic() + 30
     received = b""
-    # Some kills come before the first acknowledgement, while the store is being opened.
-    if random.random() < 0.9:
-        while not received and monotonic() < deadline and select([reading], [], [], 1)[0]:
-            received += os.read(reading, 8)
-    sleep(random.uniform(0, 0.1))
+    # Some kills come before the first acknowledgement, while the store is being opened. How far the others let the
+    # writer come is counted, not timed, so that a slow machine is tried as hard; the rest hits any part of a write.
+    num_awaited = random.randint(1, 6) if random.random() < 0.9 else 0
+    while len(received) < 8 * num_awaited and select([reading], [], [], PATIENCE_S)[0]:
+        received += (part := os.read(reading, 8))
+        assert part, "the writer ended by itself"
+    sleep(random.uniform(0, 0.01))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), f"the writer ended by itself with {status}"

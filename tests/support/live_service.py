@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from application.settings import Settings
 from interfaces.composition.service import Service, build_service
 from interfaces.http.server import HttpServer, new_event_loop
-
-PATIENCE_S = 120.0
+from tests.support.patience import PATIENCE_S
 
 
 @dataclass

@@ -5,6 +5,8 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.patience import PATIENCE_S
+
 
 class RawClient:
     """One connection and one POST. `receive_buffer_bytes` makes the client a slow one; `announce_extra_bytes`, one
@@ -28,7 +30,7 @@ class RawClient:
         self._socket = socket.socket()
         if receive_buffer_bytes is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        self._socket.settimeout(20)
+        self._socket.settimeout(PATIENCE_S)
         self._socket.connect((address.hostname, address.port))
         self._socket.sendall(head.encode() + payload)
         self.received = b""

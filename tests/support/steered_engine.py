@@ -9,8 +9,7 @@ from application.ports.compute import DecodeStart, LoadedModel
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.model_card import ModelSource
-
-PATIENCE_S = 60.0
+from tests.support.patience import PATIENCE_S
 
 
 class PrefillGate:

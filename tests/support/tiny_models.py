@@ -72,9 +72,14 @@ def _nested(family: str, config: Mapping[str, Any], changes: Mapping[str, Any]) 
 
 def build(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0, **changes: Any) -> Any:
     """A network with random weights, evaluated on this thread, ready to infer."""
-    module = importlib.import_module(f"mlx_lm.models.{family_of(name)}")
+    return build_from(config_of(name, **changes), dtype, seed)
+
+
+def build_from(config: Mapping[str, Any], dtype: mx.Dtype = mx.float32, seed: int = 0) -> Any:
+    """The same for any configuration, as config.json holds it."""
+    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)
-    network = module.Model(module.ModelArgs.from_dict(config_of(name, **changes)))
+    network = module.Model(module.ModelArgs.from_dict(config))
     may_cast = getattr(network, "cast_predicate", lambda _name: True)
     weights: list[tuple[str, mx.array]] = []
     for key, value in tree_flatten(network.parameters()):
@@ -106,9 +111,25 @@ def write_folder(name: str, folder: Path, dtype: mx.Dtype = mx.float32, seed: in
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     turn_end = tokenizer.token_to_id("<|im_end|>")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [eos, turn_end]}), encoding="utf-8")
-    weights = dict(tree_flatten(network.parameters()))
-    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    save(network, folder)
     return folder
 
 
-__all__ = ("HAS_BROKEN_CHUNKS", "build", "config_of", "family_of", "modules", "names", "tiny_model", "write_folder")
+def save(network: Any, folder: Path) -> None:
+    """Write the weights' part of a model folder."""
+    weights = dict(tree_flatten(network.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+
+
+__all__ = (
+    "HAS_BROKEN_CHUNKS",
+    "build",
+    "build_from",
+    "config_of",
+    "family_of",
+    "modules",
+    "names",
+    "save",
+    "tiny_model",
+    "write_folder",
+)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interfaces.cli.checks import LIBRARIES
-from tests.support.cli_process import ROOT, environment, run_cairn
+from tests.support.cli_process import PATIENCE_S, ROOT, environment, run_cairn
 
 HEAVY = {
     "asyncio", "dependency_injector", "httpx", "huggingface_hub", "litestar", "lmdb", "mlx", "mlx_lm", "msgspec",
@@ -32,7 +32,12 @@ except SystemExit as ended:
 print("LOADED", sorted({heavy!r} & set(sys.modules)))
 """
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "LOADED []"

@@ -7,6 +7,7 @@ from adapters.lmdb.read_ahead import ReadAhead
 from adapters.lmdb.rows import Row
 from domain.ids import GroupIndex
 from domain.record import Provenance, RecordKey
+from tests.support.patience import PATIENCE_S
 from tests.support.store_records import chain, keys_of, namespace_of
 
 KEYS = keys_of(chain(namespace_of("one"), 5))
@@ -27,7 +28,7 @@ class Toucher:
     def touch(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> None:
         if row.id == 3:
             self.is_held.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(PATIENCE_S)
         with self._lock:
             self.touched.append((key, row.id, wanted))
         if row.id == 1:
@@ -38,7 +39,7 @@ def test_what_is_there_is_touched_and_failures_are_left_to_the_reader() -> None:
     toucher, wanted = Toucher(), frozenset({GroupIndex(1)})
     ahead = ReadAhead(toucher)
     ahead.start([(KEYS[0], row(1), None), (KEYS[1], None, None), (KEYS[2], row(3), wanted), (KEYS[3], row(4), None)])
-    assert toucher.is_held.wait(30)
+    assert toucher.is_held.wait(PATIENCE_S)
     toucher.go_on.set()
     ahead.close()
     assert {(KEYS[0], 1, None), (KEYS[2], 3, wanted)} <= set(toucher.touched)
@@ -49,7 +50,7 @@ def test_closing_waits_for_what_is_under_way_and_starts_nothing_more() -> None:
     toucher = Toucher()
     ahead = ReadAhead(toucher, num_threads=1)
     ahead.start([(KEYS[0], row(3), None), (KEYS[1], row(5), None)])
-    assert toucher.is_held.wait(30)
+    assert toucher.is_held.wait(PATIENCE_S)
     toucher.go_on.set()
     ahead.close()
     assert toucher.touched[0] == (KEYS[0], 3, None)

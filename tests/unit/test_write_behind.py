@@ -13,10 +13,11 @@ from application.ports.block_store import Presence, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.record import Record
 from tests.support.gated_store import GatedStore
+from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, snapshot
 
 INFO = namespace_of("one")
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture
