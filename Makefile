@@ -15,6 +15,10 @@ PINNED := -c constraints.txt --disable-pip-version-check --quiet
 COMPAT := .venv-compat
 OLDEST := mlx-lm==0.31.3 $(if $(filter Darwin,$(shell uname -s)),mlx,mlx[cpu])==0.31.2
 
+# Test files are spread over the processors (ARGS="-n 0" for one process); a file stays together, for it shares servers
+# and models, and files go out in order, for the long ones come first.
+SPREAD := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 ARGS ?=
 BENCH ?= serve decode prefix store
 
@@ -31,13 +35,13 @@ serve: install ## Install and start the server on 127.0.0.1:8000 (ARGS="--port 9
 	@exec $(BIN)/cairn serve $(ARGS)
 
 test: install $(VENV)/.group-test ## Run every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-fast: install $(VENV)/.group-test ## Run the tests that take no more than a few seconds each
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
 
 test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
-	$(COMPAT)/bin/python -m pytest tests/contract/test_mlx_lm_caches.py tests/integration/test_mlx_restore.py \
+	$(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/test_mlx_lm_caches.py tests/integration/test_mlx_restore.py \
 	  tests/integration/test_mlx_greedy.py $(ARGS)
 
 lint: install $(VENV)/.group-lint $(VENV)/.group-test ## Style, layer contracts, types (mypy and pyright), file sizes
@@ -64,7 +68,7 @@ $(COMPAT)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
 	@$(BIN)/python -m venv $(COMPAT)
 	@grep -v '^mlx' constraints.txt > $(COMPAT)/constraints.txt
 	@$(COMPAT)/bin/python -m pip install --quiet --disable-pip-version-check -c $(COMPAT)/constraints.txt \
-	  '$(firstword $(OLDEST))' '$(lastword $(OLDEST))' numpy xxhash pytest pytest-timeout hypothesis
+	  '$(firstword $(OLDEST))' '$(lastword $(OLDEST))' numpy xxhash pytest pytest-timeout pytest-xdist hypothesis
 	@touch $@
 
 clean: ## Remove .venv and caches; stored data and configuration stay

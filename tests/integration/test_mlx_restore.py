@@ -1,6 +1,7 @@
 """Restored state equals recomputed state: every bit at grid positions, for each kind of cache layout."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
@@ -18,6 +19,7 @@ from domain.state_layout import HitPolicy
 from tests.support.state_replay import (
     BLOCK,
     Captured,
+    StateBytes,
     capture,
     continue_greedy,
     new_id,
@@ -66,16 +68,30 @@ def model(request: pytest.FixtureRequest) -> MlxModel:
     return tiny_model(request.param)
 
 
+@pytest.fixture(scope="module")
+def cold(model: MlxModel) -> tuple[StateBytes, list[int]]:
+    """The whole state after the prompt, and twelve tokens after it, with nothing restored."""
+    id = open_at(model, PROMPT)
+    return whole_state(model, id), continue_greedy(model, id, PROMPT, 12)
+
+
+@pytest.fixture(scope="module")
+def captured_at(model: MlxModel) -> Callable[[int], Captured]:
+    """The prompt's state at a position, computed once. Nobody changes it."""
+    return functools.cache(lambda position: capture(model, PROMPT, position))
+
+
 @pytest.mark.parametrize("joins_on_device", [False, True])
 def test_restoring_at_a_grid_position_changes_no_bit(
-    model: MlxModel, joins_on_device: bool, monkeypatch: pytest.MonkeyPatch
+    model: MlxModel,
+    cold: tuple[StateBytes, list[int]],
+    captured_at: Callable[[int], Captured],
+    joins_on_device: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(state_restore, "on_cpu", lambda: not joins_on_device)
     assert model.description.layout.is_reusable
-    cold = open_at(model, PROMPT)
-    expected = whole_state(model, cold)
-    output = continue_greedy(model, cold, PROMPT, 12)
-    captured = capture(model, PROMPT, AT_GRID)
+    (expected, output), captured = cold, captured_at(AT_GRID)
     for source in (captured, captured.on_host(), _mixed(captured), _landed(captured)):
         restored = open_at(model, PROMPT, source)
         assert whole_state(model, restored) == expected
@@ -92,11 +108,15 @@ def shapes_held(model: MlxModel, id: SequenceId) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("position", [AT_GRID, 128, 150])
 @pytest.mark.parametrize("joins_on_device", [False, True])
 def test_restored_buffers_have_the_shapes_that_computing_gives_them(
-    model: MlxModel, position: int, joins_on_device: bool, monkeypatch: pytest.MonkeyPatch
+    model: MlxModel,
+    captured_at: Callable[[int], Captured],
+    position: int,
+    joins_on_device: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A kernel may sum in another order where a buffer has other strides: bfloat16 attention on CUDA does."""
     monkeypatch.setattr(state_restore, "on_cpu", lambda: not joins_on_device)
-    captured = capture(model, PROMPT, position)
+    captured = captured_at(position)
     cold = open_at(model, PROMPT[: position + 1])
     for source in (captured, captured.on_host(), _mixed(captured)):
         restored = new_id()
@@ -107,20 +127,22 @@ def test_restored_buffers_have_the_shapes_that_computing_gives_them(
     model.close([cold])
 
 
-def test_only_the_blocks_a_window_reaches_are_needed(model: MlxModel) -> None:
+def test_only_the_blocks_a_window_reaches_are_needed(model: MlxModel, cold: tuple[StateBytes, list[int]]) -> None:
     layout = model.description.layout
     captured = capture(model, PROMPT, AT_GRID)
     trailing = {group.index for group in layout.groups if group.policy is HitPolicy.TRAILING}
     captured.blocks[0] = {index: found for index, found in captured.blocks[0].items() if index not in trailing}
-    cold, restored = open_at(model, PROMPT), open_at(model, PROMPT, captured)
-    assert whole_state(model, restored) == whole_state(model, cold)
-    model.close([cold, restored])
+    restored = open_at(model, PROMPT, captured)
+    assert whole_state(model, restored) == cold[0]
+    model.close([restored])
 
 
-def test_a_snapshot_off_the_grid_resumes_to_the_same_tokens(model: MlxModel) -> None:
-    expected = continue_greedy(model, open_at(model, PROMPT), PROMPT, 8)
+def test_a_snapshot_off_the_grid_resumes_to_the_same_tokens(
+    model: MlxModel, cold: tuple[StateBytes, list[int]], captured_at: Callable[[int], Captured]
+) -> None:
+    expected = cold[1][:8]
     for position in (AT_GRID + 9, 150, 7):
-        captured = capture(model, PROMPT, position).on_host()
+        captured = captured_at(position).on_host()
         assert continue_greedy(model, open_at(model, PROMPT, captured), PROMPT, 8) == expected
 
 
@@ -183,8 +205,10 @@ def test_captures_stay_as_they_are_while_the_sequence_goes_on(model: MlxModel) -
     model.close([id])
 
 
-def test_pieces_that_do_not_fit_leave_an_empty_sequence(model: MlxModel) -> None:
-    captured = capture(model, PROMPT, AT_GRID)
+def test_pieces_that_do_not_fit_leave_an_empty_sequence(
+    model: MlxModel, cold: tuple[StateBytes, list[int]], captured_at: Callable[[int], Captured]
+) -> None:
+    captured = captured_at(AT_GRID)
     id = new_id()
     model.open(id)
     if any(group.policy is HitPolicy.ALL for group in model.description.layout.groups):
@@ -195,9 +219,8 @@ def test_pieces_that_do_not_fit_leave_an_empty_sequence(model: MlxModel) -> None
         with pytest.raises(ComputeFailed, match="snapshot"):
             model.restore(id, AT_GRID, captured.blocks, {})
     prefill(model, id, PROMPT, 150)
-    cold = open_at(model, PROMPT)
-    assert whole_state(model, id) == whole_state(model, cold)
-    model.close([id, cold])
+    assert whole_state(model, id) == cold[0]
+    model.close([id])
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3_text", "lfm2"])
