@@ -6,14 +6,14 @@ file no longer backs would kill the process.
 """
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
 from threading import Condition, RLock
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 
@@ -29,6 +29,8 @@ _MAX_READERS = 256
 _SPARE_READERS = 8
 _SAME_PID_WAIT_S, _SAME_PID_POLL_S = 2.0, 0.05
 _RESIZE_WAIT_S = 10.0
+
+_Txn = TypeVar("_Txn")
 
 Tree = Any  # lmdb's database handles have a private type
 
@@ -151,7 +153,7 @@ class Environment:
     @contextmanager
     def reading(self) -> Generator["lmdb.Transaction[bytes]"]:
         """A snapshot whose values are bytes."""
-        with self._entered() as env, self._begun(env) as txn:
+        with self._entered() as env, self._begun(env, env.begin) as txn:
             yield txn
 
     @contextmanager
@@ -159,7 +161,7 @@ class Environment:
         """A snapshot whose values are views into the map: they end with it."""
         with self._entered() as env:
             self._verification.wait()
-            with self._begun(env, buffers=True) as txn:
+            with self._begun(env, lambda: env.begin(buffers=True)) as txn:
                 yield txn
 
     @contextmanager
@@ -215,13 +217,13 @@ class Environment:
             self._verification.wait()
             env.copyfd(handle, compact=True)
 
-    def _begun(self, env: lmdb.Environment, *, buffers: bool = False) -> "lmdb.Transaction[Any]":
+    def _begun(self, env: lmdb.Environment, begin: Callable[[], _Txn]) -> _Txn:
         """A read transaction, inside of `_entered`. A map that another process outgrew is replaced first."""
         try:
-            return env.begin(buffers=buffers)
+            return begin()
         except lmdb.MapResizedError:
             self._adopt_map(env)
-            return env.begin(buffers=buffers)
+            return begin()
 
     def _adopt_map(self, env: lmdb.Environment) -> None:
         """Steps out of `_entered` while it waits for the others: a map in use must not go. Raises ClosedError."""
