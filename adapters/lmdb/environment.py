@@ -28,6 +28,10 @@ _META_PAGES = 2
 _MAX_READERS = 256
 _SPARE_READERS = 8
 _SAME_PID_WAIT_S, _SAME_PID_POLL_S = 2.0, 0.05
+_SAME_PID = (
+    "a process with the same process id (%d) in another pid namespace has it open, and LMDB tells its readers by process"
+    " id: run this in the namespace of the other (docker exec, --pid=container:NAME, --pid=host), or stop it"
+)
 _RESIZE_WAIT_S = 10.0
 
 _Txn = TypeVar("_Txn")
@@ -85,22 +89,8 @@ class Environment:
         self._directory.inspect()
         # Nobody may walk a file that another process writes to.
         is_new = not self._directory.size_bytes
-        env = lmdb.open(
-            str(self._directory.path),
-            map_size=self._map_size(),
-            max_dbs=len(TREES),
-            max_readers=_MAX_READERS,
-            max_spare_txns=_SPARE_READERS,
-            mode=0o600,
-            readonly=self._read_only,
-            create=not self._read_only,
-            writemap=False,
-            sync=self._sync,
-            metasync=False,
-            lib_version=0,
-        )
+        env = self._open_patiently()
         try:
-            _enter_reader_table(env)
             env.reader_check()
             self.trees = self._open_trees(env)
             if is_new and not self._read_only:
@@ -119,6 +109,32 @@ class Environment:
             self._env = None
             env.close()
             raise
+
+    def _open_patiently(self) -> lmdb.Environment:
+        """LMDB locks the byte of our process id in its table of readers. Raises SamePidError while another holds it."""
+        until_s = monotonic() + _SAME_PID_WAIT_S
+        while True:
+            try:
+                return lmdb.open(
+                    str(self._directory.path),
+                    map_size=self._map_size(),
+                    max_dbs=len(TREES),
+                    max_readers=_MAX_READERS,
+                    max_spare_txns=_SPARE_READERS,
+                    mode=0o600,
+                    readonly=self._read_only,
+                    create=not self._read_only,
+                    writemap=False,
+                    sync=self._sync,
+                    metasync=False,
+                    lib_version=0,
+                )
+            except lmdb.Error as failure:
+                if failure.code != EAGAIN:
+                    raise
+                if monotonic() > until_s:
+                    raise SamePidError(EAGAIN, _SAME_PID % os.getpid()) from None
+                sleep(_SAME_PID_POLL_S)
 
     def _open_trees(self, env: lmdb.Environment) -> Trees:
         """All are made in one transaction, so that a file has all of them or was never used."""
@@ -277,26 +293,6 @@ class Environment:
             raise OSError(ENODEV, "the database was replaced", str(self._directory.data))
         if status.st_size < sound_bytes:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
-
-
-def _enter_reader_table(env: lmdb.Environment) -> None:
-    """LMDB locks the byte of our process id in its table, once. Raises SamePidError while another holds it."""
-    until_s = monotonic() + _SAME_PID_WAIT_S
-    while True:
-        try:
-            with env.begin():
-                return
-        except lmdb.Error as failure:
-            if failure.code != EAGAIN:
-                raise
-            if monotonic() > until_s:
-                raise SamePidError(
-                    EAGAIN,
-                    f"a process with the same process id ({os.getpid()}) in another pid namespace has it open, and LMDB"
-                    " tells its readers by process id: run this in the namespace of the other (docker exec,"
-                    " --pid=container:NAME, --pid=host), or stop it",
-                ) from None
-            sleep(_SAME_PID_POLL_S)
 
 
 __all__ = ("ClosedError", "Environment", "SamePidError", "Trees")

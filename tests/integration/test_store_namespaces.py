@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 
@@ -128,7 +129,7 @@ def test_rows_that_earlier_versions_left_are_swept_a_few_at_a_time(path: Path, m
         put(store, KEPT, chain(KEPT, 1, seed=seed))
         counts.append(num_rows(store))
     assert counts[-1] == 1
-    assert max(before - after for before, after in zip(counts, counts[1:], strict=False)) <= 64
+    assert max(before - after for before, after in pairwise(counts)) <= 64
     sweeps = []
     monkeypatch.setattr(Ledger, "sweep_namespaces", lambda *_: sweeps.append(1))
     put(store, KEPT, chain(KEPT, 1, seed=9))
