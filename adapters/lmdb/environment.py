@@ -29,8 +29,8 @@ _MAX_READERS = 256
 _SPARE_READERS = 8
 _SAME_PID_WAIT_S, _SAME_PID_POLL_S = 2.0, 0.05
 _SAME_PID = (
-    "a process with the same process id (%d) in another pid namespace has it open, and LMDB tells its readers by process"
-    " id: run this in the namespace of the other (docker exec, --pid=container:NAME, --pid=host), or stop it"
+    "a process with the same process id (%d) in another pid namespace has it open, and LMDB tells its readers by"
+    " process id: run this in the namespace of the other (docker exec, --pid=container:NAME, --pid=host), or stop it"
 )
 _RESIZE_WAIT_S = 10.0
 

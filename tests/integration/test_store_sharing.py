@@ -1,11 +1,8 @@
 """Processes that share a store: readers beside a writer that grows or changes its file, and equal process ids."""
 
-import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import Popen
-from time import sleep
 
 import pytest
 
@@ -14,10 +11,9 @@ from adapters.lmdb import header
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
 from adapters.zstd.codec import ZstdStateCodec
-from application.events import StoreFault
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from tests.support.processes import finish, start
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
+from tests.support.store_records import EventList, chain, namespace_of
 
 INFO = namespace_of("one")
 SMALL_BYTES, LARGE_BYTES = 2 << 20, 32 << 20
@@ -39,12 +35,19 @@ def tell(process: Popen[str], line: str) -> None:
     process.stdin.flush()
 
 
-PRELUDE = "from tests.integration.test_store_sharing import *\nimport sys\npath = Path(sys.argv[1])\n"
+PRELUDE = """
+import fcntl, os, sys
+from time import sleep
+from application.events import StoreFault
+from tests.integration.test_store_sharing import *
+from tests.support.store_records import EventList, chain, keys_of, same
+path = Path(sys.argv[1])
+"""
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "store"
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
 
 
 def test_a_writer_that_grows_the_file_in_mid_reading_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
