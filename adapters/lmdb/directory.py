@@ -58,7 +58,7 @@ class StoreDirectory:
         )  # fmt: skip
 
     def prepare(self) -> None:
-        """Create the folder if need be. Raises StoreOpenError for one that is somebody else's, or holds something else."""
+        """Create the folder if need be. Raises StoreOpenError for one of somebody else's, or with other content."""
         if kind := network_file_system(self.path):
             raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} is on a network file system ({kind})")
         try:

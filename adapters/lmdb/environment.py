@@ -6,14 +6,14 @@ file no longer backs would kill the process.
 """
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
 from threading import Condition, RLock
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 
@@ -28,7 +28,13 @@ _META_PAGES = 2
 _MAX_READERS = 256
 _SPARE_READERS = 8
 _SAME_PID_WAIT_S, _SAME_PID_POLL_S = 2.0, 0.05
+_SAME_PID = (
+    "a process with the same process id (%d) in another pid namespace has it open, and LMDB tells its readers by"
+    " process id: run this in the namespace of the other (docker exec, --pid=container:NAME, --pid=host), or stop it"
+)
 _RESIZE_WAIT_S = 10.0
+
+_Txn = TypeVar("_Txn")
 
 Tree = Any  # lmdb's database handles have a private type
 
@@ -83,22 +89,8 @@ class Environment:
         self._directory.inspect()
         # Nobody may walk a file that another process writes to.
         is_new = not self._directory.size_bytes
-        env = lmdb.open(
-            str(self._directory.path),
-            map_size=self._map_size(),
-            max_dbs=len(TREES),
-            max_readers=_MAX_READERS,
-            max_spare_txns=_SPARE_READERS,
-            mode=0o600,
-            readonly=self._read_only,
-            create=not self._read_only,
-            writemap=False,
-            sync=self._sync,
-            metasync=False,
-            lib_version=0,
-        )
+        env = self._open_patiently()
         try:
-            _enter_reader_table(env)
             env.reader_check()
             self.trees = self._open_trees(env)
             if is_new and not self._read_only:
@@ -117,6 +109,32 @@ class Environment:
             self._env = None
             env.close()
             raise
+
+    def _open_patiently(self) -> lmdb.Environment:
+        """LMDB locks the byte of our process id in its table of readers. Raises SamePidError while another holds it."""
+        until_s = monotonic() + _SAME_PID_WAIT_S
+        while True:
+            try:
+                return lmdb.open(
+                    str(self._directory.path),
+                    map_size=self._map_size(),
+                    max_dbs=len(TREES),
+                    max_readers=_MAX_READERS,
+                    max_spare_txns=_SPARE_READERS,
+                    mode=0o600,
+                    readonly=self._read_only,
+                    create=not self._read_only,
+                    writemap=False,
+                    sync=self._sync,
+                    metasync=False,
+                    lib_version=0,
+                )
+            except lmdb.Error as failure:
+                if failure.code != EAGAIN:
+                    raise
+                if monotonic() > until_s:
+                    raise SamePidError(EAGAIN, _SAME_PID % os.getpid()) from None
+                sleep(_SAME_PID_POLL_S)
 
     def _open_trees(self, env: lmdb.Environment) -> Trees:
         """All are made in one transaction, so that a file has all of them or was never used."""
@@ -151,7 +169,7 @@ class Environment:
     @contextmanager
     def reading(self) -> Generator["lmdb.Transaction[bytes]"]:
         """A snapshot whose values are bytes."""
-        with self._entered() as env, self._begun(env) as txn:
+        with self._entered() as env, self._begun(env, env.begin) as txn:
             yield txn
 
     @contextmanager
@@ -159,7 +177,7 @@ class Environment:
         """A snapshot whose values are views into the map: they end with it."""
         with self._entered() as env:
             self._verification.wait()
-            with self._begun(env, buffers=True) as txn:
+            with self._begun(env, lambda: env.begin(buffers=True)) as txn:
                 yield txn
 
     @contextmanager
@@ -215,13 +233,13 @@ class Environment:
             self._verification.wait()
             env.copyfd(handle, compact=True)
 
-    def _begun(self, env: lmdb.Environment, *, buffers: bool = False) -> "lmdb.Transaction[Any]":
+    def _begun(self, env: lmdb.Environment, begin: Callable[[], _Txn]) -> _Txn:
         """A read transaction, inside of `_entered`. A map that another process outgrew is replaced first."""
         try:
-            return env.begin(buffers=buffers)
+            return begin()
         except lmdb.MapResizedError:
             self._adopt_map(env)
-            return env.begin(buffers=buffers)
+            return begin()
 
     def _adopt_map(self, env: lmdb.Environment) -> None:
         """Steps out of `_entered` while it waits for the others: a map in use must not go. Raises ClosedError."""
@@ -275,26 +293,6 @@ class Environment:
             raise OSError(ENODEV, "the database was replaced", str(self._directory.data))
         if status.st_size < sound_bytes:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
-
-
-def _enter_reader_table(env: lmdb.Environment) -> None:
-    """LMDB locks the byte of our process id in its table, once. Raises SamePidError while another holds it."""
-    until_s = monotonic() + _SAME_PID_WAIT_S
-    while True:
-        try:
-            with env.begin():
-                return
-        except lmdb.Error as failure:
-            if failure.code != EAGAIN:
-                raise
-            if monotonic() > until_s:
-                raise SamePidError(
-                    EAGAIN,
-                    f"a process with the same process id ({os.getpid()}) in another pid namespace has it open, and LMDB"
-                    " tells its readers by process id: run this in the namespace of the other (docker exec,"
-                    " --pid=container:NAME, --pid=host), or stop it",
-                ) from None
-            sleep(_SAME_PID_POLL_S)
 
 
 __all__ = ("ClosedError", "Environment", "SamePidError", "Trees")

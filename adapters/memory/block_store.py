@@ -16,6 +16,7 @@ from domain.payload import HostPayload, StatePayload
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
 
 _NO_LIMIT_BYTES = 1 << 62
+_MAX_ANNOUNCED = 1024
 
 
 @dataclass(slots=True)
@@ -56,7 +57,13 @@ class MemoryBlockStore:
 
     def open_namespace(self, info: NamespaceInfo) -> None:
         with self._lock:
+            self._infos.pop(info.namespace, None)
             self._infos[info.namespace] = info
+            if len(self._infos) > 2 * len(self._first_blocks) + _MAX_ANNOUNCED:
+                # A tenant that came once leaves nothing behind.
+                recent = list(self._infos)[-_MAX_ANNOUNCED // 2 :]
+                kept = self._first_blocks.keys() | recent
+                self._infos = {space: known for space, known in self._infos.items() if space in kept}
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         with self._lock:
@@ -138,7 +145,7 @@ class MemoryBlockStore:
 
     def usage(self) -> StoreUsage:
         with self._lock:
-            totals = {namespace: [0, 0, 0, 0] for namespace in self._infos}
+            totals: dict[Namespace, list[int]] = {}
             for key, entry in self._entries.items():
                 total = totals.setdefault(key.namespace, [0, 0, 0, 0])
                 total[0 if isinstance(key, BlockKey) else 1] += 1
@@ -238,6 +245,8 @@ class MemoryBlockStore:
         entry = self._entries.pop(key)
         self._used_bytes -= entry.cost_bytes
         self._dependants(key.namespace, entry.record.parent).discard(key)
+        if not self._first_blocks.get(key.namespace, True):
+            del self._first_blocks[key.namespace]
         parent = self._entries.get(self._parent_key(entry.record))
         if parent is not None and not parent.dependants:
             heappush(self._heap, (parent.clock, parent.record.key))

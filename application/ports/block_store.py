@@ -67,8 +67,8 @@ class NamespaceUsage:
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
     """A consistent reading. `stored_bytes`: all that counts against the quota, at least the sum of the namespaces;
-    what they share (half-filled index pages) is the difference. `faults`: counts by kind since the store was opened;
-    `evicted`: records since then.
+    what they share (half-filled index pages) is the difference. `namespaces`: those that hold records. `faults`: counts
+    by kind since the store was opened; `evicted`: records since then.
     """
 
     quota_bytes: int

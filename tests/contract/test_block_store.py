@@ -203,6 +203,19 @@ def test_a_namespace_can_be_emptied_and_filled_again(store: BlockStore) -> None:
     assert present(store, blocks) == [True] * 4
 
 
+def test_a_namespace_is_told_of_as_long_as_it_holds_records(store: BlockStore) -> None:
+    assert store.usage().namespaces == ()
+    mine, theirs = chain(ONE, 2), chain(TWO, 1)
+    assert put(store, mine) is put(store, theirs) is PutOutcome.STORED
+    assert {space.info for space in store.usage().namespaces} == {ONE, TWO}
+    assert store.delete(keys_of(theirs)) == 1
+    assert {space.info for space in store.usage().namespaces} == {ONE}
+    store.open_namespace(TWO)
+    assert {space.info for space in store.usage().namespaces} == {ONE}
+    assert put(store, theirs) is PutOutcome.STORED
+    assert {space.info for space in store.usage().namespaces} == {ONE, TWO}
+
+
 def test_usage_adds_up(store: BlockStore) -> None:
     blocks = chain(ONE, 4, size_bytes=30_000)
     assert put(store, [*blocks, snapshot(blocks[2], [1])]) is PutOutcome.STORED

@@ -180,6 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
         usage = self.store.usage()
         assert usage.stored_bytes <= self.quota_bytes
         assert sum(space.stored_bytes for space in usage.namespaces) <= usage.stored_bytes
+        assert {space.info.namespace for space in usage.namespaces} == {key.namespace for key in self.model}
         blocks = sum(isinstance(key, BlockKey) for key in self.model)
         assert sum(space.num_blocks for space in usage.namespaces) == blocks
         assert sum(space.raw_bytes for space in usage.namespaces) == raw_bytes(self.model.values())

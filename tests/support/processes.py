@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,10 +16,16 @@ def fast_folder(fallback: Path) -> Path:
     return shared if shared.is_dir() and os.access(shared, os.W_OK) else fallback
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-X", "faulthandler", *arguments]
+def start(*arguments: str, stdin: bool = False, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """`stdin`: it can be told things. `environment`: on top of what all get."""
     return subprocess.Popen(
-        command, cwd=ROOT, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-X", "faulthandler", *arguments],
+        cwd=ROOT,
+        env={**ENVIRONMENT, **(environment or {})},
+        text=True,
+        stdin=subprocess.PIPE if stdin else None,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 

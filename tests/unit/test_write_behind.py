@@ -8,10 +8,10 @@ import pytest
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
-from application.events import RecordsDropped, RecordsPersisted
+from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.block_store import Presence, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
-from domain.record import Record
+from domain.record import NamespaceInfo, Record
 from tests.support.gated_store import GatedStore
 from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, snapshot
@@ -133,15 +133,29 @@ def test_a_store_that_is_down_is_counted_and_never_blocks() -> None:
     assert store.check_integrity().problems == ()
 
 
-def test_a_store_that_raises_does_not_end_the_thread() -> None:
+def test_a_store_that_raises_is_told_of_and_does_not_end_the_thread() -> None:
     class RaisingStore(MemoryBlockStore):
+        flushed = Event()
+
+        def open_namespace(self, info: NamespaceInfo) -> None:
+            raise ValueError("no name")
+
         def put(self, records: Sequence[Record]) -> PutOutcome:
             raise RuntimeError("a defect")
 
-    writer = WriteBehind(RaisingStore(), EventList(), FakeClock(), max_bytes=1 << 20)
+        def flush(self) -> None:
+            self.flushed.set()
+            raise OSError(5, "a bad disk")
+
+    store, events = RaisingStore(), EventList()
+    writer = WriteBehind(store, events, FakeClock(), max_bytes=1 << 20, idle_s=0.01)
+    assert store.flushed.wait(WAIT_S)
     assert writer.offer(INFO, chain(INFO, 1))
     assert writer.offer(INFO, chain(INFO, 1, seed=2))
     assert writer.close(WAIT_S).dropped == {"failed": 2}
+    told = {(event.kind, event.message) for event in events.of(StoreFault) if isinstance(event, StoreFault)}
+    expected = {"ValueError: no name", "RuntimeError: a defect", "OSError: [Errno 5] a bad disk"}
+    assert told == {("contract", message) for message in expected}
 
 
 def test_more_than_the_whole_queue_is_taken_when_it_is_empty() -> None:

@@ -4,11 +4,13 @@ One bad offer does not take others with it, and a store that fails costs what wa
 and never an error of the one who offered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Thread
 from time import monotonic
+from typing import TypeVar
 
-from application.events import RecordsDropped, RecordsPersisted
+from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.block_store import BlockStore, PutOutcome
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -16,6 +18,10 @@ from application.services.prefix.write_queue import SHUTDOWN, Offer, QueueCounts
 from domain.record import NamespaceInfo, Record, RecordKey
 
 _EVERYTHING_BYTES = 1 << 62
+_Result = TypeVar("_Result")
+
+FAILED_FAULT = "contract"
+"""A store raised, against its contract: told each time, by type and message."""
 
 
 class WriteBehind:
@@ -84,12 +90,12 @@ class WriteBehind:
             if batch:
                 self._write(batch)
             else:
-                self.store.flush()
+                self._guarded(self.store.flush)
 
     def _write(self, batch: Sequence[Offer]) -> None:
         started_ns = self._clock.now_ns()
         for info in {offer.info.namespace: offer.info for offer in batch}.values():
-            self.store.open_namespace(info)
+            self._guarded(partial(self.store.open_namespace, info))
         if len(batch) > 1 and self._put([record for offer in batch for record in offer.records]) is None:
             for offer in batch:
                 self._settle(offer, None, started_ns)
@@ -100,11 +106,19 @@ class WriteBehind:
 
     def _put(self, records: Sequence[Record]) -> str | None:
         """None when stored, or else the reason."""
-        try:
-            outcome = self.store.put(records)
-        except Exception:  # a store that breaks its contract must not end the thread
+        outcome = self._guarded(partial(self.store.put, records))
+        if outcome is None:
             return "failed"
         return None if outcome is PutOutcome.STORED else outcome.value
+
+    def _guarded(self, call: Callable[[], _Result]) -> _Result | None:
+        """None when it raised: a store that breaks its contract must not end the thread, and is reported."""
+        try:
+            return call()
+        except Exception as failure:
+            message = f"{type(failure).__name__}: {failure}"
+            self._events.emit(StoreFault(FAILED_FAULT, message, self._clock.now_ns()))
+            return None
 
     def _settle(self, offer: Offer, reason: str | None, started_ns: int = 0) -> None:
         """Every offer taken from the queue ends here, once."""
@@ -119,4 +133,4 @@ class WriteBehind:
         self._events.emit(RecordsDropped(num_records, raw_bytes, reason, self._clock.now_ns()))
 
 
-__all__ = ("WriteBehind",)
+__all__ = ("FAILED_FAULT", "WriteBehind")
