@@ -7,12 +7,15 @@ at any time. A sequence's first token is handed out as soon as it is known, with
 queues it computes, and a client waits for that token as for no other. The sequence then takes a step alone, to be
 ahead like the others, and joins with it.
 
+What cannot be joined leaves both groups as they were, and a row that cannot join goes on alone.
+
                      start_decode()      decode()    decode()             decode()
     fed              end of the prompt               token 1, token 2     token 3
     waiting after                                    token 3              token 4      (in flight)
     delivered                            token 1     token 2              token 3
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +24,7 @@ import mlx.core as mx
 from adapters.mlx import cache_state
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.cache_state import Caches
+from adapters.mlx.cache_twins import twins
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler, SamplerRow
 from domain.decode_groups import choose_group
@@ -29,6 +33,9 @@ from domain.ids import SequenceId
 
 Forward = Callable[[mx.array, Caches], mx.array]
 """Tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""
+
+
+_logger = logging.getLogger("cairn.mlx")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,12 +57,13 @@ class Row:
 
 
 class DecodeGroup:
-    """Compute thread only. `rows` and `waiting` are in the same order."""
+    """Compute thread only. `rows` and `waiting` are in the same order. `stays_alone`: it could not join another."""
 
     def __init__(self, forward: Forward, eos_mask: mx.array, rows: list[Row], caches: Caches) -> None:
         self.rows = rows
         self.caches = caches
         self.waiting: Sampled | None = None
+        self.stays_alone = False
         self._forward = forward
         self._eos_mask = eos_mask
         self._sampler = self._new_sampler()
@@ -79,22 +87,23 @@ class DecodeGroup:
         return current
 
     def absorb(self, other: "DecodeGroup") -> None:
-        """Take in another group's rows. Copies both groups' state; the other must not be used afterwards."""
+        """Take in another group's rows. Copies both groups' state; the other must not be used afterwards. When this
+        raises, both groups are what they were."""
         assert self.waiting is not None
         assert other.waiting is not None
         self._sampler.detach()
         other._sampler.detach()
-        if len(self.rows) == 1 and len(other.rows) == 1:
-            self.caches = cache_state.merge([self.caches, other.caches])
-        else:
-            batch, more = self._as_batch(), other._as_batch()
-            cache_state.extend(batch, more)
-            self.caches = batch
-        self.waiting = join([self.waiting, other.waiting])
+        rows = [*self.rows, *other.rows]
+        try:
+            caches = self._joined(other)
+            waiting = join([self.waiting, other.waiting])
+            sampler = self._new_sampler(rows)
+        except Exception:
+            self._sampler, other._sampler = self._new_sampler(), other._new_sampler()
+            raise
+        self.rows, self.caches, self.waiting, self._sampler = rows, caches, waiting, sampler
         for row in other.rows:
             row.group = self
-        self.rows = [*self.rows, *other.rows]
-        self._sampler = self._new_sampler()
 
     def remove(self, leaving: Sequence[Row]) -> None:
         """Drop rows with their state. The last row's group is empty afterwards."""
@@ -102,7 +111,7 @@ class DecodeGroup:
         kept = [index for index, row in enumerate(self.rows) if row not in leaving]
         for row in leaving:
             row.group = None
-        self._narrow(kept)
+        self._narrow_or_lose(kept)
 
     def split(self, leaving: Sequence[Row]) -> None:
         """Move rows, with their waiting tokens, to groups of their own."""
@@ -110,9 +119,20 @@ class DecodeGroup:
         self._sampler.detach()
         for row in leaving:
             index = self.rows.index(row)
-            alone = DecodeGroup(self._forward, self._eos_mask, [row], cache_state.take_row(self.caches, index))
-            alone.waiting = self.waiting.narrow([index])
-        self._narrow([index for index, row in enumerate(self.rows) if row.group is self])
+            try:
+                caches, waiting = cache_state.take_row(self.caches, index), self.waiting.narrow([index])
+                alone = DecodeGroup(self._forward, self._eos_mask, [row], caches)
+                alone.waiting = waiting
+            except Exception as error:
+                row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
+        self._narrow_or_lose([index for index, row in enumerate(self.rows) if row.group is self])
+
+    def _narrow_or_lose(self, kept: list[int]) -> None:
+        try:
+            self._narrow(kept)
+        except Exception as error:
+            self.rows = [self.rows[index] for index in kept]
+            self._lose(ComputeFailed(f"narrowing a batch failed: {error}"))
 
     def _narrow(self, kept: list[int]) -> None:
         if not kept:
@@ -120,17 +140,32 @@ class DecodeGroup:
             return
         if len(kept) == 1 and len(self.rows) > 1:
             self.caches = cache_state.take_row(self.caches, kept[0])
-        elif len(kept) < len(self.rows):
-            cache_state.keep_rows(self.caches, kept)
+        elif len(kept) < len(self.rows) and self.caches:
+            caches = twins(self.caches)
+            cache_state.keep_rows(caches, kept)
+            self.caches = caches
         self.waiting = None if self.waiting is None else self.waiting.narrow(kept)
         self.rows = [self.rows[index] for index in kept]
         self._sampler = self._new_sampler()
 
-    def _as_batch(self) -> Caches:
-        return cache_state.merge([self.caches]) if len(self.rows) == 1 else self.caches
+    def _joined(self, other: "DecodeGroup") -> Caches:
+        if len(self.rows) == 1 and len(other.rows) == 1:
+            return cache_state.merge([self.caches, other.caches])
+        batch = self._as_batch()
+        cache_state.extend(batch, other._as_batch())
+        return batch
 
-    def _new_sampler(self) -> GroupSampler:
-        return GroupSampler([_sampler_of(row) for row in self.rows], self._eos_mask)
+    def _as_batch(self) -> Caches:
+        return cache_state.merge([self.caches]) if len(self.rows) == 1 else twins(self.caches)
+
+    def _lose(self, error: ComputeFailed) -> None:
+        """The caches are in an unknown state: whoever is in the group has failed."""
+        for row in self.rows:
+            row.failure = row.failure or error
+        self.caches, self.waiting = [], None
+
+    def _new_sampler(self, rows: Sequence[Row] | None = None) -> GroupSampler:
+        return GroupSampler([_sampler_of(row) for row in rows or self.rows], self._eos_mask)
 
     def _feed(self, tokens: mx.array) -> None:
         try:
@@ -139,10 +174,8 @@ class DecodeGroup:
                 row.position += 1
             self.waiting = self._choose(logits)
             evaluate_soon([*self.waiting.arrays(), *self._sampler.history()])
-        except Exception as error:  # the caches are in an unknown state now
-            for row in self.rows:
-                row.failure = row.failure or ComputeFailed(f"a decode step failed: {error}")
-            self.caches, self.waiting = [], None
+        except Exception as error:
+            self._lose(ComputeFailed(f"a decode step failed: {error}"))
 
     def _choose(self, logits: mx.array) -> Sampled:
         try:
@@ -172,18 +205,28 @@ def _sampler_of(row: Row) -> SamplerRow:
 
 def join_groups(groups: list[DecodeGroup]) -> list[DecodeGroup]:
     """Let groups of one join others of similar length; returns the groups that are left, in order."""
-    settled = [group for group in groups if len(group.rows) > 1]
+    settled = [group for group in groups if len(group.rows) > 1 or group.stays_alone]
     for group in groups:
-        if len(group.rows) != 1:
-            continue
-        shapes = cache_state.recurrent_shapes(group.caches)
-        alike = [other for other in settled if cache_state.recurrent_shapes(other.caches) == shapes]
-        index = choose_group(group.rows[0].position, [[row.position for row in other.rows] for other in alike])
-        if index is None:
+        if group not in settled and not _joins_one_of(settled, group):
             settled.append(group)
-        else:
-            alike[index].absorb(group)
     return settled
+
+
+def _joins_one_of(settled: Sequence[DecodeGroup], group: DecodeGroup) -> bool:
+    shapes = cache_state.recurrent_shapes(group.caches)
+    alike = [
+        other for other in settled if not other.stays_alone and cache_state.recurrent_shapes(other.caches) == shapes
+    ]
+    index = choose_group(group.rows[0].position, [[row.position for row in other.rows] for other in alike])
+    if index is None:
+        return False
+    try:
+        alike[index].absorb(group)
+    except Exception as error:
+        group.stays_alone = True
+        _logger.warning("sequence %s could not join a batch and is decoded alone: %s", group.rows[0].id, error)
+        return False
+    return True
 
 
 __all__ = ("DecodeGroup", "Forward", "Row", "join_groups")

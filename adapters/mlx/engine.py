@@ -30,19 +30,26 @@ class MlxEngine:
 
     def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
         self._wire_memory()
+        found = self._try_load(source, on_progress)
+        if isinstance(found, MlxModel):
+            _settle_objects()
+            return found
+        # No frame of the attempt is left now that could hold a weight, and none is in the error that says why.
+        gc.collect()
+        mx.clear_cache()
+        raise ModelLoadFailed(found)
+
+    def _try_load(self, source: ModelSource, on_progress: Callable[[str], None]) -> MlxModel | str:
+        """The model, or why there is none. An exception would hold, by its traceback, every weight that was read."""
         try:
             on_progress("reading weights")
             network, facts = load_folder(Path(source.path), self._dtype, self._memory_dir)
             on_progress("trying a few tokens")
-            model = assemble(network, source.id, facts)
-            _settle_objects()
-            return model
-        except ModelLoadFailed:
-            mx.clear_cache()
-            raise
+            return assemble(network, source.id, facts)
+        except ModelLoadFailed as error:
+            return error.message
         except Exception as error:
-            mx.clear_cache()
-            raise ModelLoadFailed(f"{source.path} could not be loaded: {error}") from error
+            return f"{source.path} could not be loaded: {str(error) or type(error).__name__}"
 
     def unload(self, model: LoadedModel) -> None:
         cast(MlxModel, model).release()

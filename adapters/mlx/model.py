@@ -120,9 +120,10 @@ class MlxModel:
         running = [row for row in rows if row.is_first_out]
         firsts = [_take_first(row) for row in rows if not row.is_first_out]
         self._start_new(running)
-        results = {row.id: DecodeResult(row.id, error=row.failure) for row in running if row.failure is not None}
-        self.close(list(results))
+        results = self._end_failed(running)
         groups = self._regroup([row for row in running if row.id not in results])
+        results.update(self._end_failed([row for row in running if row.id not in results]))
+        groups = [group for group in groups if group.rows]
         # Queue every group's next step before reading any: the device works while results are handed out.
         steps = [(tuple(group.rows), group.advance()) for group in groups]
         for members, sampled in [*steps, *firsts]:
@@ -147,7 +148,7 @@ class MlxModel:
 
     def release(self) -> None:
         """Close every sequence and let go of the weights. The model is unusable afterwards."""
-        self.close(list(self._rows))
+        self._rows.clear()
         self._chunks.drop()
         self._network = None
         mx.clear_cache()
@@ -167,7 +168,16 @@ class MlxModel:
         if new:  # what the end of a prompt left over; not before its first token is out
             self._clear_spare()
         for row in new:
-            DecodeGroup.start(self._forward, self._eos_mask, row)
+            try:
+                DecodeGroup.start(self._forward, self._eos_mask, row)
+            except Exception as error:
+                row.failure = ComputeFailed(f"a decode step failed: {error}")
+
+    def _end_failed(self, rows: Sequence[Row]) -> dict[SequenceId, DecodeResult]:
+        """Close the rows that have failed, and tell it."""
+        results = {row.id: DecodeResult(row.id, error=row.failure) for row in rows if row.failure is not None}
+        self.close(list(results))
+        return results
 
     def _regroup(self, rows: Sequence[Row]) -> list[DecodeGroup]:
         """The groups that hold exactly these rows: rows of a group that were not named part from it and wait."""

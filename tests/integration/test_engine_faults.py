@@ -65,6 +65,9 @@ def test_a_model_that_raises_costs_at_most_the_requests_it_computes(
         output = bench.tokens(id)
         assert output == EXPECTED[text][: len(output)]
         assert isinstance(ends[id], Failed) or output == EXPECTED[text]
+    for end in ends.values():
+        if isinstance(end, Failed):
+            assert (end.error.__traceback__, end.error.__cause__, end.error.__context__) == (None, None, None)
     if operation != "decode":  # which computes for both, and told neither
         assert any(isinstance(end, Finished) for end in ends.values())
     check_next_is_answered(bench)
