@@ -39,7 +39,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals)
     with cairn_process(tmp_path, SERVE) as cairn:
         address = httpx.URL(base_url(cairn))
         body = b'{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 30000}'
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nContent-Type: application/json"
+        head += f"\r\nContent-Length: {len(body)}"
         with socket.create_connection((address.host, address.port or 0), timeout=30) as client:
             # A client that takes its answer but never reads it: a graceful stop waits for it.
             client.sendall(f"{head}\r\n\r\n".encode() + body)
