@@ -7,6 +7,7 @@ from adapters.otel import semconv as names
 from application.events import RequestEnded, RequestQueued
 from domain.request import ChatPrompt, GenerationRequest
 from domain.sampling import SamplingParams
+from domain.shown import shown
 
 Value: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = dict[str, Value]
@@ -36,7 +37,7 @@ def request_attributes(event: RequestQueued) -> Attributes:
     if stop.max_tokens is not None:
         attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = stop.max_tokens
     if stop.stop:
-        attributes[names.GEN_AI_REQUEST_STOP_SEQUENCES] = tuple(encodable(text) for text in stop.stop)
+        attributes[names.CAIRN_STOP_SEQUENCES] = len(stop.stop)
     if sampling.seed is not None:
         attributes[names.GEN_AI_REQUEST_SEED] = sampling.seed
     optional: Mapping[str, tuple[float, float]] = {
@@ -61,8 +62,9 @@ def response_attributes(event: RequestEnded) -> Attributes:
 
 
 def encodable(text: str) -> str:
-    """`text` with lone surrogates replaced: protobuf refuses them, and with them the whole batch of spans."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    """`text` cut to what is worth showing and without what cannot be sent: protobuf refuses lone surrogates, and with
+    them the whole batch of spans."""
+    return shown(text)
 
 
 __all__ = ("Attributes", "Value", "encodable", "operation_name", "request_attributes", "response_attributes")

@@ -14,7 +14,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 from litestar.types import Middleware
 
-from application.events import FaultObserved, HttpRefused
+from application.events import FaultObserved
 from application.settings import ServerSettings
 from domain.errors import DomainError
 from interfaces.http.allowed_hosts import allowed_hosts
@@ -30,7 +30,7 @@ from interfaces.http.openai.chat import chat_route
 from interfaces.http.openai.completions import completions_route
 from interfaces.http.openai.errors import ErrorBody, error_body
 from interfaces.http.openai.models import model_routes
-from interfaces.http.refusal import Refused
+from interfaces.http.refusal import refused_to
 from interfaces.http.request_id import add_request_id, request_id
 from interfaces.http.services import Services
 
@@ -76,18 +76,9 @@ def create_app(
         cors_config=_cors(settings) if settings.cors_origins else None,
         logging_config=None,
     )
-    refused = refused_to(services)
+    refused = refused_to(services.events, services.clock)
     app.asgi_handler = RequestGuard(app.asgi_handler, allowed_hosts(settings), settings.cors_origins, refused)
     return app
-
-
-def refused_to(services: Services) -> Refused:
-    """Tells the services' events of everything that was turned away before a route saw it."""
-
-    def note(code: str, detail: str) -> None:
-        services.events.emit(HttpRefused(code, detail, services.clock.now_ns()))
-
-    return note
 
 
 def _cors(settings: ServerSettings) -> CORSConfig:

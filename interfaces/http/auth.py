@@ -11,6 +11,11 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
 
 
+def is_open(path: str) -> bool:
+    """Whether it is answered without a key, and by a server that has no place left."""
+    return path.rstrip("/") in OPEN_PATHS
+
+
 class ApiKeyAuth(ASGIMiddleware):
     """Compares digests in constant time, so that neither the key's bytes nor its length can be probed."""
 
@@ -20,7 +25,7 @@ class ApiKeyAuth(ASGIMiddleware):
         self._digest = sha256(api_key.encode()).digest()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        if scope["path"].rstrip("/") not in OPEN_PATHS:
+        if not is_open(scope["path"]):
             self._check(scope)
         await next_app(scope, receive, send)
 
@@ -43,4 +48,4 @@ def _key(name: bytes, value: bytes) -> bytes | None:
     return None
 
 
-__all__ = ("OPEN_PATHS", "ApiKeyAuth")
+__all__ = ("OPEN_PATHS", "ApiKeyAuth", "is_open")

@@ -6,8 +6,10 @@ must be JSON by name: pages can send that type only after asking first (a prefli
 """
 
 from collections.abc import Collection
+from typing import cast
 
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
 from application.settings import ANY
 from domain.shown import shown
@@ -28,13 +30,13 @@ class RequestGuard:
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (problem := self._problem(scope)) is not None:
+        if scope["type"] == ScopeType.HTTP and (problem := self._problem(cast(HTTPScope, scope))) is not None:
             self._refused(problem.code, problem.message)
             await send_refusal(send, problem)
             return
         await self._app(scope, receive, send)
 
-    def _problem(self, scope: Scope) -> Problem | None:
+    def _problem(self, scope: HTTPScope) -> Problem | None:
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value.decode("latin-1"))

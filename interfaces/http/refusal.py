@@ -10,11 +10,23 @@ from typing import TypeAlias
 import msgspec
 from litestar.types import Send
 
+from application.events import HttpRefused
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
 from interfaces.http.errors import Problem
 from interfaces.http.openai.errors import error_body
 
 Refused: TypeAlias = Callable[[str, str], None]
 """Called with the problem's code, and with a detail for the log."""
+
+
+def refused_to(events: EventSink, clock: Clock) -> Refused:
+    """Makes an event of each."""
+
+    def note(code: str, detail: str) -> None:
+        events.emit(HttpRefused(code, detail, clock.now_ns()))
+
+    return note
 
 
 def refusal(problem: Problem) -> tuple[Mapping[str, str], bytes]:
@@ -24,9 +36,11 @@ def refusal(problem: Problem) -> tuple[Mapping[str, str], bytes]:
     return {**headers, **{name.lower(): value for name, value in problem.headers.items()}}, body
 
 
-async def send_refusal(send: Send, problem: Problem) -> None:
-    """As ASGI messages."""
+async def send_refusal(send: Send, problem: Problem, *, closes: bool = False) -> None:
+    """As ASGI messages. `closes`: the connection, with it."""
     headers, body = refusal(problem)
+    if closes:
+        headers = {**headers, "connection": "close"}
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": encoded})
     await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -40,4 +54,4 @@ def refusal_bytes(problem: Problem) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-__all__ = ("Refused", "refusal_bytes", "send_refusal")
+__all__ = ("Refused", "refusal_bytes", "refused_to", "send_refusal")

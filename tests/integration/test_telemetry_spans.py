@@ -92,7 +92,7 @@ def test_the_request_span_follows_the_genai_conventions(recorder: SpanRecorder) 
         "gen_ai.request.frequency_penalty": 0.25,
         "gen_ai.request.seed": 7,
         "gen_ai.request.max_tokens": 64,
-        "gen_ai.request.stop_sequences": ("END",),
+        "cairn.request.stop_sequences": 1,
         "gen_ai.response.id": "chatcmpl-1",
         "gen_ai.response.model": "demo",
         "gen_ai.response.finish_reasons": ("stop",),

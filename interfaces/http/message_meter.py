@@ -1,0 +1,77 @@
+"""Counts what arrives of one request while it is parsed; sans-io.
+
+Bytes of which nothing becomes (half a header, an endless chunk extension) are held by the parser or by nobody, and show
+in no callback: they are counted as they are fed, and anew after each thing that did become of them.
+"""
+
+from enum import Enum
+
+from interfaces.http.connection_limits import (
+    HEADERS_TOO_LARGE,
+    MALFORMED,
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    MAX_TARGET_BYTES,
+    TARGET_TOO_LONG,
+)
+from interfaces.http.errors import Problem
+
+
+class Phase(Enum):
+    """Where in a request the input is. BETWEEN: none has begun that is not complete."""
+
+    BETWEEN = "between"
+    HEAD = "head"
+    BODY = "body"
+
+
+class MessageMeter:
+    """Fed by the parser's callbacks. Each returns the problem that ends the connection, if there is one."""
+
+    __slots__ = ("_header_bytes", "_num_headers", "_silent_bytes", "_target_bytes", "body_bytes", "phase")
+
+    def __init__(self) -> None:
+        self.phase = Phase.BETWEEN
+        self.body_bytes = 0
+        self._silent_bytes = self._header_bytes = self._num_headers = self._target_bytes = 0
+
+    def begin(self) -> None:
+        self.phase = Phase.HEAD
+        self.body_bytes = 0
+        self._silent_bytes = self._header_bytes = self._num_headers = self._target_bytes = 0
+
+    def fed(self, num_bytes: int) -> Problem | None:
+        """After each piece of input, whatever became of it."""
+        self._silent_bytes += num_bytes
+        if self._silent_bytes <= MAX_HEADER_BYTES:
+            return None
+        return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
+
+    def target(self, num_bytes: int) -> Problem | None:
+        self._silent_bytes = 0
+        self._target_bytes += num_bytes
+        return TARGET_TOO_LONG if self._target_bytes > MAX_TARGET_BYTES else None
+
+    def header(self, name: bytes, value: bytes) -> Problem | None:
+        """Of a trailer, too."""
+        self._silent_bytes = 0
+        self._num_headers += 1
+        self._header_bytes += len(name) + len(value) + len(b": \r\n")
+        if self._num_headers <= MAX_HEADERS and self._header_bytes <= MAX_HEADER_BYTES:
+            return None
+        return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
+
+    def headers_complete(self) -> None:
+        self._silent_bytes = 0
+        self.phase = Phase.BODY
+
+    def body(self, num_bytes: int) -> None:
+        self._silent_bytes = 0
+        self.body_bytes += num_bytes
+
+    def complete(self) -> None:
+        self._silent_bytes = 0
+        self.phase = Phase.BETWEEN
+
+
+__all__ = ("MessageMeter", "Phase")

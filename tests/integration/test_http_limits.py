@@ -1,0 +1,304 @@
+"""What one client may take of the server before anybody looked at its key: bytes, time and connections."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from adapters.fake.models import FakeModels
+from adapters.fake.options import FakeOptions, reply_with
+from application.settings import ServerSettings
+from domain.byte_size import ByteSize
+from tests.support.fake_service import FakeService, fake_service
+from tests.support.gate import Gate
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Api-Key: k\r\n"
+GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+BODY = b'{"prompt": "x"}'
+QUICK = ServerSettings(port=0, header_timeout_s=0.3, body_timeout_s=0.3, write_timeout_s=0.3)
+PATIENT = ServerSettings(port=0, max_body=ByteSize(num_bytes=100_000))
+
+
+@contextmanager
+def connected(service: FakeService, receive_buffer_bytes: int | None = None) -> Iterator[socket.socket]:
+    with socket.socket() as client:
+        if receive_buffer_bytes is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", service.server.port))
+        yield client
+
+
+def rest_of(client: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    received = b""
+    while data := client.recv(65_536):
+        received += data
+    return received
+
+
+def flood(client: socket.socket, piece: bytes, max_bytes: int = 64 << 20) -> int:
+    """Send until the server no longer takes it; how many bytes it took, the kernel's buffers included."""
+    sent = 0
+    try:
+        while sent < max_bytes:
+            sent += client.send(piece)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    return sent
+
+
+def error_of(answer: bytes, status: int) -> Any:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    assert lines[0].startswith(b"http/1.1 %d " % status), answer[:300]
+    assert b"content-type: application/json" in lines
+    assert b"connection: close" in lines
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error["code"]
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[FakeService]:
+    with fake_service(FakeOptions(reply=reply_with("ok")), settings=PATIENT) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[FakeService]:
+    with fake_service(FakeOptions(reply=reply_with("ok")), settings=QUICK) as running:
+        yield running
+
+
+class TestBytes:
+    @pytest.mark.parametrize(
+        ("start", "piece", "status", "code"),
+        [
+            (HEAD, b"X-%07d: y\r\n" % 1, 431, "headers_too_large"),
+            (HEAD + b"X-Endless: ", b"y" * 65_536, 431, "headers_too_large"),
+            (HEAD, b"x" * 65_536, 431, "headers_too_large"),
+            (b"GET /", b"x" * 65_536, 414, "target_too_long"),
+            (b"", b"\r\n" * 32_768, 400, "invalid_request"),
+            (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 65_536, 400, "invalid_request"),
+            (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ", b"x" * 65_536, 400, "invalid_request"),
+            (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: %d\r\n" % 1 * 8_192, 400, "invalid_request"),
+        ],
+        ids=["headers", "value", "name", "target", "blank", "extension", "trailer", "trailers"],
+    )
+    def test_what_has_no_end_is_refused(
+        self, patient: FakeService, start: bytes, piece: bytes, status: int, code: str
+    ) -> None:
+        """The kernel holds a few MiB on loopback; the rest is never taken."""
+        with connected(patient) as client:
+            client.sendall(start)
+            assert flood(client, piece) < 32 << 20
+        with connected(patient) as client:
+            client.sendall(start + piece * (131_072 // len(piece)))
+            assert error_of(rest_of(client), status) == code
+        assert patient.client.get("/health/live").status_code == 200
+
+    def test_many_small_headers_are_refused_by_number(self, patient: FakeService) -> None:
+        with connected(patient) as client:
+            client.sendall(HEAD + b"A: b\r\n" * 200 + b"\r\n")
+            assert error_of(rest_of(client), 431) == "headers_too_large"
+
+    def test_as_much_as_clients_send_is_fine(self, patient: FakeService) -> None:
+        headers = {f"x-{number}": "y" * 300 for number in range(80)}
+        assert patient.client.get(f"/v1/models?{'q' * 6_000}", headers=headers).status_code == 200
+
+    def test_malformed_requests_get_the_shape_of_every_error(self, patient: FakeService) -> None:
+        for request in (
+            b"\x16\x03\x01 tls\r\n\r\n",
+            b"GET\r\n\r\n",
+            HEAD + b"Content-Length: x\r\n\r\n",
+            b"GET x y z\r\n",
+        ):
+            with connected(patient) as client:
+                client.sendall(request)
+                assert error_of(rest_of(client), 400) == "invalid_request"
+
+    def test_no_key_no_body(self) -> None:
+        """The key is looked at when the headers are there; what comes after is neither awaited nor kept."""
+        settings = ServerSettings(port=0, api_key="k")
+        with fake_service(settings=settings) as service, connected(service) as client:
+            head = HEAD.replace(b"X-Api-Key: k\r\n", b"")
+            client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            assert client.recv(65_536).startswith(b"HTTP/1.1 401 ")
+            assert flood(client, b"10000\r\n" + b"x" * 65_536 + b"\r\n") < 32 << 20
+
+    @pytest.mark.parametrize("framing", ["announced", "chunked"])
+    def test_a_body_too_large_is_not_read_to_its_end(self, patient: FakeService, framing: str) -> None:
+        with connected(patient) as client:
+            if framing == "announced":
+                client.sendall(HEAD + b"Content-Length: 100000000000\r\n\r\n")
+                piece = b"x" * 65_536
+            else:
+                client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+                piece = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
+                client.sendall(piece * 2)
+            assert client.recv(65_536).startswith(b"HTTP/1.1 413 ")
+            assert flood(client, piece) < 32 << 20
+
+    def test_pipelined_requests_wait_in_the_clients_own_memory(self) -> None:
+        gate = Gate("decode", 1)
+        options = FakeOptions(reply=reply_with("ok"), hook=gate)
+        with fake_service(options) as service, connected(service) as client:
+            client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+            gate.wait_until_reached()
+            client.settimeout(0.5)
+            try:
+                taken = flood(client, GET * 1_000)
+            except TimeoutError:
+                taken = 0
+            gate.open()
+            assert taken < 32 << 20
+            assert max_queued(service) < 500
+
+    def test_pipelined_requests_are_answered_in_order(self, patient: FakeService) -> None:
+        with connected(patient) as client:
+            length = b"Content-Length: %d\r\n\r\n" % len(BODY)
+            one = GET + HEAD + length + BODY
+            client.sendall(one * 300 + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            answers = rest_of(client).split(b"HTTP/1.1 200 OK\r\n")[1:]
+        assert len(answers) == 601
+        assert [b'"status"' in answer for answer in answers] == [True, False] * 300 + [True]
+
+
+def max_queued(service: FakeService) -> int:
+    """Requests that one connection has in the server's memory, waiting for the one before."""
+    server = service.server._server
+    assert server is not None
+    return max((len(connection.pipeline) for connection in server.server_state.connections), default=0)  # type: ignore[union-attr]
+
+
+class TestTime:
+    @pytest.mark.parametrize("start", [b"", b"\r\n", b"GET / HT", HEAD, GET + b"G"], ids=range(5))
+    def test_half_sent_requests_are_closed(self, quick: FakeService, start: bytes) -> None:
+        with connected(quick) as client:
+            client.sendall(start)
+            answer = rest_of(client)
+            if start.startswith(GET):
+                assert answer.startswith(b"HTTP/1.1 200 OK")
+            elif start.strip():
+                assert error_of(answer, 408) == "request_timeout"
+            else:
+                assert answer == b""
+
+    def test_blank_lines_are_no_sign_of_life(self, quick: FakeService) -> None:
+        with connected(quick) as client:
+            client.sendall(GET)
+            assert client.recv(65_536).startswith(b"HTTP/1.1 200 OK")
+            client.sendall(b"\r\n")
+            assert rest_of(client) == b""
+
+    def test_two_hundred_of_them(self, quick: FakeService) -> None:
+        clients = [socket.create_connection(("127.0.0.1", quick.server.port), timeout=20) for _ in range(200)]
+        try:
+            for client in clients:
+                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: local")
+            for client in clients:
+                assert error_of(rest_of(client), 408) == "request_timeout"
+        finally:
+            for client in clients:
+                client.close()
+        quick.wait_until(lambda: num_connections(quick) <= 1, "their connections to be gone")
+
+    def test_a_header_a_time_does_not_extend_it(self, quick: FakeService) -> None:
+        started = time.monotonic()
+        with connected(quick) as client:
+            client.sendall(HEAD)
+            try:
+                while time.monotonic() - started < 20:
+                    client.sendall(b"A: b\r\n")
+                    time.sleep(0.02)
+            except OSError:
+                pass
+        assert time.monotonic() - started < 15
+
+    @pytest.mark.parametrize("sent", [b"", BODY[:4]])
+    def test_a_body_that_does_not_come_is_not_awaited(self, quick: FakeService, sent: bytes) -> None:
+        with connected(quick) as client:
+            client.sendall(HEAD + b"Content-Length: 100\r\n\r\n" + sent)
+            assert error_of(rest_of(client), 408) == "request_timeout"
+        assert not quick.events.of("FaultObserved")
+
+    def test_a_slow_body_that_keeps_coming_is_read(self) -> None:
+        """Time is added for what has arrived: 4 KiB are worth some seconds."""
+        settings = ServerSettings(port=0, body_timeout_s=0.3)
+        with fake_service(settings=settings) as service, connected(service) as client:
+            body = BODY + b" " * 4_096
+            client.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:-1])
+            time.sleep(1)
+            client.sendall(body[-1:])
+            assert rest_of(client).startswith(b"HTTP/1.1 200 ")
+
+    def test_a_client_that_never_reads_is_cut_off(self) -> None:
+        settings = ServerSettings(port=0, write_timeout_s=0.3, keepalive_s=0.05)
+        with fake_service(FakeOptions(eos_every=0), settings=settings) as service, connected(service, 4_096) as client:
+            many = b'{"prompt": "x", "stream": true, "max_tokens": 30000, "n": 8, "logprobs": 5}'
+            client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(many) + many)
+            service.wait_until(lambda: num_connections(service) == 1, "the connection")
+            service.wait_until(lambda: num_connections(service) == 0, "the connection to be cut")
+            assert [event.reason for event in service.events.of("HttpRefused")] == ["write_timeout"]  # type: ignore[attr-defined]
+
+    def test_a_closed_connection_that_nobody_reads_is_cut_off_too(self) -> None:
+        settings = ServerSettings(port=0, write_timeout_s=0.3)
+        models = FakeModels([f"model-{number}-{'x' * 500}" for number in range(20_000)])
+        with fake_service(models=models, settings=settings) as service, connected(service, 4_096) as client:
+            client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            service.wait_until(lambda: num_connections(service) == 1, "the connection")
+            service.wait_until(lambda: num_connections(service) == 0, "the connection to be cut")
+
+    def test_a_long_answer_has_no_limit_while_it_is_read(self, quick: FakeService) -> None:
+        with fake_service(FakeOptions(eos_every=0), settings=QUICK) as service, connected(service) as client:
+            body = b'{"prompt": "x", "stream": true, "max_tokens": 2000}'
+            client.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            received = b""
+            while data := client.recv(4_096):
+                received += data
+                time.sleep(0.005)
+            assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def num_connections(service: FakeService) -> int:
+    server = service.server._server
+    assert server is not None
+    return len(server.server_state.connections)
+
+
+class TestConnections:
+    def test_too_many_are_refused_but_health_checks_are_answered(self) -> None:
+        settings = ServerSettings(port=0, max_connections=3)
+        with fake_service(settings=settings) as service:
+            kept = [socket.create_connection(("127.0.0.1", service.server.port), timeout=20) for _ in range(3)]
+            service.wait_until(lambda: num_connections(service) == 3, "three connections")
+            with connected(service) as client:
+                client.sendall(GET.replace(b"/health/live", b"/v1/models"))
+                answer = rest_of(client)
+                assert error_of(answer, 503) == "too_many_connections"
+                assert b"retry-after: 1\r\n" in answer.lower()
+            assert service.client.get("/health/live").status_code == 200
+            for client in kept:
+                client.close()
+            service.client.close()
+            service.wait_until(lambda: num_connections(service) == 0, "them to be gone")
+            with connected(service) as client:
+                client.sendall(
+                    GET.replace(b"/health/live", b"/v1/models").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+                )
+                assert rest_of(client).startswith(b"HTTP/1.1 200 ")
+
+    def test_there_is_an_end_to_what_is_kept_for_health_checks(self) -> None:
+        settings = ServerSettings(port=0, max_connections=1)
+        with fake_service(settings=settings) as service:
+            kept = [socket.create_connection(("127.0.0.1", service.server.port), timeout=20) for _ in range(40)]
+            answers = [client.recv(65_536) for client in kept[-10:]]
+            for answer in answers:
+                assert error_of(answer, 503) == "too_many_connections"
+            for client in kept:
+                client.close()
