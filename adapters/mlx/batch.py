@@ -22,7 +22,8 @@ from adapters.mlx import cache_state
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.cache_state import Caches
 from adapters.mlx.sampled import Sampled, join
-from adapters.mlx.sampler import GroupSampler, SamplerRow
+from adapters.mlx.sampler import GroupSampler
+from adapters.mlx.sampler_row import SamplerRow
 from domain.decode_groups import choose_group
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -52,21 +53,20 @@ class Row:
 class DecodeGroup:
     """Compute thread only. `rows` and `waiting` are in the same order."""
 
-    def __init__(self, forward: Forward, eos_mask: mx.array, rows: list[Row], caches: Caches) -> None:
+    def __init__(self, forward: Forward, rows: list[Row], caches: Caches) -> None:
         self.rows = rows
         self.caches = caches
         self.waiting: Sampled | None = None
         self._forward = forward
-        self._eos_mask = eos_mask
         self._sampler = self._new_sampler()
         for row in rows:
             row.group = self
 
     @classmethod
-    def start(cls, forward: Forward, eos_mask: mx.array, row: Row) -> "DecodeGroup":
+    def start(cls, forward: Forward, row: Row) -> "DecodeGroup":
         """A group of one that has fed the row's first token."""
         assert row.first is not None
-        group = cls(forward, eos_mask, [row], row.caches)
+        group = cls(forward, [row], row.caches)
         first, row.caches, row.first = row.first.tokens, [], None
         group._feed(first)
         return group
@@ -110,7 +110,7 @@ class DecodeGroup:
         self._sampler.detach()
         for row in leaving:
             index = self.rows.index(row)
-            alone = DecodeGroup(self._forward, self._eos_mask, [row], cache_state.take_row(self.caches, index))
+            alone = DecodeGroup(self._forward, [row], cache_state.take_row(self.caches, index))
             alone.waiting = self.waiting.narrow([index])
         self._narrow([index for index, row in enumerate(self.rows) if row.group is self])
 
@@ -130,7 +130,7 @@ class DecodeGroup:
         return cache_state.merge([self.caches]) if len(self.rows) == 1 else self.caches
 
     def _new_sampler(self) -> GroupSampler:
-        return GroupSampler([_sampler_of(row) for row in self.rows], self._eos_mask)
+        return GroupSampler([_sampler_of(row) for row in self.rows])
 
     def _feed(self, tokens: mx.array) -> None:
         try:
@@ -156,7 +156,7 @@ class DecodeGroup:
         parts: list[Sampled] = []
         for index, row in enumerate(self.rows):
             try:
-                alone = GroupSampler([_sampler_of(row)], self._eos_mask)
+                alone = GroupSampler([_sampler_of(row)])
                 parts.append(alone.sample(logits[index : index + 1]))
                 alone.detach()
             except Exception as error:

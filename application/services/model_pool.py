@@ -67,7 +67,7 @@ class ModelPool:
         async with self._make_room:
             await self._unload_idle()
             description = await asyncio.wrap_future(self._engine.load(source))
-            served = ServedModel(source, tokenizer, description)
+            served = ServedModel(source, tokenizer, description.capped(self._settings.context_length))
             self._served[id] = served
         return served
 
