@@ -20,8 +20,10 @@ class Fingerprint:
     """Everything a captured state depends on besides the tokens.
 
     `weights`: digest of weights, config and quantisation. `adapter`: digest of an adapter on top of them, if any.
-    `layout`: StateLayout.describe(). `dtype`: of the cached state. `runtime`: what computes it, to the minor version.
-    `exact`: only states bit-identical to recomputing. `salt`: the tenant's; it enters and is shown as a digest only.
+    `layout`: StateLayout.describe(). `dtype`: of the cached state. `runtime`: what computes it, to the minor version,
+    and with `exact` (only states bit-identical to recomputing) also what rounds: another BLAS or device gives other
+    bits, which is nothing to those who did not ask for the same. `salt`: the tenant's; it enters and is shown as a
+    digest only.
     """
 
     weights: bytes
@@ -45,7 +47,7 @@ class Fingerprint:
             dtype=model.dtype,
             block_size=block_size,
             grid=grid,
-            runtime=model.runtime,
+            runtime="; ".join(filter(None, (model.runtime, model.arithmetic if exact else ""))),
             exact=exact,
             salt=salt,
         )

@@ -1,6 +1,6 @@
 """What is known of a model before and after it is loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from domain.ids import ModelId
@@ -31,7 +31,9 @@ class ModelDescription:
     `vocab_size`: rows of the embedding; token ids must be below it. `context_length`: tokens, prompt and completion
     together. `weight_bytes`: resident bytes. `dtype`: what activations are computed in. `decode_note`: why decode is
     SINGLE. `weights_digest` identifies weights, config and quantisation by content. `runtime`: what computes it, to the
-    minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
+    minor version (`mlx-lm 0.32`); states of different runtimes are not shared. `arithmetic`: what rounds, the device
+    and the library of its matrix products as they were found; states that must agree to the bit are not shared
+    between different ones.
     """
 
     id: ModelId
@@ -46,6 +48,13 @@ class ModelDescription:
     decode_note: str = ""
     weights_digest: bytes = b""
     runtime: str = ""
+    arithmetic: str = ""
+
+    def capped(self, context_length: int | None) -> "ModelDescription":
+        """The same model, served with at most so many tokens; None leaves it as it is."""
+        if context_length is None or context_length >= self.context_length:
+            return self
+        return replace(self, context_length=context_length)
 
 
 __all__ = ("DecodeMode", "ModelDescription", "ModelSource")

@@ -22,7 +22,8 @@ class SamplingParams:
     """One request's sampling. Greedy when `temperature` is 0.
 
     Penalties look at every token generated so far (repetition penalty: the prompt too), as OpenAI and vLLM define
-    them. `seed` makes the answer a function of the request alone, whatever else shares the batch.
+    them. `seed` makes the noise of every token a function of the request alone, whatever else shares the batch; the
+    logits it is added to may round otherwise in another batch.
     `num_logprobs`: None for none, else how many alternatives to report beside the chosen token (0 to 20).
     """
 

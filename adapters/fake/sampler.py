@@ -46,7 +46,8 @@ def _logits(state: int, options: FakeOptions, start: DecodeStart, output_ids: li
         logits[token] = logits.get(token, _UNLIKELY) + bias
     _penalise(logits, start, output_ids)
     if len(output_ids) < start.min_tokens:
-        logits.pop(options.eos_id, None)
+        for end in start.eos_token_ids:
+            logits.pop(end, None)
     return logits
 
 

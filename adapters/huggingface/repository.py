@@ -30,9 +30,9 @@ class HuggingFaceRepository:
     """See the module docstring; implements the ModelRepository port.
 
     `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders served under the path as written.
-    `cache`: the hub's cache, by default where huggingface_hub keeps it. `hub_ids`: the only ids that are taken from there
-    or downloaded; None for any. `can_load`: whether the engine knows a
-    config's model_type; what it does not know is not listed. `endpoint`: another hub.
+    `cache`: the hub's cache, by default where huggingface_hub keeps it. `hub_ids`: the only ids that are taken from
+    there or downloaded; None for any. `can_load`: whether the engine knows a config's model_type; what it does not know
+    is not listed. `endpoint`: another hub.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """From a network in memory to a LoadedModel: probe it and describe it."""
 
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -9,11 +10,11 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.cuda_link import find_link
-from adapters.mlx.device import on_cpu
+from adapters.mlx.device import describe_device, on_cpu
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
 from adapters.mlx.probe import probe
-from adapters.mlx.sampler import SamplerRow
+from adapters.mlx.sampler_row import SamplerRow
 from application.ports.compute import DecodeStart
 from domain.ids import ModelId
 from domain.model_card import ModelDescription
@@ -50,10 +51,11 @@ def assemble(
     facts: ModelFacts,
     make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
     chunks_ahead: int | None = None,
+    blas: str = "",
 ) -> MlxModel:
     """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed.
 
-    `chunks_ahead` as in `MlxModel`; None for what suits the device.
+    `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
     """
     rows = find_number(facts.config, _VOCABULARY_KEYS)
     found = probe(network, rows)
@@ -71,6 +73,7 @@ def assemble(
         decode_note=found.decode_note,
         weights_digest=facts.digest,
         runtime=_runtime(),
+        arithmetic=_arithmetic(blas),
     )
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
     return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead)
@@ -93,6 +96,11 @@ def _runtime() -> str:
     """What computes: library versions to the minor, and the kind of device."""
     versions = " ".join(f"{name} {'.'.join(version(name).split('.')[:2])}" for name in ("mlx-lm", "mlx"))
     return f"{versions} {'cpu' if on_cpu() else 'gpu'}"
+
+
+def _arithmetic(blas: str) -> str:
+    """What decides the last bits of a result beside the runtime."""
+    return f"{platform.machine()}, {blas or 'built-in BLAS'}" if on_cpu() else describe_device()
 
 
 def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:

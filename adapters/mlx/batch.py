@@ -26,7 +26,8 @@ from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.cache_state import Caches
 from adapters.mlx.cache_twins import twins
 from adapters.mlx.sampled import Sampled, join
-from adapters.mlx.sampler import GroupSampler, SamplerRow
+from adapters.mlx.sampler import GroupSampler
+from adapters.mlx.sampler_row import SamplerRow
 from domain.decode_groups import choose_group
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -59,22 +60,21 @@ class Row:
 class DecodeGroup:
     """Compute thread only. `rows` and `waiting` are in the same order. `stays_alone`: it could not join another."""
 
-    def __init__(self, forward: Forward, eos_mask: mx.array, rows: list[Row], caches: Caches) -> None:
+    def __init__(self, forward: Forward, rows: list[Row], caches: Caches) -> None:
         self.rows = rows
         self.caches = caches
         self.waiting: Sampled | None = None
         self.stays_alone = False
         self._forward = forward
-        self._eos_mask = eos_mask
         self._sampler = self._new_sampler()
         for row in rows:
             row.group = self
 
     @classmethod
-    def start(cls, forward: Forward, eos_mask: mx.array, row: Row) -> "DecodeGroup":
+    def start(cls, forward: Forward, row: Row) -> "DecodeGroup":
         """A group of one that has fed the row's first token."""
         assert row.first is not None
-        group = cls(forward, eos_mask, [row], row.caches)
+        group = cls(forward, [row], row.caches)
         first, row.caches, row.first = row.first.tokens, [], None
         group._feed(first)
         return group
@@ -121,7 +121,7 @@ class DecodeGroup:
             index = self.rows.index(row)
             try:
                 caches, waiting = cache_state.take_row(self.caches, index), self.waiting.narrow([index])
-                alone = DecodeGroup(self._forward, self._eos_mask, [row], caches)
+                alone = DecodeGroup(self._forward, [row], caches)
                 alone.waiting = waiting
             except Exception as error:
                 row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
@@ -165,7 +165,7 @@ class DecodeGroup:
         self.caches, self.waiting = [], None
 
     def _new_sampler(self, rows: Sequence[Row] | None = None) -> GroupSampler:
-        return GroupSampler([_sampler_of(row) for row in rows or self.rows], self._eos_mask)
+        return GroupSampler([_sampler_of(row) for row in rows or self.rows])
 
     def _feed(self, tokens: mx.array) -> None:
         try:
@@ -189,7 +189,7 @@ class DecodeGroup:
         parts: list[Sampled] = []
         for index, row in enumerate(self.rows):
             try:
-                alone = GroupSampler([_sampler_of(row)], self._eos_mask)
+                alone = GroupSampler([_sampler_of(row)])
                 parts.append(alone.sample(logits[index : index + 1]))
                 alone.detach()
             except Exception as error:

@@ -201,9 +201,10 @@ def new_caches(network: Any) -> Caches:
 
 
 def label_of(cache: Any) -> str:
-    """Class name, with the parameters that change its meaning."""
-    keep: int = getattr(cache, "keep", 0)
-    return f"{type(cache).__name__}[keep={keep}]" if keep else type(cache).__name__
+    """Class name, with the parameters that change its meaning; they are part of the fingerprint."""
+    found = {name: getattr(cache, name, 0) for name in ("keep", "bits", "group_size")}
+    told = ",".join(f"{name}={value}" for name, value in found.items() if value)
+    return f"{type(cache).__name__}[{told}]" if told else type(cache).__name__
 
 
 def layout_of(caches: Caches) -> StateLayout:

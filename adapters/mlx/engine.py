@@ -22,10 +22,12 @@ class MlxEngine:
     operations must call `close` before it ends, or the process may abort at exit.
     """
 
-    def __init__(self, dtype: str = "auto", memory_dir: Path | None = None) -> None:
-        """`dtype` as in `load_folder`. `memory_dir`: a directory for remembered weight digests; None remembers none."""
+    def __init__(self, dtype: str = "auto", memory_dir: Path | None = None, blas: str = "") -> None:
+        """`dtype` as in `load_folder`. `memory_dir`: a directory for remembered weight digests; None remembers none.
+        `blas` as in `assemble`."""
         self._dtype = dtype
         self._memory_dir = memory_dir
+        self._blas = blas
         self._is_wired = False
 
     def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
@@ -45,7 +47,7 @@ class MlxEngine:
             on_progress("reading weights")
             network, facts = load_folder(Path(source.path), self._dtype, self._memory_dir)
             on_progress("trying a few tokens")
-            return assemble(network, source.id, facts)
+            return assemble(network, source.id, facts, blas=self._blas)
         except ModelLoadFailed as error:
             return error.message
         except Exception as error:

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
-import numpy as np
 
 from adapters.mlx import cache_state
-from adapters.mlx.arrays import from_numpy, token_array
+from adapters.mlx.arrays import token_array
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
 from adapters.mlx.cache_state import Caches
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.sampled import Sampled
-from adapters.mlx.sampler import GroupSampler, SamplerRow
+from adapters.mlx.sampler import GroupSampler
+from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
 from application.ports.compute import DecodeResult, DecodeStart
@@ -54,9 +54,6 @@ class MlxModel:
         self._num_steps = 0
         self._chunks = ChunkQueue(chunks_ahead)
         self._spare_bytes = spare_bytes()
-        is_eos = np.zeros(num_logits, np.bool_)
-        is_eos[[id for id in description.eos_token_ids if id < num_logits]] = True
-        self._eos_mask = from_numpy(is_eos)
 
     @property
     def description(self) -> ModelDescription:
@@ -106,7 +103,7 @@ class MlxModel:
         try:
             self._check_ids(token_ids)
             row.sampler = self._make_sampler(start, self._num_logits)
-            alone = GroupSampler([row.sampler], self._eos_mask)
+            alone = GroupSampler([row.sampler])
             row.first = alone.sample(self._forward(token_array(token_ids)[None], row.caches)[:, -1])
             self._chunks.put([*row.first.arrays(), *alone.history(), *cache_state.live_arrays(row.caches)])
             alone.detach()
@@ -169,7 +166,7 @@ class MlxModel:
             self._clear_spare()
         for row in new:
             try:
-                DecodeGroup.start(self._forward, self._eos_mask, row)
+                DecodeGroup.start(self._forward, row)
             except Exception as error:
                 row.failure = ComputeFailed(f"a decode step failed: {error}")
 

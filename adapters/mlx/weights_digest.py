@@ -1,7 +1,10 @@
 """A model's identity by content: a fast hash over its weights and the files that decide how they are used.
 
-Two fine-tunes share every header and size, so nothing less than the bytes will do. Each file's hash is remembered by
-(path, size, modification time) in a small JSON file, so that a model is read for hashing once in its life.
+Two fine-tunes share every header and size, so nothing less than the bytes will do. Each file's hash is remembered in a
+small JSON file, so that a model is read for hashing once in its life. What is remembered holds for one path as long as
+size, inode, modification and change time are what they were: whoever replaces a file may give it the size and the
+modification time of the old one (rsync, tar and cp -p do), but not its inode, and whoever writes into it moves its
+change time.
 """
 
 import json
@@ -45,8 +48,13 @@ def _digest_file(path: Path) -> bytes:
     return hasher.digest()
 
 
+def _stamp(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
 class _Memory:
-    """Remembered hashes: path to [size, mtime_ns, hex digest], the most recently added last."""
+    """Remembered hashes: path to [size, inode, mtime_ns, ctime_ns, hex digest], the most recently added last."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -55,14 +63,14 @@ class _Memory:
 
     def digest(self, path: Path) -> bytes:
         real = path.resolve()
-        stat = real.stat()
-        stamp = [stat.st_size, stat.st_mtime_ns]
+        stamp = _stamp(real)
         known = self._entries.get(str(real))
-        if known is not None and known[:2] == stamp:
-            return bytes.fromhex(str(known[2]))
+        if known is not None and known[:-1] == stamp:
+            return bytes.fromhex(str(known[-1]))
         digest = _digest_file(real)
         self._entries.pop(str(real), None)
-        self._entries[str(real)] = [*stamp, digest.hex()]
+        if _stamp(real) == stamp:  # not written to meanwhile
+            self._entries[str(real)] = [*stamp, digest.hex()]
         self._is_changed = True
         return digest
 
@@ -89,10 +97,10 @@ def _load(path: Path) -> dict[str, list[int | str]]:
 
 
 def _is_entry(value: object) -> bool:
-    if not isinstance(value, list) or len(cast(list[object], value)) != 3:
+    if not isinstance(value, list) or len(cast(list[object], value)) != 5:
         return False
-    size, stamp, digest = cast(list[object], value)
-    return isinstance(size, int) and isinstance(stamp, int) and isinstance(digest, str) and _is_hex(digest)
+    *stamp, digest = cast(list[object], value)
+    return all(isinstance(number, int) for number in stamp) and isinstance(digest, str) and _is_hex(digest)
 
 
 def _is_hex(text: str) -> bool:

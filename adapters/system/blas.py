@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from adapters.system.blas_library import (
+    LibraryFacts,
     UnusableLibrary,
     candidates,
     check_library,
@@ -34,7 +35,7 @@ class BlasReport:
 
     `is_active`: a system BLAS is in place, at `path`; `version` is empty if it is no OpenBLAS, `num_threads` 0 if it
     does not say. `note`: why there is none, or what was passed over. `remedy`: the command that would help, if any.
-    `is_needed`: False where MLX does not use BLAS at all (macOS, CUDA).
+    `is_needed`: False where MLX does not use BLAS at all (macOS, CUDA). `build`: as in LibraryFacts.
     """
 
     is_active: bool
@@ -44,6 +45,15 @@ class BlasReport:
     note: str = ""
     remedy: str = ""
     is_needed: bool = True
+    build: str = ""
+
+    @property
+    def identity(self) -> str:
+        """Another text for whatever may round differently: version, build, kind of processor, number of threads; the
+        file's name where the library does not say. Empty without a system BLAS."""
+        if not self.is_active:
+            return ""
+        return f"{self.build or Path(self.path).name}, threads {self.num_threads}"
 
     def describe(self) -> str:
         """One line for people."""
@@ -68,7 +78,9 @@ def load_blas(environ: MutableMapping[str, str] = os.environ, search: Iterable[s
     everyone = ctypes.CDLL(None)
     if hasattr(everyone, "cblas_sgemm"):
         facts = describe_library(everyone)
-        return BlasReport(True, facts.path, facts.version, facts.num_threads, note="was loaded already")
+        return BlasReport(
+            True, facts.path, facts.version, facts.num_threads, note="was loaded already", build=facts.build
+        )
     if "mlx.core" in sys.modules:
         return BlasReport(False, note="MLX was imported first and keeps the BLAS it found then")
     _choose_threads(environ)
@@ -95,10 +107,13 @@ def _load_first(paths: Iterable[str]) -> BlasReport:
                 refused.append(f"{path}: {error}")
             continue
         ctypes.CDLL(path, mode=os.RTLD_GLOBAL | os.RTLD_NOW)  # the same handle, now open to all
-        facts = describe_library(library)
-        return BlasReport(True, facts.path, facts.version, facts.num_threads, note="; ".join(refused))
+        return _in_place(describe_library(library), "; ".join(refused))
     note = "; ".join(refused) or "no OpenBLAS found"
     return BlasReport(False, note=f"{note}; float32 prefill is about 10 times slower", remedy=remedy_for())
+
+
+def _in_place(facts: LibraryFacts, note: str) -> BlasReport:
+    return BlasReport(True, facts.path, facts.version, facts.num_threads, note, build=facts.build)
 
 
 def _choose_threads(environ: MutableMapping[str, str]) -> None:

@@ -24,11 +24,13 @@ class UnusableLibrary(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LibraryFacts:
-    """`version` is empty for a BLAS that is not OpenBLAS, and `num_threads` then 0 (unknown)."""
+    """`version` is empty for a BLAS that is not OpenBLAS, and `num_threads` then 0 (unknown). `build`: all that it says
+    of itself, the kind of processor it computes for included; empty likewise."""
 
     path: str
     version: str
     num_threads: int
+    build: str = ""
 
 
 def candidates(environ: Mapping[str, str]) -> Iterator[str]:
@@ -73,7 +75,7 @@ def describe_library(library: ctypes.CDLL) -> LibraryFacts:
     words = _configuration(library).split()
     version = " ".join(words[:2]) if words[:1] == ["OpenBLAS"] else ""
     num_threads = int(library.openblas_get_num_threads()) if hasattr(library, "openblas_get_num_threads") else 0
-    return LibraryFacts(path_of(library), version, num_threads)
+    return LibraryFacts(path_of(library), version, num_threads, " ".join(words))
 
 
 def path_of(library: ctypes.CDLL) -> str:

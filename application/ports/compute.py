@@ -32,15 +32,16 @@ from domain.stream import TokenLogprob
 class DecodeStart:
     """How a sequence's tokens are chosen.
 
-    `prompt_ids`: the whole prompt, for the repetition penalty. `min_tokens`: EOS ids are suppressed until so many
-    tokens are out. `seed`: always set (drawn if the client gave none): the noise of token i is a function of (seed, i)
-    alone.
+    `prompt_ids`: the whole prompt, for the repetition penalty. `min_tokens`: `eos_token_ids`, all that end this answer,
+    are suppressed until so many tokens are out. `seed`: always set (drawn if the client gave none): the noise of token
+    i is a function of (seed, i) alone.
     """
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
     min_tokens: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,8 @@ class ModelPool:
             self._end_waiting(id, error)
         else:
             self._failures.forget(id)
-            self._served[id] = ServedModel(found.source, found.tokenizer, description)
+            capped = description.capped(self._settings.context_length)
+            self._served[id] = ServedModel(found.source, found.tokenizer, capped)
             self._turns.loaded(id)
         self._move()
 

@@ -115,7 +115,8 @@ class SequenceRun:
         prompt, started = sequence.prompt_ids, self._outlet.now_ns()
         token_ids, is_last = prompt[chunk.start : chunk.end], chunk.end == len(prompt)
         if is_last:
-            start = DecodeStart(prompt, request.sampling, self.submission.seed, request.stop.min_tokens)
+            ends = self.submission.eos_token_ids
+            start = DecodeStart(prompt, request.sampling, self.submission.seed, request.stop.min_tokens, ends)
             model.start_decode(self.id, token_ids, start)
         else:
             model.prefill(self.id, token_ids)

@@ -49,7 +49,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.system.blas import load_blas
 
     _keep_kernels_private()
-    load_blas()
+    blas = load_blas()
     from adapters.mlx.device import preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.landing import land, pays_to_land
@@ -57,7 +57,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.tokenizers.loader import HfTokenizerLoader
 
     return Backend(
-        lambda: MlxEngine(settings.model.dtype, cache_dir()),
+        lambda: MlxEngine(settings.model.dtype, cache_dir(), blas.identity),
         model_repository(settings),
         HfTokenizerLoader(),
         default_grid=preferred_grid(),

@@ -83,7 +83,7 @@ def test_the_first_decode_gives_what_the_prompt_ended_in(model: LoadedModel) -> 
         id = new_id()
         model.open(id)
         prefill(model, id, PROMPT, cut)
-        model.start_decode(id, PROMPT[cut:], DecodeStart(PROMPT, sampling, seed=3, min_tokens=2))
+        model.start_decode(id, PROMPT[cut:], DecodeStart(PROMPT, sampling, 3, 2, frozenset({eos})))
         assert model.position(id) == len(PROMPT)
         first = step(model, id)
         assert first.logprob is not None

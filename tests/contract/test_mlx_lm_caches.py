@@ -56,6 +56,14 @@ def test_a_subclass_is_not_taken_for_its_parent() -> None:
     assert "Odd" in cache_state.unbatchable([Odd()])
 
 
+def test_quantised_caches_of_other_precision_have_other_layouts() -> None:
+    settings = [(64, 8), (64, 4), (32, 4)]
+    caches = [lib.QuantizedKVCache(group_size=size, bits=bits) for size, bits in settings]
+    told = [cache_state.layout_of([cache]).describe() for cache in caches]
+    assert told[0] == "sliced=QuantizedKVCache[bits=8,group_size=64]"
+    assert len(set(told)) == len(settings)
+
+
 def test_kept_first_tokens_make_a_window_unsupported() -> None:
     layout = cache_state.layout_of([lib.RotatingKVCache(max_size=16, keep=4)])
     assert layout.unsupported == ("RotatingKVCache[keep=4]",)

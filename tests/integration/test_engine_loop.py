@@ -75,6 +75,22 @@ def make() -> Iterator[Callable[..., Bench]]:
         assert bench.engine.is_closed
 
 
+def test_no_token_that_would_end_the_answer_comes_before_min_tokens(make: Callable[..., Bench]) -> None:
+    """Also one that only the tokenizer knows as an end."""
+    tokenizer = FakeTokenizer()
+    (end,) = tokenizer.eos_token_ids
+    bench = make(FakeOptions(eos_id=65, reply=lambda _prompt: [end] * 20))
+    request = GenerationRequest(
+        RequestId("a"), MODEL, TextPrompt("x"), SamplingParams(temperature=0), StopRules(max_tokens=9, min_tokens=4)
+    )
+    bench.loop.reserve()
+    ends = frozenset({65, end})
+    bench.loop.submit(Submission(request, tokenizer.encode("x"), 9, 7, tokenizer.detokenizer(), MODEL, ends))
+    tokens = bench.tokens("a")
+    assert not ends & set(tokens[:4])
+    assert tokens[4:] == [end]
+
+
 def test_a_stream_is_admitted_prefilled_and_decoded_in_order(make: Callable[..., Bench]) -> None:
     bench = make()
     bench.submit("a", "x" * 150, max_tokens=5)

@@ -16,7 +16,7 @@ from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.cache_state import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.payload import DevicePayload, pack
-from adapters.mlx.sampler import SamplerRow
+from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from application.ports.compute import DecodeStart
 from domain.errors import ComputeFailed

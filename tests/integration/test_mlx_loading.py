@@ -1,6 +1,7 @@
 """Model folders on MLX: loaded, described, identified by content; what is wrong with one is said in words."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,50 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
     assert [digest_folder(folder, memory) for folder in (first, same, other)] == digests
     (first / "config.json").write_text((first / "config.json").read_text() + " ")
     assert digest_folder(first, memory) != digests[0]
+
+
+def _other_bytes_of_equal_size_and_time(file: Path, *, replaces: bool) -> None:
+    """As rsync, tar or cp -p leave it: nothing to see in size and modification time."""
+    before, content = file.stat(), bytearray(file.read_bytes())
+    content[-1] ^= 1
+    target = file.with_suffix(".new") if replaces else file
+    while True:  # until the clock of the file system has moved on
+        target.write_bytes(content)
+        os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+        if target.stat().st_ctime_ns != before.st_ctime_ns:
+            break
+    if replaces:
+        target.replace(file)
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_other_weights_of_equal_size_and_time_have_another_digest(tmp_path: Path, replaces: bool) -> None:
+    folder, memory = write_folder("llama", tmp_path / "a"), tmp_path / "memory"
+    before = digest_folder(folder, memory)
+    _other_bytes_of_equal_size_and_time(folder / "model.safetensors", replaces=replaces)
+    assert digest_folder(folder, memory) == digest_folder(folder, None) != before
+
+
+def test_a_file_is_read_once_as_long_as_nothing_happened_to_it(tmp_path: Path) -> None:
+    folder, memory = write_folder("llama", tmp_path / "a"), tmp_path / "memory"
+    before = digest_folder(folder, memory)
+    (remembered,) = memory.iterdir()
+    entries = json.loads(remembered.read_text())
+    assert len(entries) == 2
+    remembered.write_text(json.dumps({path: [*entry[:-1], "00" * 16] for path, entry in entries.items()}))
+    assert digest_folder(folder, memory) != before
+
+
+def test_what_rounds_is_told(folder: Path) -> None:
+    found = [
+        MlxEngine(blas=blas).load(ModelSource(ModelId("m"), str(folder)), print).description for blas in ("", "B 1")
+    ]
+    assert found[0].arithmetic
+    assert found[0].runtime == found[1].runtime
+    if mx.default_device() == mx.Device(mx.cpu):
+        assert "built-in" in found[0].arithmetic
+        assert "B 1" in found[1].arithmetic
 
 
 def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:

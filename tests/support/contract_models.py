@@ -38,8 +38,8 @@ def start(
     seed: int = 1,
     min_tokens: int = 0,
 ) -> SequenceId:
-    id = open_at(model, prompt)
-    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, seed, min_tokens))
+    id, ends = open_at(model, prompt), model.description.eos_token_ids
+    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, seed, min_tokens, ends))
     return id
 
 

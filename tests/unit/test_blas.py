@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from adapters.system.blas import MAX_THREADS, choose_num_threads, load_blas, remedy_for
+from adapters.system.blas import MAX_THREADS, BlasReport, choose_num_threads, load_blas, remedy_for
 from adapters.system.blas_library import UnusableLibrary, candidates, check_library, open_library
 from adapters.system.machine import usable_cpus
 
@@ -215,3 +216,16 @@ def test_remedy_fits_the_distribution(tmp_path: Path, release: str, command: str
 @pytest.mark.skipif(IS_LINUX, reason="for other systems")
 def test_elsewhere_nothing_is_loaded():
     assert not load_blas({}).is_needed
+
+
+def test_whatever_may_round_otherwise_has_another_identity() -> None:
+    haswell = BlasReport(True, "/lib/libopenblas.so.0", "OpenBLAS 0.3.21", 4, build="OpenBLAS 0.3.21 Haswell")
+    others = [
+        replace(haswell, build="OpenBLAS 0.3.21 SkylakeX"),
+        replace(haswell, build="OpenBLAS 0.3.30 Haswell"),
+        replace(haswell, num_threads=2),
+        replace(haswell, path="/lib/libblis.so.4", build=""),
+        BlasReport(False),
+    ]
+    assert len({report.identity for report in (haswell, *others)}) == len(others) + 1
+    assert replace(haswell, path="/elsewhere/libopenblas.so.0").identity == haswell.identity

@@ -26,7 +26,7 @@ def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 
     sequence = SequenceId(id)
     model.open(sequence)
     model.prefill(sequence, PROMPT[:-1])
-    model.start_decode(sequence, PROMPT[-1:], DecodeStart(PROMPT, sampling, seed, min_tokens))
+    model.start_decode(sequence, PROMPT[-1:], DecodeStart(PROMPT, sampling, seed, min_tokens, frozenset({EOS_ID})))
     return sequence
 
 

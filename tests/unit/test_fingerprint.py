@@ -44,6 +44,18 @@ def test_names_do_not_enter_but_weights_and_layout_do() -> None:
     assert one.layout is ATTENTION
 
 
+def test_what_must_agree_to_the_bit_is_not_shared_between_libraries_that_round_otherwise() -> None:
+    model = description("one", FakeOptions())
+    builtin, openblas = (replace(model, arithmetic=found) for found in ("built-in BLAS", "OpenBLAS 0.3.21"))
+
+    def exact_root(described: ModelDescription) -> bytes:
+        return Fingerprint.of(described, block_size=256, grid=512, exact=True).namespace()
+
+    assert exact_root(builtin) != exact_root(openblas)
+    assert exact_root(builtin) == exact_root(replace(builtin, id=ModelId("two")))
+    assert root(builtin) == root(openblas) == root(model)
+
+
 def test_tenants_never_share_a_salt_by_spelling_it() -> None:
     pairs = [("", "a"), ("a", ""), ("a", "b"), ("ab", ""), ("", "ab"), ("b", "a"), ('a", "b', ""), ("", 'a", "b')]
     pairs += [("a\0", "b"), ("a", "\0b"), ("", "\udc80"), ("", "x" * 100_000)]

@@ -1,23 +1,28 @@
 """The vectorised sampler against plain arithmetic, row by row, and its independence of company."""
 
 from collections import Counter
+from collections.abc import Callable
 from math import exp
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.sampler import GroupSampler, SamplerRow, noise_key
+from adapters.mlx import arrays
+from adapters.mlx import sampler as sampler_module
+from adapters.mlx import sampling_lane as lane_module
+from adapters.mlx.sampler import GroupSampler
+from adapters.mlx.sampler_row import SamplerRow, noise_key
 from application.ports.compute import DecodeStart
 from domain.errors import InvalidRequest
 from domain.sampling import SamplingParams
 
 VOCAB = 64
-NO_EOS = mx.zeros(VOCAB, mx.bool_)
+ENDS = frozenset({0, 1})
 GREEDY = SamplingParams(temperature=0)
 
 
 def row(sampling: SamplingParams, seed: int = 1, prompt: tuple[int, ...] = (), min_tokens: int = 0) -> SamplerRow:
-    return SamplerRow(DecodeStart(prompt, sampling, seed, min_tokens), VOCAB)
+    return SamplerRow(DecodeStart(prompt, sampling, seed, min_tokens, ENDS), VOCAB)
 
 
 def logits_of(num_rows: int, seed: int = 0) -> mx.array:
@@ -27,7 +32,7 @@ def logits_of(num_rows: int, seed: int = 0) -> mx.array:
 def draw(logits: mx.array, sampling: SamplingParams, num_draws: int) -> Counter[int]:
     """How often each token is drawn from one row of logits, over as many seeds."""
     rows = [row(sampling, seed) for seed in range(num_draws)]
-    sampled = GroupSampler(rows, NO_EOS).sample(mx.broadcast_to(logits, (num_draws, VOCAB)))
+    sampled = GroupSampler(rows).sample(mx.broadcast_to(logits, (num_draws, VOCAB)))
     return Counter(sampled.read()[0])
 
 
@@ -78,7 +83,7 @@ def test_filters_keep_what_they_should(others: int) -> None:
         rows = [row(sampling, seed) for seed in range(1500)] + [
             row(SamplingParams(temperature=1.5, top_p=0.99))
         ] * others
-        sampled = GroupSampler(rows, NO_EOS).sample(mx.broadcast_to(logits, (len(rows), VOCAB)))
+        sampled = GroupSampler(rows).sample(mx.broadcast_to(logits, (len(rows), VOCAB)))
         seen = set(sampled.read()[0][:1500])
         assert seen <= allowed
         assert len(seen) >= 0.5 * len(allowed)
@@ -90,7 +95,7 @@ def test_penalties_are_those_of_the_definition() -> None:
     top = ranked(logits)[0]
     sampling = SamplingParams(temperature=0, presence_penalty=0.4, frequency_penalty=0.3, repetition_penalty=1.2)
     prompt = tuple(ranked(logits)[1:4])
-    sampler = GroupSampler([row(sampling, prompt=prompt)], NO_EOS)
+    sampler = GroupSampler([row(sampling, prompt=prompt)])
     generated: list[int] = []
     for _ in range(30):
         expected = {}
@@ -120,7 +125,7 @@ def test_a_row_is_the_same_in_any_company() -> None:
     steps = [logits_of(len(settings), seed=number) for number in range(10)]
 
     def alone(index: int) -> list[int]:
-        sampler = GroupSampler([row(settings[index], seed=index, prompt=(1, 2))], NO_EOS)
+        sampler = GroupSampler([row(settings[index], seed=index, prompt=(1, 2))])
         return [sampler.sample(logits[index : index + 1]).read()[0][0] for logits in steps]
 
     expected = [alone(index) for index in range(len(settings))]
@@ -129,7 +134,7 @@ def test_a_row_is_the_same_in_any_company() -> None:
     for number, logits in enumerate(steps):
         groups = [[0, 3, 4, 6], [1, 2, 5]] if number % 3 == 0 else [[6, 5, 4, 3, 2, 1, 0]]
         for members in groups:
-            sampler = GroupSampler([rows[index] for index in members], NO_EOS)
+            sampler = GroupSampler([rows[index] for index in members])
             tokens, _ = sampler.sample(logits[mx.array(members)]).read()
             sampler.detach()
             for index, token in zip(members, tokens, strict=True):
@@ -137,19 +142,44 @@ def test_a_row_is_the_same_in_any_company() -> None:
     assert output == expected
 
 
+def test_only_rows_that_need_ranking_or_noise_pay_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that go into a sort, and rows that noise is drawn for, counted where the library is asked for both."""
+    num_sorted: list[int] = []
+    num_noisy: list[int] = []
+    sort, draw_rows = mx.sort, arrays.map_rows
+
+    def counted_sort(array: mx.array, axis: int = -1) -> mx.array:
+        num_sorted.append(array.shape[0])
+        return sort(array, axis=axis)
+
+    def counted_draw(function: Callable[[mx.array], mx.array], keys: mx.array) -> mx.array:
+        num_noisy.append(keys.shape[0])
+        return draw_rows(function, keys)
+
+    monkeypatch.setattr(mx, "sort", counted_sort)
+    for module in (sampler_module, lane_module):
+        monkeypatch.setattr(module, "map_rows", counted_draw, raising=False)
+    settings = [GREEDY] * 5 + [SamplingParams(temperature=1)] * 2 + [SamplingParams(temperature=1, top_p=0.9)]
+    GroupSampler([row(sampling) for sampling in settings]).sample(logits_of(8))
+    assert (sum(num_sorted), sum(num_noisy)) == (1, 3)
+    num_sorted.clear()
+    GroupSampler([row(GREEDY), row(SamplingParams(top_k=3)), row(SamplingParams(top_k=3))]).sample(logits_of(3))
+    assert num_sorted == [2]
+
+
 def test_min_tokens_suppresses_every_end_token() -> None:
     eos = mx.arange(VOCAB) < 2
     logits = mx.zeros((2, VOCAB)) + mx.where(eos, 50.0, 0.0)
-    sampler = GroupSampler([row(GREEDY, min_tokens=2), row(GREEDY)], eos)
-    outcomes = [sampler.sample(logits).read()[0] for _ in range(3)]
-    assert [first < 2 for first, _ in outcomes] == [False, False, True]
-    assert all(second < 2 for _, second in outcomes)
+    drawing = SamplingParams(temperature=1)
+    sampler = GroupSampler([row(GREEDY, min_tokens=2), row(GREEDY), row(drawing, min_tokens=1), row(drawing)])
+    ended = [[token < 2 for token in sampler.sample(mx.concatenate([logits, logits])).read()[0]] for _ in range(3)]
+    assert ended == [[False, True, False, True], [False, True, True, True], [True] * 4]
 
 
 def test_logprobs_are_of_the_model_before_any_change() -> None:
     logits = logits_of(1, seed=9)
     sampling = SamplingParams(temperature=0, logit_bias=((7, 50.0),), num_logprobs=4)
-    (token,), found = GroupSampler([row(sampling)], NO_EOS).sample(logits).read()
+    (token,), found = GroupSampler([row(sampling)]).sample(logits).read()
     normal = (logits[0] - mx.logsumexp(logits[0])).tolist()
     assert token == 7
     assert found[0].logprob == pytest.approx(normal[7], abs=1e-5)
@@ -158,7 +188,7 @@ def test_logprobs_are_of_the_model_before_any_change() -> None:
 
 
 def test_every_token_of_a_seed_has_noise_of_its_own() -> None:
-    sampler = GroupSampler([row(SamplingParams(temperature=1), seed=4)], NO_EOS)
+    sampler = GroupSampler([row(SamplingParams(temperature=1), seed=4)])
     tokens = [sampler.sample(mx.zeros((1, VOCAB))).read()[0][0] for _ in range(40)]
     assert len(set(tokens)) > 20
 

@@ -82,6 +82,17 @@ def test_code_in_the_folder_is_not_run(tmp_path: Path) -> None:
         load_folder(tmp_path)
 
 
+def test_code_beside_a_tokenizer_that_needs_none_is_not_run(tmp_path: Path) -> None:
+    own = {"AutoTokenizer": ["own.Own", "own.Own"], "AutoConfig": "own.Config"}
+    folder = write_folder(tmp_path, byte_level(), tokenizer_class="Own", auto_map=own, trust_remote_code=True)
+    config = {"model_type": "own", "auto_map": own, "trust_remote_code": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\n")
+    loaded = load_folder(folder)
+    assert loaded.decode(loaded.encode("Hello").token_ids) == "Hello"
+    assert not (folder / "ran").exists()
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match="is not a folder"):
         load_folder(tmp_path / "absent")

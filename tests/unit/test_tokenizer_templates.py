@@ -194,3 +194,17 @@ def test_long_content_that_a_template_repeats_in_part_is_found_where_it_is_whole
         assert _text(load(cut), _user(content)).startswith(content + "|")
         assert _text(load(kept), _user(content)) == content
         assert _text(load(dropped), _user(content)) == content
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__.os.getpid() }}",
+        "{% for i in range(100001) %}{% endfor %}",
+    ],
+)
+def test_a_template_is_rendered_in_a_sandbox(load: Load, template: str) -> None:
+    with pytest.raises(TemplateFailed):
+        _text(load(template), _user("Hi"))

@@ -1,0 +1,67 @@
+"""One sequence's sampling: its settings, its history, and the noise that is its own."""
+
+import mlx.core as mx
+import numpy as np
+
+from adapters.mlx.arrays import from_numpy
+from application.ports.compute import DecodeStart
+from domain.sampling import SamplingParams
+
+_MASK64 = 2**64 - 1
+
+
+def noise_key(seed: int, index: int) -> tuple[int, int]:
+    """The MLX random key of token `index` under `seed`: a 64-bit mix of both, as two 32-bit words."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + index + 1) & _MASK64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK64
+    mixed ^= mixed >> 31
+    return mixed >> 32, mixed & 0xFFFFFFFF
+
+
+class SamplerRow:
+    """`num_sampled` counts tokens chosen so far.
+
+    `counts`: float32 [vocab], how often each token was generated; lazy, and only kept for rows with penalties.
+    `ends`: bool [vocab], True at the tokens that end an answer; None for a row that may end at once.
+    """
+
+    __slots__ = ("bias", "counts", "ends", "in_prompt", "min_tokens", "num_sampled", "params", "seed")
+
+    def __init__(self, start: DecodeStart, vocab_size: int) -> None:
+        self.params: SamplingParams = start.sampling
+        self.seed = start.seed
+        self.min_tokens = start.min_tokens
+        self.num_sampled = 0
+        self.params.check_vocabulary(vocab_size)
+        self.bias: mx.array | None = None
+        self.counts: mx.array | None = None
+        self.in_prompt: mx.array | None = None
+        self.ends = _marked(start.eos_token_ids, vocab_size) if self.min_tokens else None
+        if self.params.logit_bias:
+            bias = np.zeros(vocab_size, np.float32)
+            for token_id, value in self.params.logit_bias:
+                bias[token_id] = value
+            self.bias = from_numpy(bias)
+        if self.params.has_penalties:
+            self.in_prompt = _marked(frozenset(start.prompt_ids), vocab_size)
+            self.counts = mx.zeros(vocab_size, mx.float32)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the next token may be one that ends the answer."""
+        return self.num_sampled >= self.min_tokens
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the next token is chosen from the logits as they are."""
+        return self.bias is None and self.counts is None and self.may_end
+
+
+def _marked(token_ids: frozenset[int], vocab_size: int) -> mx.array:
+    marks = np.zeros(vocab_size, np.bool_)
+    marks[np.asarray([id for id in token_ids if 0 <= id < vocab_size], dtype=np.int64)] = True
+    return from_numpy(marks)
+
+
+__all__ = ("SamplerRow", "noise_key")
