@@ -98,6 +98,10 @@ class Writer:
             ledger.finish()
         return removed
 
+    def forget_names(self) -> None:
+        """The database was replaced: numbers of namespaces mean nothing any more."""
+        self._spaces.clear()
+
     def _touch(self, ledger: Ledger, keys: Sequence[RecordKey]) -> None:
         for key in keys:
             if (space := self._space(ledger, key.namespace)) is not None:

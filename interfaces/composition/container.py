@@ -10,6 +10,7 @@ from application.services.model_pool import ModelPool
 from application.services.stream_hub import StreamHub
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.clear_store import ClearCache
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -81,6 +82,7 @@ class Container(containers.DeclarativeContainer):
         prefix_cache=cache.provided.prefix_cache,
         flush=cache.provided.flush,
     )
+    clear_cache = providers.Singleton(ClearCache, prefix_cache=cache.provided.prefix_cache)
     cache_stats = providers.Singleton(
         ReadCacheStats, prefix_cache=cache.provided.prefix_cache, store=store, writer=cache.provided.writer
     )

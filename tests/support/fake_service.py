@@ -21,6 +21,7 @@ from application.services.model_pool import ModelPool
 from application.services.stream_hub import StreamHub
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.clear_store import ClearCache
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -124,6 +125,7 @@ def fake_service(
         ExplainPrompt(pool, cache),
         WarmPrompt(pool, generate, cache, tiers.flush),
         ReadCacheStats(cache, tiers.store, tiers.writer),
+        ClearCache(cache),
         ids,
         clock,
         events,

@@ -23,6 +23,7 @@ from domain.fingerprint import Fingerprint, tenant_salt
 from domain.hashing import BlockChain
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription
+from domain.namespace_choice import NamespaceChoice
 from domain.prefix import ReuseRules
 from domain.record import NamespaceInfo
 
@@ -40,6 +41,17 @@ class CacheRules:
     is_exact: bool = False
     is_enabled: bool = True
     salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
+    `problem`: why something may be left in its files; empty when nothing is."""
+
+    num_hot: int
+    num_stored: int
+    stored_bytes: int
+    problem: str = ""
 
 
 class PrefixCache:
@@ -122,6 +134,16 @@ class PrefixCache:
         chain.feed(prompt_ids)
         return tiers.look_up(prompt_ids, chain, self._reuse_rules(described)).match.position
 
+    def clear(self, model: str | None, salt: str | None) -> Cleared:
+        """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.
+
+        A request that runs meanwhile ends as it would have, and leaves nothing behind. Blocks, perhaps for long: not on
+        the event loop.
+        """
+        choice = NamespaceChoice.of(model, salt, self._rules.salt)
+        num_hot, report = self._tiers.clear(choice, tuple(self._infos.values()))
+        return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
+
     def hot_usage(self) -> HotUsage:
         return self._tiers.hot.usage()
 
@@ -159,4 +181,4 @@ class PrefixCache:
         return info
 
 
-__all__ = ("CacheRules", "PrefixCache")
+__all__ = ("CacheRules", "Cleared", "PrefixCache")

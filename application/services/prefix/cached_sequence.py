@@ -74,6 +74,7 @@ class CachedSequence:
         self._absent: frozenset[RecordKey] = frozenset()
         self._num_failed = 0
         self._expected: set[int] = set()
+        self._tenure = context.tiers.tenures.begin(info)
         self._lookup = self._seek()
         self.explanation = Explanation(len(self.prompt_ids), 0, 0, self._lookup.match.reason)
 
@@ -81,20 +82,39 @@ class CachedSequence:
     def stops(self) -> tuple[int, ...]:
         return self._capture.stops if self._capture is not None else ()
 
+    @property
+    def shares(self) -> bool:
+        """Whether a later sequence may count on finding what this one computes."""
+        return not self._tenure.is_over
+
     def poll(self) -> bool:
+        if self._tenure.is_over:
+            self._start_over()
         if self._owner is not None:
             owner, target = self._owner
-            if owner.id in self._context.open and owner.position < target:
+            if owner.id in self._context.open and owner.shares and owner.position < target:
                 return False
             self._lookup = self._seek()
         while self._fetch is not None and self._fetch.is_done and self._fetched is None:
-            self._fetched = self._fetch.finish()
+            if not self._finish(self._fetch):
+                return False  # the next poll starts over
             if self._fetched is None:
                 self._num_failed += 1
                 self._absent |= self._fetch.missing
                 self._close_fetch()
                 self._lookup = self._seek()
         return self._owner is None and (self._fetch is None or self._fetched is not None)
+
+    def _finish(self, fetch: PrefixFetch) -> bool:
+        """False when what was fetched has been cleared meanwhile: it must not come back into the hot tier."""
+        with self._tenure.held() as may_keep:
+            self._fetched = fetch.finish() if may_keep else None
+            return may_keep
+
+    def _start_over(self) -> None:
+        self._close_fetch()
+        self._tenure = self._context.tiers.tenures.begin(self._info)
+        self._lookup = self._seek()
 
     def restore(self, model: LoadedModel) -> int:
         lookup, fetched = self._lookup, self._fetched
@@ -115,6 +135,7 @@ class CachedSequence:
             self._lookup,
             position,
             is_canonical=is_canonical,
+            tenure=self._tenure,
         )
         for expected in self._expected:
             self._capture.expect(expected)
@@ -156,7 +177,7 @@ class CachedSequence:
         self._owner = None
         lookup = context.tiers.look_up(self.prompt_ids, self.chain, self._rules, self._absent)
         step = self._rules.grid if self._rules.is_exact else 1
-        others = context.open.values() if context.tiers.keeps_anything else ()
+        others = [other for other in context.open.values() if other.shares] if context.tiers.keeps_anything else ()
         found = find_owner(self, lookup.match.position, others, step)
         if found is not None and (owner := context.open.get(found[0].id)) is not None:
             self._owner = (owner, found[1])
@@ -206,7 +227,9 @@ class CachedSequence:
                 if record is None or frozenset(record.groups) != self._rules.sliced_groups:
                     break
                 records.append(record)
-        self._context.tiers.store_behind(self._info, records)
+        with self._tenure.held() as may_keep:
+            if may_keep:
+                self._context.tiers.store_behind(self._info, records)
 
     def _close_fetch(self) -> None:
         if self._fetch is not None:

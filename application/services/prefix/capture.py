@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from application.ports.compute import LoadedModel
 from application.ports.tokenizer import EncodedPrompt
+from application.services.prefix.tenure import Tenure
 from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.fork_point import ForkKind
 from domain.hashing import BlockChain, snapshot_key
@@ -43,8 +44,10 @@ class StateCapture:
         start: int,
         *,
         is_canonical: bool,
+        tenure: Tenure,
     ) -> None:
         self._tiers = tiers
+        self._tenure = tenure
         self._info = info
         self._chain = chain
         self._rules = rules
@@ -160,9 +163,13 @@ class StateCapture:
             whole.append(record)
         if not whole:
             return Captured()
-        self._tiers.keep(whole)
-        fresh = [record for record in whole if not self._has_stored(record)]
-        self._is_storing = self._is_storing and self._tiers.store_behind(self._info, fresh)
+        with self._tenure.held() as may_keep:
+            if not may_keep:
+                self._is_broken = True
+                return Captured()
+            self._tiers.keep(whole)
+            fresh = [record for record in whole if not self._has_stored(record)]
+            self._is_storing = self._is_storing and self._tiers.store_behind(self._info, fresh)
         num_blocks = sum(isinstance(record.key, BlockKey) for record in whole)
         size_bytes = sum(payload.size_bytes for record in whole for payload in record.groups.values())
         return Captured(num_blocks, len(whole) - num_blocks, size_bytes)

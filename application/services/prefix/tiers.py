@@ -1,14 +1,16 @@
 """Hot tier and store as one place to look prefixes up in, and to offer records to. Looking up is index reads only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from application.ports.block_store import BlockStore, Presence
+from application.ports.block_store import BlockStore, EraseReport, Presence
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.seen_blocks import SeenBlocks
+from application.services.prefix.tenure import Tenures
 from domain.hashing import BlockChain
+from domain.namespace_choice import NamespaceChoice
 from domain.prefix import PrefixMatch, ReuseRules, find_prefix, match_snapshots
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
 
@@ -51,6 +53,7 @@ class PrefixTiers:
         self.hot = hot
         self.store = store
         self.seen = SeenBlocks()
+        self.tenures = Tenures()
         self._writer = writer
         self._workers = workers
 
@@ -89,6 +92,22 @@ class PrefixTiers:
             is_hot = [flag and key not in absent for key, flag in zip(keys, is_hot, strict=True)]
             is_stored = [flag and key not in absent for key, flag in zip(keys, is_stored, strict=True)]
         return Lookup(match, tuple(is_hot), tuple(is_stored), snapshots)
+
+    def clear(self, choice: NamespaceChoice, known: Iterable[NamespaceInfo]) -> tuple[int, EraseReport]:
+        """Remove everything of these namespaces, for good: from memory, the queue and the store. Returns how many
+        records memory had, and what the store says. `known`: namespaces that may be in memory; what is there of others
+        goes as well. Blocks: not for the compute thread.
+
+        What runs and was begun before leaves nothing behind from then on.
+        """
+        self.tenures.end(choice.includes)
+        stored = [usage.info for usage in self.store.usage().namespaces] if self.store is not None else []
+        num_hot = self.hot.forget({info.namespace for info in (*known, *stored) if not choice.includes(info)})
+        if choice.is_everything:
+            self.seen.clear()
+        if self.store is None:
+            return num_hot, EraseReport(0, 0)
+        return num_hot, self.store.erase(None if choice.is_everything else choice.includes)
 
     def keep(self, records: Sequence[Record]) -> None:
         """Put records into the hot tier."""
