@@ -99,15 +99,25 @@ class PrefixCache:
         return f"its cache cannot be captured ({classes})" if classes else "it keeps no state between tokens"
 
     def begin(
-        self, id: SequenceId, request_id: RequestId, model: ModelId, prompt: EncodedPrompt, salt: str = ""
+        self,
+        id: SequenceId,
+        request_id: RequestId,
+        model: ModelId,
+        prompt: EncodedPrompt,
+        salt: str = "",
+        *,
+        persist: bool = True,
     ) -> SequenceCache:
-        """Look a prompt up and start fetching what there is. Index reads only; nothing is waited for."""
+        """Look a prompt up and start fetching what there is. Index reads only; nothing is waited for.
+
+        `persist` False: what is computed for this sequence is kept in memory only.
+        """
         described = self._models.get(model)
         if described is None or self.note(described):
             return self._uncached(described, prompt)
         salt = tenant_salt(self._rules.salt, salt)
         sequence = CachedSequence(
-            self._context, id, request_id, prompt, self._info(described, salt), self._reuse_rules(described)
+            self._context, id, request_id, prompt, self._info(described, salt), self._reuse_rules(described), persist
         )
         self._open[id] = sequence
         return sequence

@@ -24,7 +24,7 @@ from domain.explanation import Explanation, StopReason, compared_with_stored, ne
 from domain.hashing import BlockChain
 from domain.ids import RequestId, SequenceId
 from domain.prefix import ReuseRules
-from domain.record import NamespaceInfo, Record, RecordKey
+from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
 
 NUM_NEIGHBOURS = 8
 """Token runs in the hot tier that a prompt is compared with where it leaves what is stored; microseconds each."""
@@ -55,6 +55,7 @@ class CachedSequence:
         prompt: EncodedPrompt,
         info: NamespaceInfo,
         rules: ReuseRules,
+        persist: bool = True,
     ) -> None:
         self.id = id
         self.request_id = request_id
@@ -66,6 +67,7 @@ class CachedSequence:
         self._prompt = prompt
         self._info = info
         self._rules = rules
+        self._persist = persist
         self._started_ns = context.clock.now_ns()
         self._owner: tuple[CachedSequence, int] | None = None
         self._fetch: PrefixFetch | None = None
@@ -85,7 +87,8 @@ class CachedSequence:
     @property
     def shares(self) -> bool:
         """Whether a later sequence may count on finding what this one computes."""
-        return not self._tenure.is_over
+        is_kept = self._persist or bool(self._context.tiers.hot.budget_bytes)
+        return is_kept and not self._tenure.is_over
 
     def poll(self) -> bool:
         if self._tenure.is_over:
@@ -136,6 +139,7 @@ class CachedSequence:
             position,
             is_canonical=is_canonical,
             tenure=self._tenure,
+            persist=self._persist,
         )
         for expected in self._expected:
             self._capture.expect(expected)
@@ -216,20 +220,34 @@ class CachedSequence:
         return True
 
     def _persist_restored(self) -> None:
-        """Blocks that only the hot tier has (the writer once refused them) are offered again, or nothing after them
-        could be stored."""
-        if self._fetch is None or self._fetched is None:
+        """What only the hot tier has is offered again, or nothing after it could be stored: the writer once refused it,
+        or it was computed for a request whose state must not be stored."""
+        if self._fetch is None or self._fetched is None or not self._persist:
             return
-        records: list[Record] = []
+        records, reach = list[Record](), self._fetched.position
         for index in range(len(self._lookup.match.blocks)):
             if not self._lookup.is_stored[index]:
                 record = self._fetch.record_at(index)
                 if record is None or frozenset(record.groups) != self._rules.sliced_groups:
+                    reach = index * self._rules.block_size
                     break
                 records.append(record)
+        snapshots = self._hot_snapshots(reach)
         with self._tenure.held() as may_keep:
             if may_keep:
-                self._context.tiers.store_behind(self._info, records)
+                self._context.tiers.store_behind(self._info, sorted([*records, *snapshots], key=_by_position))
+        self._context.tiers.hot.release([record.key for record in snapshots])
+
+    def _hot_snapshots(self, reach: int) -> list[Record]:
+        """The prompt's snapshots that only the hot tier has, hanging on blocks up to `reach`; to be released."""
+        lookup, hot = self._lookup, self._context.tiers.hot
+        keys = [
+            key
+            for position, key in lookup.snapshots.items()
+            if position not in lookup.stored_snapshots and position - key.num_partial <= reach
+        ]
+        found = hot.acquire(keys, [self._rules.snapshot_groups(key.num_partial) for key in keys])
+        return [record for record in found if record is not None]
 
     def _close_fetch(self) -> None:
         if self._fetch is not None:
@@ -276,6 +294,11 @@ class CachedSequence:
                     self._context.clock.now_ns(),
                 )
             )
+
+
+def _by_position(record: Record) -> tuple[int, bool]:
+    """Parents first."""
+    return record.position, not isinstance(record.key, BlockKey)
 
 
 __all__ = ("CacheContext", "CachedSequence")
