@@ -46,7 +46,8 @@ class GenerationRequest:
     """One prompt and one completion. A dialect's `n` or list of prompts becomes several of these.
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
-    context headers, so that work on the compute thread joins the request's trace.
+    context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
+    this request may be kept in memory, and is never written to the store.
     """
 
     id: RequestId
@@ -56,6 +57,7 @@ class GenerationRequest:
     stop: StopRules = StopRules()
     cache_salt: str = ""
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
+    persist: bool = True
 
 
 class FinishReason(Enum):

@@ -4,15 +4,15 @@ Reads may miss what is there, writes may be refused; nothing wrong is ever retur
 draws come from a seed, so a failing run replays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from threading import Lock
 
-from application.ports.block_store import BlockStore, Presence, PutOutcome, StoreUsage
+from application.ports.block_store import BlockStore, EraseReport, Presence, PutOutcome, StoreUsage
 from application.services.forwarding_store import ForwardingStore
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,9 @@ class FaultInjectingBlockStore(ForwardingStore):
 
     def delete_namespace(self, namespace: Namespace) -> int:
         return 0 if self.is_down else self._store.delete_namespace(namespace)
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        return EraseReport(0, 0, "the store is down") if self.is_down else self._store.erase(includes)
 
     def usage(self) -> StoreUsage:
         usage = self._store.usage()

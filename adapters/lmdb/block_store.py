@@ -17,6 +17,7 @@ import lmdb
 
 from adapters.lmdb import faults
 from adapters.lmdb.announced import AnnouncedNamespaces
+from adapters.lmdb.clearing import erase
 from adapters.lmdb.compaction import compact, shrink
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import ClosedError, Environment
@@ -33,6 +34,7 @@ from adapters.lmdb.writer import Batch, Writer
 from application.events import RecordsEvicted
 from application.ports.block_store import (
     CompactReport,
+    EraseReport,
     IntegrityReport,
     NamespaceUsage,
     OpenFailure,
@@ -173,6 +175,10 @@ class LmdbBlockStore:
         check_ids(namespace)
         return self._write(lambda: self._writer.delete_namespace(namespace), 0)
 
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        refused = EraseReport(0, 0, f"{self._directory.path} cannot be written to now; see its faults")
+        return self._write(lambda: self._erase(includes), refused)
+
     def usage(self) -> StoreUsage:
         nothing = StoreUsage(self._options.quota_bytes, 0, (), self._evicted, self._faults.counts())
         usage = self._read(self._usage, nothing)
@@ -295,6 +301,11 @@ class LmdbBlockStore:
     def _rows(self, keys: Sequence[RecordKey]) -> list[Row | None]:
         nothing: list[Row | None] = [None] * len(keys)
         return self._read(lambda: self._reader.rows(keys), nothing)
+
+    def _erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> EraseReport:
+        with self._repair_lock:
+            gone = [space for space in self._usage().namespaces if includes is None or includes(space.info)]
+            return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
 
     def _usage(self) -> StoreUsage:
         with self._environment.reading() as txn:

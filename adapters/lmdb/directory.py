@@ -145,6 +145,9 @@ class StoreDirectory:
         self.readers.unlink(missing_ok=True)
         sync_folder(self.path)
 
+    def drop_damaged(self) -> None:
+        self.damaged.unlink(missing_ok=True)
+
     def drop_damaged_beyond(self, quota_bytes: int) -> None:
         """The set-aside database counts against the quota: it goes as soon as both do not fit."""
         if self.damaged.exists() and _size(self.damaged) + self.size_bytes > quota_bytes:

@@ -73,7 +73,7 @@ class _Node(NamedTuple):
         return self.key_at + self.key_bytes
 
 
-class _Nodes(NamedTuple):
+class Nodes(NamedTuple):
     """All nodes of a page in the order of their keys, column by column as `_Node` has them."""
 
     key_at: Column
@@ -132,7 +132,7 @@ class StructureWalk:
 
     def _leaves(
         self, tree: Tree, *, may_hold_trees: bool = False, has_integer_keys: bool = False
-    ) -> Iterator[tuple[bytes, _Nodes]]:
+    ) -> Iterator[tuple[bytes, Nodes]]:
         """Every leaf page with its nodes; what the tree claims is compared at the end."""
         counts = [0, 0, 0, 0]  # branch pages, leaf pages, overflow pages, entries
         waiting = [(tree.root, 1)] if tree.root != _NO_PAGE else []
@@ -169,7 +169,7 @@ class StructureWalk:
             raise StructureError(f"page {number} has its free space from {lower} to {upper}")
         return page
 
-    def _nodes(self, page: bytes, number: int, is_leaf: bool) -> _Nodes:
+    def _nodes(self, page: bytes, number: int, is_leaf: bool) -> Nodes:
         """In the order of their keys. Raises unless they fill the page's end exactly."""
         _, _, _, lower, upper = _PAGE.unpack_from(page)
         words = np.frombuffer(page, np.uint16)
@@ -186,9 +186,9 @@ class StructureWalk:
             raise StructureError(f"the nodes of page {number} are not packed")
         if key_bytes.max() > _MAX_KEY_BYTES or (is_leaf and not key_bytes.all()):
             raise StructureError(f"page {number} has a key of an impossible size")
-        return _Nodes(offsets + _NODE_BYTES, key_bytes, flags, data_bytes)
+        return Nodes(offsets + _NODE_BYTES, key_bytes, flags, data_bytes)
 
-    def _extents(self, page: bytes, nodes: _Nodes) -> int:
+    def _extents(self, page: bytes, nodes: Nodes) -> int:
         """Mark the pages of the large values of a page; returns how many they are."""
         is_big = nodes.flags & _BIG != 0
         if not is_big.any():
@@ -232,14 +232,14 @@ class StructureWalk:
         self._num_marked += numbers.size
 
 
-def _children(page: bytes, nodes: _Nodes) -> list[int]:
+def _children(page: bytes, nodes: Nodes) -> list[int]:
     words = np.frombuffer(page, np.uint16)
     low, high, top = (words[(nodes.key_at - _NODE_BYTES) // 2 + step].astype(np.int64) for step in range(3))
     numbers: list[int] = (low | high << 16 | top << 32).tolist()
     return numbers
 
 
-def _check_order(page: bytes, nodes: _Nodes, number: int, *, first: int, has_integer_keys: bool) -> None:
+def _check_order(page: bytes, nodes: Nodes, number: int, *, first: int, has_integer_keys: bool) -> None:
     """The first key of a branch page means nothing, so it is left out there."""
     starts, ends = nodes.key_at.tolist()[first:], (nodes.key_at + nodes.key_bytes).tolist()[first:]
     keys = [page[start:end] for start, end in zip(starts, ends, strict=True)]
@@ -267,4 +267,4 @@ if __name__ == "__main__":
     sys.stdout.write(find_problem(sys.argv[1], int(sys.argv[2])) or "")
 
 
-__all__ = ("Meta", "StructureError", "StructureWalk", "Tree", "find_problem", "newest_meta")
+__all__ = ("Meta", "Nodes", "StructureError", "StructureWalk", "Tree", "find_problem", "newest_meta")

@@ -95,6 +95,10 @@ class Writer:
     def delete_namespace(self, namespace: Namespace) -> int:
         return self._in_slices(lambda ledger: self._first_of(ledger, namespace))
 
+    def forget_names(self) -> None:
+        """The database was replaced: numbers of namespaces mean nothing any more."""
+        self._spaces.clear()
+
     def _touch(self, ledger: Ledger, keys: Sequence[RecordKey]) -> None:
         for key in keys:
             if (space := self._space(ledger, key.namespace)) is not None:

@@ -4,13 +4,13 @@ One lock around everything. Payloads are copied out of wherever they were comput
 keeps no device memory alive. A record costs its raw bytes plus four a token. Nothing outlives the process.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from threading import RLock
 
-from application.ports.block_store import IntegrityReport, NamespaceUsage, Presence, PutOutcome, StoreUsage
+from application.ports.block_store import EraseReport, IntegrityReport, NamespaceUsage, Presence, PutOutcome, StoreUsage
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, StatePayload
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
@@ -142,6 +142,13 @@ class MemoryBlockStore:
             roots = list(self._dependants(namespace, BlockHash(namespace)))
             self._infos.pop(namespace, None)
             return sum(self._remove_subtree(key) for key in roots)
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        with self._lock:
+            gone = [space for space in self.usage().namespaces if includes is None or includes(space.info)]
+            num_records = sum(self.delete_namespace(space.info.namespace) for space in gone)
+            problem = "the store is closed" if self._closed else ""
+            return EraseReport(num_records, sum(space.stored_bytes for space in gone), problem)
 
     def usage(self) -> StoreUsage:
         with self._lock:

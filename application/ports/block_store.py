@@ -21,7 +21,7 @@ Contract
 * After `close`: reads answer MISS or None, writes answer UNAVAILABLE; nothing raises.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -113,6 +113,16 @@ class CompactReport:
     after_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class EraseReport:
+    """What went: records, and what they counted against the quota. `problem`: why something may be left in the files
+    all the same; empty when nothing is."""
+
+    num_records: int
+    num_bytes: int
+    problem: str = ""
+
+
 class BlockStore(Protocol):
     """See the module docstring for the contract that holds for every method."""
 
@@ -163,6 +173,12 @@ class BlockStore(Protocol):
         """Remove everything of a namespace, in bounded transactions; returns how many records went."""
         ...
 
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        """Remove everything of the namespaces that `includes` says (None: of all), for good: no file of the store holds
+        any of it afterwards, neither in freed pages nor in a database that was set aside. Pins do not hold it. What is
+        put meanwhile may go as well. May take as long as copying what stays."""
+        ...
+
     def usage(self) -> StoreUsage: ...
 
     def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
@@ -192,6 +208,7 @@ __all__ = (
     "BlockStore",
     "CompactReport",
     "CompactableStore",
+    "EraseReport",
     "IntegrityReport",
     "NamespaceUsage",
     "OpenFailure",

@@ -1,8 +1,8 @@
 """A block store that hands every call to another one: what stands around a store overrides only what it changes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from application.ports.block_store import BlockStore, IntegrityReport, Presence, PutOutcome, StoreUsage
+from application.ports.block_store import BlockStore, EraseReport, IntegrityReport, Presence, PutOutcome, StoreUsage
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 
@@ -49,6 +49,9 @@ class ForwardingStore:
 
     def delete_namespace(self, namespace: Namespace) -> int:
         return self._store.delete_namespace(namespace)
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        return self._store.erase(includes)
 
     def usage(self) -> StoreUsage:
         return self._store.usage()

@@ -86,7 +86,7 @@ class SequenceRun:
         if self._cache is None:
             submission, request = self.submission, self.sequence.request
             self._cache = prefix_cache.begin(
-                self.id, request.id, submission.model, submission.prompt, request.cache_salt
+                self.id, request.id, submission.model, submission.prompt, request.cache_salt, persist=request.persist
             )
 
     def admit(self, prefix_cache: PrefixCache) -> None:

@@ -1,30 +1,28 @@
-"""Emptying the store, or what it holds of one model."""
+"""Emptying a prefix cache for good, or what it holds of one model or one tenant."""
 
+import asyncio
 from collections.abc import Callable
 
-from application.ports.block_store import BlockStore
-from application.use_cases.walk_store import chosen
-from domain.ids import BlockHash
-
-_STEP = 16
+from application.ports.block_store import BlockStore, EraseReport
+from application.services.prefix.cache import Cleared, PrefixCache
+from domain.namespace_choice import NamespaceChoice
 
 
-def clear_store(store: BlockStore, model: str | None = None, progress: Callable[[int], None] = lambda _: None) -> int:
-    """Returns how many records went; `progress` is told how many since it was last told."""
-    removed = 0
-    for usage in chosen(store, model):
-        namespace = usage.info.namespace
-        while first := store.children(namespace, BlockHash(namespace), _STEP):
-            for key, _ in first:
-                count = store.delete([key])
-                removed += count
-                progress(count)
-            if all(store.lookup([key])[0].is_readable for key, _ in first):
-                return removed  # the store refuses: what is left stays
-        count = store.delete_namespace(namespace)
-        removed += count
-        progress(count)
-    return removed
+class ClearCache:
+    """Of a running server: memory, the queue and the store. Event loop."""
+
+    def __init__(self, prefix_cache: PrefixCache) -> None:
+        self._prefix_cache = prefix_cache
+
+    async def __call__(self, model: str | None, salt: str | None) -> Cleared:
+        """Of one model and one `cache_salt`, or of any (None). Waits until it is done, in a worker."""
+        return await asyncio.to_thread(self._prefix_cache.clear, model, salt)
 
 
-__all__ = ("clear_store",)
+def clear_store(store: BlockStore, choice: NamespaceChoice) -> EraseReport:
+    """Of a store that nobody else writes to."""
+    includes: Callable[..., bool] | None = None if choice.is_everything else choice.includes
+    return store.erase(includes)
+
+
+__all__ = ("ClearCache", "clear_store")

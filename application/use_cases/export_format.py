@@ -123,7 +123,8 @@ class ExportReader:
         length = self._exactly(_LENGTH.size)
         (num_bytes,) = _LENGTH.unpack(length)
         if not num_bytes:
-            return self._end(length)
+            self._end(length)
+            return None
         self._count += 1
         if num_bytes > _MAX_HEADER_BYTES:
             raise InvalidExport(f"entry {self._count} of the export claims an impossible size")

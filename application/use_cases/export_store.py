@@ -13,6 +13,7 @@ from application.use_cases.export_seal import ExportKey, InvalidExport
 from application.use_cases.walk_store import chosen, walk
 from domain.fingerprint import namespace_of
 from domain.ids import BlockHash
+from domain.namespace_choice import EVERYTHING, NamespaceChoice
 from domain.record import BlockKey, NamespaceInfo, Record
 
 _BATCH_RECORDS = 8
@@ -31,12 +32,12 @@ class TransferReport:
 def export_store(
     store: BlockStore,
     writer: ExportWriter,
-    model: str | None = None,
+    choice: NamespaceChoice = EVERYTHING,
     progress: Callable[[int], None] = lambda _: None,
 ) -> TransferReport:
-    """Write the records of a model (or of all). One that cannot be read is skipped as `unreadable`, what hangs on it as
+    """Write the records of these namespaces. One that cannot be read is skipped as `unreadable`, what hangs on it as
     `orphan`, and what was stored without its fingerprint, so that no importer could check it, as `unnamed`."""
-    spaces = chosen(store, model)
+    spaces = chosen(store, choice)
     named = [usage.info for usage in spaces if namespace_of(usage.info.fingerprint) == usage.info.namespace]
     num_records, skipped = 0, Counter[str]()
     for usage in spaces:

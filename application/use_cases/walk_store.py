@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from application.ports.block_store import BlockStore, NamespaceUsage
 from domain.ids import BlockHash
+from domain.namespace_choice import NamespaceChoice
 from domain.record import Namespace, RecordKey
 
 ALL = 1 << 31
@@ -20,13 +21,8 @@ def walk(store: BlockStore, namespace: Namespace) -> Iterator[RecordKey]:
             waiting.append(key.hash)
 
 
-def chosen(store: BlockStore, model: str | None) -> Sequence[NamespaceUsage]:
-    """The namespaces of a model (or of all): by the model's name or by the first digits of a namespace's hash."""
-    return [
-        usage
-        for usage in store.usage().namespaces
-        if model is None or usage.info.model == model or usage.info.namespace.hex().startswith(model)
-    ]
+def chosen(store: BlockStore, choice: NamespaceChoice) -> Sequence[NamespaceUsage]:
+    return [usage for usage in store.usage().namespaces if choice.includes(usage.info)]
 
 
 __all__ = ("ALL", "chosen", "walk")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.byte_size import format_bytes
-from interfaces.cli.cache_store import OfModel, StoreDir, num_records, opened, progress, tell, working
+from interfaces.cli.cache_clear import clear
+from interfaces.cli.cache_store import OfModel, StoreDir, opened, tell, working
 from interfaces.cli.cache_transfer import export_records, import_records, new_key
 from interfaces.cli.failure import fail
 from interfaces.cli.options import AsJson
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
     from application.ports.block_store import NamespaceUsage
 
 cache_app = typer.Typer(help="Look at the store, check it, empty it, carry it elsewhere.", no_args_is_help=True)
+cache_app.command("clear")(clear)
 cache_app.command("export")(export_records)
 cache_app.command("import")(import_records)
 cache_app.command("new-key")(new_key)
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @cache_app.command()
@@ -44,9 +44,10 @@ def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
 def list_namespaces(store: StoreDir = None, model: OfModel = None, as_json: AsJson = False) -> None:
     """List what is stored by namespace: one for each model, tenant and way of computing."""
     from application.use_cases.walk_store import chosen
+    from domain.namespace_choice import NamespaceChoice
 
     with opened(store, read_only=True) as source:
-        spaces = chosen(source, model)
+        spaces = chosen(source, NamespaceChoice(model))
     if as_json:
         typer.echo(json.dumps([_described(space) for space in spaces], indent=2))
         return
@@ -77,21 +78,6 @@ def verify(
     tell({"records": report.num_records, "problems": list(report.problems)}, as_json)
     if report.problems:
         raise typer.Exit(1)
-
-
-@cache_app.command()
-def clear(store: StoreDir = None, model: OfModel = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove everything, or everything of one model."""
-    from application.use_cases.clear_store import clear_store
-    from application.use_cases.walk_store import chosen
-
-    with opened(store, read_only=False) as target:
-        total = num_records(chosen(target, model))
-        if total and not yes:
-            typer.confirm(f"Remove {total} records?", abort=True, err=True)
-        with progress("removing", total, as_json) as advance:
-            removed = clear_store(target, model, advance)
-    tell({"removed": removed}, as_json)
 
 
 @cache_app.command()

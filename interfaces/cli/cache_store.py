@@ -96,7 +96,7 @@ def tell(facts: dict[str, object], as_json: bool) -> None:
         elif isinstance(value, int) and name.endswith("_bytes"):
             typer.echo(f"{label}: {format_bytes(value)}")
         else:
-            typer.echo(f"{label}: {value or 0}")
+            typer.echo(f"{label}: {'none' if value is None else value or 0}")
 
 
 __all__ = ("OfModel", "StoreDir", "num_records", "open_store", "opened", "progress", "tell", "working")

@@ -36,15 +36,17 @@ def export_records(
     from application.use_cases.export_format import ExportWriter
     from application.use_cases.export_store import export_store
     from application.use_cases.walk_store import chosen
+    from domain.namespace_choice import NamespaceChoice
     from interfaces.cli.private_file import private_file
 
     key = _key(key_file)
     with opened(store, read_only=True) as source:
-        total = num_records(chosen(source, model))
+        choice = NamespaceChoice(model)
+        total = num_records(chosen(source, choice))
         try:
             with private_file(file) as stream, progress("exporting", total, as_json) as advance:
                 writer = ExportWriter(stream, ZstdStateCodec(), ZstdStateCodec(compress=False), key)
-                report = export_store(source, writer, model, advance)
+                report = export_store(source, writer, choice, advance)
         except OSError as failure:
             fail(f"{file} cannot be written: {failure.strerror}")
     _tell(report, as_json)

@@ -12,6 +12,7 @@ from application.services.stream_hub import StreamHub
 from application.services.workers import Workers
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.clear_store import ClearCache
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -100,6 +101,7 @@ class Container(containers.DeclarativeContainer):
         persistence=cache,
         store_workers=store_workers,
     )
+    clear_cache = providers.Singleton(ClearCache, prefix_cache=cache.provided.prefix_cache)
     cache_stats = providers.Singleton(
         ReadCacheStats,
         prefix_cache=cache.provided.prefix_cache,

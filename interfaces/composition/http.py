@@ -28,6 +28,7 @@ def build_app(container: Container) -> Litestar:
         explain_prompt=container.explain_prompt(),
         warm_prompt=container.warm_prompt(),
         cache_stats=container.cache_stats(),
+        clear_cache=container.clear_cache(),
         ids=container.ids(),
         clock=container.clock(),
         events=container.events(),

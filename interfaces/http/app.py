@@ -19,6 +19,7 @@ from application.settings import ServerSettings
 from domain.errors import DomainError
 from interfaces.http.allowed_hosts import allowed_hosts
 from interfaces.http.auth import ApiKeyAuth
+from interfaces.http.cache.clear import clear_route
 from interfaces.http.cache.explain import explain_route
 from interfaces.http.cache.stats import stats_route
 from interfaces.http.cache.warm import warm_route
@@ -58,6 +59,7 @@ def create_app(
             completions_route(services, default_model, settings.keepalive_s),
             explain_route(services, default_model),
             warm_route(services, default_model),
+            clear_route(services.clear_cache),
             stats_route(services.cache_stats),
             *model_routes(services),
             *health_routes(services.check_health, version),

@@ -7,6 +7,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.clear_store import ClearCache
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -31,6 +32,7 @@ class Services:
     explain_prompt: ExplainPrompt
     warm_prompt: WarmPrompt
     cache_stats: ReadCacheStats
+    clear_cache: ClearCache
     ids: IdSource
     clock: Clock
     events: EventSink

@@ -126,13 +126,22 @@ class CacheDriver:
         self.note = self.cache.attach(self.model.description)
         self._next_id = 0
 
-    def begin(self, prompt: Sequence[int], num_output: int = 4, forks: Sequence[ForkPoint] = (), salt: str = "") -> Job:
+    def begin(
+        self,
+        prompt: Sequence[int],
+        num_output: int = 4,
+        forks: Sequence[ForkPoint] = (),
+        salt: str = "",
+        *,
+        persist: bool = True,
+    ) -> Job:
         """Admit a request; it does nothing until stepped."""
         id = SequenceId(self._next_id)
         self._next_id += 1
         encoded = EncodedPrompt(tuple(prompt), tuple(forks))
         self.model.open(id)
-        return Job(id, encoded, num_output, self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt))
+        cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, persist=persist)
+        return Job(id, encoded, num_output, cache)
 
     def step(self, job: Job) -> bool:
         """One restore, prefill chunk or decode step. False when there was nothing to do (it waits, or is done)."""
@@ -156,8 +165,16 @@ class CacheDriver:
             progress = [self.step(job) for job in jobs]
             assert any(progress), "every sequence waits"
 
-    def run(self, prompt: Sequence[int], num_output: int = 4, forks: Sequence[ForkPoint] = (), salt: str = "") -> Job:
-        job = self.begin(prompt, num_output, forks, salt)
+    def run(
+        self,
+        prompt: Sequence[int],
+        num_output: int = 4,
+        forks: Sequence[ForkPoint] = (),
+        salt: str = "",
+        *,
+        persist: bool = True,
+    ) -> Job:
+        job = self.begin(prompt, num_output, forks, salt, persist=persist)
         self.finish(job)
         return job
 

@@ -24,6 +24,7 @@ from application.services.stream_hub import StreamHub
 from application.services.workers import Workers
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
+from application.use_cases.clear_store import ClearCache
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -140,6 +141,7 @@ def fake_service(
         ),
         WarmPrompt(pool, generate, cache, tiers, store_workers),
         ReadCacheStats(cache, tiers.store, tiers.writer, store_workers),
+        ClearCache(cache),
         ids,
         clock,
         events,

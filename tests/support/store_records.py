@@ -6,7 +6,7 @@ from random import Random
 from threading import Lock
 
 from application.events import Event
-from domain.fingerprint import Fingerprint
+from domain.fingerprint import Fingerprint, tenant_salt
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, NamespaceInfo, Provenance, Record, RecordKey, SnapshotKey
@@ -34,7 +34,8 @@ def namespace_of(name: str) -> NamespaceInfo:
     """A toy's, without a salt or with one: `org/one?salt=alice`."""
     _, _, salt = name.partition("?salt=")
     weights = sha256(name.encode()).digest()
-    fingerprint = Fingerprint(weights, "toy", "bfloat16", BLOCK_TOKENS, 4 * BLOCK_TOKENS, salt=salt)
+    tenant = tenant_salt("", salt)
+    fingerprint = Fingerprint(weights, "toy", "bfloat16", BLOCK_TOKENS, 4 * BLOCK_TOKENS, salt=tenant)
     return NamespaceInfo(fingerprint.namespace(), name, fingerprint.canonical_json())
 
 

@@ -24,6 +24,7 @@ from domain.fingerprint import Fingerprint, tenant_salt
 from domain.hashing import BlockChain
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription
+from domain.namespace_choice import NamespaceChoice
 from domain.prefix import ReuseRules
 from domain.record import NamespaceInfo
 
@@ -41,6 +42,17 @@ class CacheRules:
     is_exact: bool = False
     is_enabled: bool = True
     salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
+    `problem`: why something may be left in its files; empty when nothing is."""
+
+    num_hot: int
+    num_stored: int
+    stored_bytes: int
+    problem: str = ""
 
 
 class PrefixCache:
@@ -88,15 +100,25 @@ class PrefixCache:
         return f"its cache cannot be captured ({classes})" if classes else "it keeps no state between tokens"
 
     def begin(
-        self, id: SequenceId, request_id: RequestId, model: ModelId, prompt: EncodedPrompt, salt: str = ""
+        self,
+        id: SequenceId,
+        request_id: RequestId,
+        model: ModelId,
+        prompt: EncodedPrompt,
+        salt: str = "",
+        *,
+        persist: bool = True,
     ) -> SequenceCache:
-        """Look a prompt up and start fetching what there is. Index reads only; nothing is waited for."""
+        """Look a prompt up and start fetching what there is. Index reads only; nothing is waited for.
+
+        `persist` False: what is computed for this sequence is kept in memory only.
+        """
         described = self._models.get(model)
         if described is None or self.note(described):
             return self._uncached(described, prompt)
         salt = tenant_salt(self._rules.salt, salt)
         sequence = CachedSequence(
-            self._context, id, request_id, prompt, self._info(described, salt), self._reuse_rules(described)
+            self._context, id, request_id, prompt, self._info(described, salt), self._reuse_rules(described), persist
         )
         self._open[id] = sequence
         return sequence
@@ -122,6 +144,16 @@ class PrefixCache:
         chain = BlockChain(info.namespace, self._rules.block_size)
         chain.feed(prompt_ids)
         return tiers.look_up(prompt_ids, chain, self._reuse_rules(described)).match.position
+
+    def clear(self, model: str | None, salt: str | None) -> Cleared:
+        """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.
+
+        A request that runs meanwhile ends as it would have, and leaves nothing behind. Blocks, perhaps for long: not on
+        the event loop.
+        """
+        choice = NamespaceChoice.of(model, salt, self._rules.salt)
+        num_hot, report = self._tiers.clear(choice, tuple(self._infos.values()))
+        return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
 
     def hot_usage(self) -> HotUsage:
         return self._tiers.hot.usage()
@@ -160,4 +192,4 @@ class PrefixCache:
         return info
 
 
-__all__ = ("CacheRules", "PrefixCache")
+__all__ = ("CacheRules", "Cleared", "PrefixCache")

@@ -24,7 +24,7 @@ from domain.explanation import Explanation, StopReason, compared_with_stored, ne
 from domain.hashing import BlockChain
 from domain.ids import RequestId, SequenceId
 from domain.prefix import ReuseRules
-from domain.record import NamespaceInfo, Record, RecordKey
+from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
 
 NUM_NEIGHBOURS = 8
 """Token runs in the hot tier that a prompt is compared with where it leaves what is stored; microseconds each."""
@@ -55,6 +55,7 @@ class CachedSequence:
         prompt: EncodedPrompt,
         info: NamespaceInfo,
         rules: ReuseRules,
+        persist: bool = True,
     ) -> None:
         self.id = id
         self.request_id = request_id
@@ -66,6 +67,7 @@ class CachedSequence:
         self._prompt = prompt
         self._info = info
         self._rules = rules
+        self._persist = persist
         self._started_ns = context.clock.now_ns()
         self._owner: tuple[CachedSequence, int] | None = None
         self._fetch: PrefixFetch | None = None
@@ -74,6 +76,7 @@ class CachedSequence:
         self._absent: frozenset[RecordKey] = frozenset()
         self._num_failed = 0
         self._expected: set[int] = set()
+        self._tenure = context.tiers.tenures.begin(info)
         self._lookup = self._seek()
         self.explanation = Explanation(len(self.prompt_ids), 0, 0, self._lookup.match.reason)
 
@@ -81,20 +84,40 @@ class CachedSequence:
     def stops(self) -> tuple[int, ...]:
         return self._capture.stops if self._capture is not None else ()
 
+    @property
+    def shares(self) -> bool:
+        """Whether a later sequence may count on finding what this one computes."""
+        is_kept = self._persist or bool(self._context.tiers.hot.budget_bytes)
+        return is_kept and not self._tenure.is_over
+
     def poll(self) -> bool:
+        if self._tenure.is_over:
+            self._start_over()
         if self._owner is not None:
             owner, target = self._owner
-            if owner.id in self._context.open and owner.position < target:
+            if owner.id in self._context.open and owner.shares and owner.position < target:
                 return False
             self._lookup = self._seek()
         while self._fetch is not None and self._fetch.is_done and self._fetched is None:
-            self._fetched = self._fetch.finish()
+            if not self._finish(self._fetch):
+                return False  # the next poll starts over
             if self._fetched is None:
                 self._num_failed += 1
                 self._absent |= self._fetch.missing
                 self._close_fetch()
                 self._lookup = self._seek()
         return self._owner is None and (self._fetch is None or self._fetched is not None)
+
+    def _finish(self, fetch: PrefixFetch) -> bool:
+        """False when what was fetched has been cleared meanwhile: it must not come back into the hot tier."""
+        with self._tenure.held() as may_keep:
+            self._fetched = fetch.finish() if may_keep else None
+            return may_keep
+
+    def _start_over(self) -> None:
+        self._close_fetch()
+        self._tenure = self._context.tiers.tenures.begin(self._info)
+        self._lookup = self._seek()
 
     def restore(self, model: LoadedModel) -> int:
         lookup, fetched = self._lookup, self._fetched
@@ -115,6 +138,8 @@ class CachedSequence:
             self._lookup,
             position,
             is_canonical=is_canonical,
+            tenure=self._tenure,
+            persist=self._persist,
         )
         for expected in self._expected:
             self._capture.expect(expected)
@@ -156,7 +181,7 @@ class CachedSequence:
         self._owner = None
         lookup = context.tiers.look_up(self.prompt_ids, self.chain, self._rules, self._absent)
         step = self._rules.grid if self._rules.is_exact else 1
-        others = context.open.values() if context.tiers.keeps_anything else ()
+        others = [other for other in context.open.values() if other.shares] if context.tiers.keeps_anything else ()
         found = find_owner(self, lookup.match.position, others, step)
         if found is not None and (owner := context.open.get(found[0].id)) is not None:
             self._owner = (owner, found[1])
@@ -195,18 +220,34 @@ class CachedSequence:
         return True
 
     def _persist_restored(self) -> None:
-        """Blocks that only the hot tier has (the writer once refused them) are offered again, or nothing after them
-        could be stored."""
-        if self._fetch is None or self._fetched is None:
+        """What only the hot tier has is offered again, or nothing after it could be stored: the writer once refused it,
+        or it was computed for a request whose state must not be stored."""
+        if self._fetch is None or self._fetched is None or not self._persist:
             return
-        records: list[Record] = []
+        records, reach = list[Record](), self._fetched.position
         for index in range(len(self._lookup.match.blocks)):
             if not self._lookup.is_stored[index]:
                 record = self._fetch.record_at(index)
                 if record is None or frozenset(record.groups) != self._rules.sliced_groups:
+                    reach = index * self._rules.block_size
                     break
                 records.append(record)
-        self._context.tiers.store_behind(self._info, records)
+        snapshots = self._hot_snapshots(reach)
+        with self._tenure.held() as may_keep:
+            if may_keep:
+                self._context.tiers.store_behind(self._info, sorted([*records, *snapshots], key=_by_position))
+        self._context.tiers.hot.release([record.key for record in snapshots])
+
+    def _hot_snapshots(self, reach: int) -> list[Record]:
+        """The prompt's snapshots that only the hot tier has, hanging on blocks up to `reach`; to be released."""
+        lookup, hot = self._lookup, self._context.tiers.hot
+        keys = [
+            key
+            for position, key in lookup.snapshots.items()
+            if position not in lookup.stored_snapshots and position - key.num_partial <= reach
+        ]
+        found = hot.acquire(keys, [self._rules.snapshot_groups(key.num_partial) for key in keys])
+        return [record for record in found if record is not None]
 
     def _close_fetch(self) -> None:
         if self._fetch is not None:
@@ -253,6 +294,11 @@ class CachedSequence:
                     self._context.clock.now_ns(),
                 )
             )
+
+
+def _by_position(record: Record) -> tuple[int, bool]:
+    """Parents first."""
+    return record.position, not isinstance(record.key, BlockKey)
 
 
 __all__ = ("CacheContext", "CachedSequence")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from application.ports.compute import LoadedModel
 from application.ports.tokenizer import EncodedPrompt
+from application.services.prefix.tenure import Tenure
 from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.fork_point import ForkKind
 from domain.hashing import BlockChain, snapshot_key
@@ -43,8 +44,11 @@ class StateCapture:
         start: int,
         *,
         is_canonical: bool,
+        tenure: Tenure,
+        persist: bool,
     ) -> None:
         self._tiers = tiers
+        self._tenure = tenure
         self._info = info
         self._chain = chain
         self._rules = rules
@@ -53,12 +57,15 @@ class StateCapture:
         self._position = start
         self._next_block = start // rules.block_size
         self._is_hot, self._is_persisted = lookup.is_hot, lookup.is_stored
-        self._snapshots = dict(lookup.snapshots)
+        self._persist = persist
+        self._is_storing = persist and tiers.persists
+        # What only the hot tier has is taken again where it is passed, or it would never be stored.
+        is_kept = lookup.stored_snapshots if self._is_storing else lookup.snapshots.keys()
+        self._snapshots = {at: key for at, key in lookup.snapshots.items() if at <= start or at in is_kept}
         self._policy = SnapshotRules(rules.needs_snapshots, rules.block_size, rules.grid, rules.is_exact)
         self._due = set(plan_snapshots(len(prompt.token_ids), start, prompt.fork_points, self._policy))
         self._mine = {start}
         self._is_canonical = is_canonical
-        self._is_storing = True
         self._is_broken = False
 
     @property
@@ -121,12 +128,17 @@ class StateCapture:
         return self._hand_over(sorted(records, key=lambda record: record.position))
 
     def _due_blocks(self, model: LoadedModel, id: SequenceId, end: int) -> list[Record]:
-        """Full blocks up to index `end` that are not in the hot tier already."""
-        blocks = [at for at in range(self._next_block, end) if not (at < len(self._is_hot) and self._is_hot[at])]
+        """Full blocks up to index `end` that are not where they are to be kept already."""
+        blocks = [at for at in range(self._next_block, end) if not self._is_kept(at)]
         self._next_block = end
         size = self._rules.block_size
         slices = self._slices(model, id, [(at * size, (at + 1) * size) for at in blocks])
         return [self._block(at, groups) for at, groups in zip(blocks, slices, strict=True)]
+
+    def _is_kept(self, index: int) -> bool:
+        """What follows a block that only the hot tier has could not be stored without it."""
+        is_hot = index < len(self._is_hot) and self._is_hot[index]
+        return is_hot and (self._is_persisted[index] or not self._is_storing)
 
     def _snapshot_here(self, model: LoadedModel, id: SequenceId) -> Record:
         position, size = self._position, self._rules.block_size
@@ -160,9 +172,13 @@ class StateCapture:
             whole.append(record)
         if not whole:
             return Captured()
-        self._tiers.keep(whole)
-        fresh = [record for record in whole if not self._has_stored(record)]
-        self._is_storing = self._is_storing and self._tiers.store_behind(self._info, fresh)
+        with self._tenure.held() as may_keep:
+            if not may_keep:
+                self._is_broken = True
+                return Captured()
+            self._tiers.keep(whole)
+            fresh = [record for record in whole if not self._has_stored(record)]
+            self._is_storing = self._is_storing and self._tiers.store_behind(self._info, fresh)
         num_blocks = sum(isinstance(record.key, BlockKey) for record in whole)
         size_bytes = sum(payload.size_bytes for record in whole for payload in record.groups.values())
         return Captured(num_blocks, len(whole) - num_blocks, size_bytes)
@@ -202,8 +218,11 @@ class StateCapture:
         turns = {fork.position for fork in forks if fork.kind is ForkKind.TURN}
         end = max([self._position, *self._snapshots])
         dropped = thin_snapshots(sorted(self._snapshots), end, kept, turns)
-        if dropped:
-            self._tiers.discard([self._snapshots.pop(position) for position in dropped])
+        keys = [self._snapshots.pop(position) for position in dropped]
+        if self._persist:
+            self._tiers.discard(keys)
+        else:  # what it took itself is not stored, so what is stored must not go for it
+            self._tiers.hot.remove(keys)
 
 
 __all__ = ("Captured", "StateCapture")

@@ -10,7 +10,8 @@ Records are references to immutable payloads. Evicting one whose payload somebod
 whoever holds payloads keeps them pinned: `acquire` pins, `release` unpins, counted. Any thread.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, nlargest
 from itertools import islice
@@ -72,6 +73,8 @@ class HotTier:
         self._num_blocks = 0
         self._evicted = 0
         self._clock = 0
+        # Pins of records that were forgotten while somebody held them: their releases are still to come.
+        self._forgotten: Counter[RecordKey] = Counter()
 
     @property
     def budget_bytes(self) -> int:
@@ -113,12 +116,32 @@ class HotTier:
         """Undo one `acquire` of each key."""
         with self._lock:
             for key in keys:
+                if self._forgotten[key]:
+                    self._forgotten[key] -= 1
+                    continue
                 entry = self._entries[key]
                 entry.pins -= 1
                 if entry.pins < 0:
                     raise RuntimeError(f"{key} was released more often than acquired")
                 self._note_leaf(key, entry)
+            self._forgotten = +self._forgotten
             self._make_room(0)
+
+    def forget(self, spared: Collection[Namespace] = ()) -> int:
+        """Drop everything but these namespaces, pinned or not; returns how many records went. Who holds a payload goes
+        on with it and releases it as ever."""
+        with self._lock:
+            gone = {key: entry for key, entry in self._entries.items() if key.namespace not in spared}
+            for key, entry in gone.items():
+                del self._entries[key]
+                self._used_bytes -= entry.size_bytes
+                self._num_blocks -= isinstance(key, BlockKey)
+                self._forgotten[key] += entry.pins
+            self._roots = {namespace: keys for namespace, keys in self._roots.items() if namespace in spared}
+            self._heap = [item for item in self._heap if item[1] in self._entries]
+            heapify(self._heap)
+            self._forgotten = +self._forgotten
+            return len(gone)
 
     def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> list[list[SnapshotKey]]:
         """The snapshots hanging on each block (or on the namespace itself), ascending by `num_partial`."""

@@ -28,6 +28,10 @@ class SeenBlocks:
             while len(self._seen) > self._capacity:
                 del self._seen[next(iter(self._seen))]
 
+    def clear(self) -> None:
+        with self._lock:
+            self._seen.clear()
+
     def __contains__(self, hash: BlockHash) -> bool:
         return hash[:8] in self._seen
 

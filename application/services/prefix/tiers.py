@@ -1,14 +1,16 @@
 """Hot tier and store as one place to look prefixes up in, and to offer records to. Looking up is index reads only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from application.ports.block_store import BlockStore, Presence
+from application.ports.block_store import BlockStore, EraseReport, Presence
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.seen_blocks import SeenBlocks
+from application.services.prefix.tenure import Tenures
 from domain.hashing import BlockChain
+from domain.namespace_choice import NamespaceChoice
 from domain.prefix import PrefixMatch, ReuseRules, find_prefix, match_snapshots
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
 
@@ -34,13 +36,15 @@ class Lookup:
     """Where to resume, and what is where.
 
     By full block of the prompt: `is_hot` (in the hot tier, whole) and `is_stored` (in the store, or on its way there).
-    `snapshots`: all usable ones, by position.
+    `snapshots`: all usable ones, by position; `stored_snapshots`: the positions of those that are in the store, or on
+    their way there.
     """
 
     match: PrefixMatch
     is_hot: tuple[bool, ...]
     is_stored: tuple[bool, ...]
     snapshots: dict[int, SnapshotKey]
+    stored_snapshots: frozenset[int] = frozenset()
 
 
 class PrefixTiers:
@@ -51,8 +55,14 @@ class PrefixTiers:
         self.hot = hot
         self.store = store
         self.seen = SeenBlocks()
+        self.tenures = Tenures()
         self._writer = writer
         self._workers = workers
+
+    @property
+    def persists(self) -> bool:
+        """Whether anything is written to a store."""
+        return self._writer is not None
 
     @property
     def keeps_anything(self) -> bool:
@@ -79,8 +89,8 @@ class PrefixTiers:
             key not in absent and (groups is not None or presence.is_readable)
             for key, groups, presence in zip(keys, held, stored, strict=True)
         )
-        snapshots = self._snapshots(prompt_ids, chain, rules, known)
-        snapshots = {position: key for position, key in snapshots.items() if key not in absent}
+        hot, there = self._snapshots(prompt_ids, chain, rules, known)
+        snapshots = {position: key for position, key in (hot | there).items() if key not in absent}
         evicted = [index for index, key in enumerate(keys) if not known[index] and key.hash in self.seen]
         match = find_prefix(len(prompt_ids), chain, known, snapshots, rules, evicted)
         is_hot = [groups is not None and groups >= rules.sliced_groups for groups in held]
@@ -88,7 +98,23 @@ class PrefixTiers:
         if absent:
             is_hot = [flag and key not in absent for key, flag in zip(keys, is_hot, strict=True)]
             is_stored = [flag and key not in absent for key, flag in zip(keys, is_stored, strict=True)]
-        return Lookup(match, tuple(is_hot), tuple(is_stored), snapshots)
+        return Lookup(match, tuple(is_hot), tuple(is_stored), snapshots, frozenset(there))
+
+    def clear(self, choice: NamespaceChoice, known: Iterable[NamespaceInfo]) -> tuple[int, EraseReport]:
+        """Remove everything of these namespaces, for good: from memory, the queue and the store. Returns how many
+        records memory had, and what the store says. `known`: namespaces that may be in memory; what is there of others
+        goes as well. Blocks: not for the compute thread.
+
+        What runs and was begun before leaves nothing behind from then on.
+        """
+        self.tenures.end(choice.includes)
+        stored = [usage.info for usage in self.store.usage().namespaces] if self.store is not None else []
+        num_hot = self.hot.forget({info.namespace for info in (*known, *stored) if not choice.includes(info)})
+        if choice.is_everything:
+            self.seen.clear()
+        if self.store is None:
+            return num_hot, EraseReport(0, 0)
+        return num_hot, self.store.erase(None if choice.is_everything else choice.includes)
 
     def keep(self, records: Sequence[Record]) -> None:
         """Put records into the hot tier."""
@@ -123,8 +149,9 @@ class PrefixTiers:
 
     def _snapshots(
         self, prompt_ids: Sequence[int], chain: BlockChain, rules: ReuseRules, known: Sequence[bool]
-    ) -> dict[int, SnapshotKey]:
-        """Usable snapshots. Without recurrent layers only those in the last block that can be resumed in matter."""
+    ) -> tuple[dict[int, SnapshotKey], dict[int, SnapshotKey]]:
+        """Usable snapshots, hot ones and stored ones. Without recurrent layers only those in the last block that can be
+        resumed in matter."""
         num_run = next((index for index, is_known in enumerate(known) if not is_known), len(known))
         first = 0 if rules.needs_snapshots else min(num_run, (len(prompt_ids) - 1) // rules.block_size)
         parents = [chain.parent(index) for index in range(first, num_run + 1)]
@@ -132,9 +159,10 @@ class PrefixTiers:
         stored: Sequence[Sequence[SnapshotKey]] = [()] * len(parents)
         if self.store is not None:
             stored = self.store.snapshots(chain.namespace, parents)
-        candidates: list[list[SnapshotKey]] = [[] for _ in range(first)]
-        candidates += [[*here, *there] for here, there in zip(hot, stored, strict=True)]
-        return match_snapshots(prompt_ids, chain, candidates)
+        before: list[Sequence[SnapshotKey]] = [() for _ in range(first)]
+        return match_snapshots(prompt_ids, chain, [*before, *hot]), match_snapshots(
+            prompt_ids, chain, [*before, *stored]
+        )
 
 
 __all__ = ("Lookup", "PrefixTiers", "RecordWriter")

@@ -8,15 +8,15 @@ Usage, recency, pins and integrity are the store's alone. So is `put`, which goe
 still waits is absent. Records meant to wait are offered to the writer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from application.ports.block_store import BlockStore, Presence
+from application.ports.block_store import BlockStore, EraseReport, Presence
 from application.services.forwarding_store import ForwardingStore
 from application.services.prefix.write_queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 
 _NO_STATE: frozenset[GroupIndex] = frozenset()
 
@@ -88,6 +88,12 @@ class WriteBehindStore(ForwardingStore):
         waiting = self._writer.withdraw(self._writer.queue.of_namespace(namespace))
         before = self._stored(waiting)
         return self._store.delete_namespace(namespace) + len(waiting - before)
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        waiting = self._writer.withdraw(self._writer.queue.chosen(includes))
+        before = self._stored(waiting)
+        report = self._store.erase(includes)
+        return replace(report, num_records=report.num_records + len(waiting - before))
 
     def close(self) -> None:
         """The writer is closed before, or what still waits is refused by the store."""

@@ -13,7 +13,7 @@ in exactly one counter: persisted or dropped (or is still queued). Any thread.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
 
@@ -201,6 +201,12 @@ class WriteQueue:
     def of_namespace(self, namespace: Namespace) -> list[RecordKey]:
         with self._changed:
             return self._records.of_namespace(namespace)
+
+    def chosen(self, includes: Callable[[NamespaceInfo], bool] | None) -> list[RecordKey]:
+        """What is here of the namespaces that `includes` says; None: of all."""
+        with self._changed:
+            offers = [offer for offer in (*self._waiting, *self._writing) if includes is None or includes(offer.info)]
+            return list({record.key: None for offer in offers for record in offer.records})
 
     def _why_refused(self, records: Sequence[Record], raw_bytes: int) -> str | None:
         if self._is_closed:

@@ -8,7 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.use_cases.warm_prompt import WarmedPrompt
-from domain.errors import ModelNotFound
+from domain.errors import InvalidRequest, ModelNotFound
 from domain.request import GenerationRequest
 from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.openai.documented import errors
@@ -48,6 +48,8 @@ def warm_route(services: Services, default_model: str) -> HTTPRouteHandler:
     )
     async def warm_cache(data: EitherRequest, request: Request[Any, Any, Any]) -> WarmedBody:
         with renamed(either_names(data)):
+            if data.store is False:
+                raise InvalidRequest("store is false: there is nothing to warm the store with", param="store")
             requests = prompt_requests(services, data, default_model)
             return await unless_client_leaves(request, _warm(services, requests))
 

@@ -90,6 +90,7 @@ def chat_requests(services: Services, body: ChatCompletionRequest, default: str)
             stop,
             body.cache_salt or "",
             carrier,
+            persist=body.store is not False,
         )
         for choice in range(body.n or 1)
     ]

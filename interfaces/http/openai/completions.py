@@ -103,6 +103,7 @@ def completion_requests(
             stop,
             body.cache_salt or "",
             carrier,
+            persist=body.store is not False,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(num_choices)

@@ -40,6 +40,7 @@ class SamplingFields(Struct, kw_only=True):
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
+    store: bool | None = None
 
     @property
     def includes_usage(self) -> bool:

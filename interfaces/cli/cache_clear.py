@@ -1,0 +1,112 @@
+"""`cairn cache clear`: through the running server when there is one, because it has prompts in memory as well; else on
+the store itself."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from interfaces.cli.cache_requests import ApiKey, Url
+from interfaces.cli.cache_store import OfModel, StoreDir, num_records, open_store, tell, working
+from interfaces.cli.failure import FAILED, fail
+from interfaces.cli.options import AsJson, settings_with
+
+if TYPE_CHECKING:
+    from adapters.lmdb.block_store import LmdbBlockStore
+    from domain.namespace_choice import NamespaceChoice
+
+Salt = Annotated[
+    str | None,
+    typer.Option("--salt", metavar="SALT", help="Only what requests with this cache_salt left; '' for those without."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def clear(
+    store: StoreDir = None,
+    model: OfModel = None,
+    salt: Salt = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove everything, or everything of a model or a tenant, for good: from a running server's memory, the store, and
+    the files of the store. Status 1 when something may be left in those."""
+    from domain.namespace_choice import NamespaceChoice
+
+    choice = NamespaceChoice.of(model, salt, settings_with({}).settings.cache.salt)
+    opened = None if url is not None else _own(store)
+    if opened is None:
+        _confirm(_read_count(choice) if url is None else None, yes)
+        removed = _by_server(url, api_key, model, salt)
+    else:
+        try:
+            removed = _by_itself(opened, choice, yes, as_json)
+        finally:
+            opened.close()
+    tell(removed, as_json)
+    if removed["problem"]:
+        raise typer.Exit(FAILED)
+
+
+def _own(directory: str | None) -> "LmdbBlockStore | None":
+    """The store, opened for writing; None when a server has it and that server can be asked."""
+    from application.ports.block_store import OpenFailure, StoreOpenError
+
+    try:
+        return open_store(directory, read_only=False)
+    except StoreOpenError as failure:
+        if failure.failure is OpenFailure.BUSY and directory is None:
+            return None
+        hint = "; name its server with --url" if failure.failure is OpenFailure.BUSY else ""
+        fail(f"{failure}{hint}")
+
+
+def _by_itself(opened: "LmdbBlockStore", choice: "NamespaceChoice", yes: bool, as_json: bool) -> dict[str, object]:
+    from application.use_cases.clear_store import clear_store
+    from application.use_cases.walk_store import chosen
+
+    _confirm(num_records(chosen(opened, choice)), yes)
+    with working("removing", as_json):
+        report = clear_store(opened, choice)
+    return {"removed": report.num_records, "removed_bytes": report.num_bytes, "problem": report.problem or None}
+
+
+def _by_server(url: str | None, api_key: str | None, model: str | None, salt: str | None) -> dict[str, object]:
+    from interfaces.cli.running_server import running_server
+
+    server = running_server(url, api_key, settings_with({}).settings.server)
+    answer = server.post("/v1/cache/clear", json.dumps({"model": model, "salt": salt}).encode())
+    if answer.get("object") != "cairn.cleared":
+        fail("what answers there is not a Cairn server that can do this")
+    return {
+        "removed": cast(int, answer["records"]),
+        "removed_bytes": cast(int, answer["bytes"]),
+        "removed_from_memory": cast(int, answer["hot_records"]),
+        "problem": answer["problem"],
+    }
+
+
+def _read_count(choice: "NamespaceChoice") -> int | None:
+    from application.ports.block_store import StoreOpenError
+    from application.use_cases.walk_store import chosen
+
+    try:
+        opened = open_store(None, read_only=True)
+    except StoreOpenError:
+        return None
+    try:
+        return num_records(chosen(opened, choice))
+    finally:
+        opened.close()
+
+
+def _confirm(total: int | None, yes: bool) -> None:
+    """`total` None: not known."""
+    if total != 0 and not yes:
+        what = "what is kept of them" if total is None else f"{total} records"
+        typer.confirm(f"Remove {what}?", abort=True, err=True)
+
+
+__all__ = ("clear",)

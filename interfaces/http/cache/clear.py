@@ -1,0 +1,51 @@
+"""POST /v1/cache/clear: remove for good what is kept of everything, of a model, of a salt. For operators.
+
+The salt is in the body, because addresses end up in logs.
+"""
+
+from litestar import post
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from application.use_cases.clear_store import ClearCache
+from interfaces.http.json_body import json_body
+from interfaces.http.openai.documented import errors
+
+
+class ClearRequest(Struct, forbid_unknown_fields=True):
+    """Null and absent mean any; an unknown field is refused, because one letter must not clear everything. `model`: its
+    name, or the first digits of a namespace. `salt`: a `cache_salt`; empty for requests that name none."""
+
+    model: str | None = None
+    salt: str | None = None
+
+
+class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
+    """Records that went: of memory; of the store and the queue in front of it, with their bytes in the store.
+    `problem`: why something may be left in the store's files, else null."""
+
+    hot_records: int
+    records: int
+    bytes: int
+    problem: str | None
+
+
+def clear_route(clear_cache: ClearCache) -> HTTPRouteHandler:
+    """The handler, bound to what it needs."""
+
+    @post(
+        "/v1/cache/clear",
+        dto=json_body(ClearRequest),
+        return_dto=None,
+        status_code=200,
+        operation_id="clearCache",
+        responses=errors(400, 401, 413),
+    )
+    async def clear(data: ClearRequest) -> ClearedBody:
+        cleared = await clear_cache(data.model, data.salt)
+        return ClearedBody(cleared.num_hot, cleared.num_stored, cleared.stored_bytes, cleared.problem or None)
+
+    return clear
+
+
+__all__ = ("ClearRequest", "ClearedBody", "clear_route")
