@@ -7,10 +7,10 @@ disk puts an overwritten byte is its own affair. Readers of other processes keep
 
 from collections.abc import Callable, Sequence
 
+from adapters.lmdb.compaction import compact
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.gaps import zero_gaps
-from adapters.lmdb.opening import compact
 from adapters.lmdb.writer import Writer
 from application.ports.block_store import EraseReport, NamespaceUsage, StoreOpenError
 
