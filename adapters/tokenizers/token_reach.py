@@ -30,8 +30,11 @@ _SPLITTING_PRE_TOKENIZERS = frozenset({"Split", "Punctuation"})
 
 def token_reach(rust: RustTokenizer) -> int | None:
     """Characters of text that one token covers at most; None where no such number can be proven."""
-    shrinking = _shrinking(_state_of(rust.normalizer))
-    if shrinking is None or not _keeps_all(_state_of(rust.pre_tokenizer)) or not _names_all(rust):
+    try:
+        shrinking, keeps_all = _shrinking(_state_of(rust.normalizer)), _keeps_all(_state_of(rust.pre_tokenizer))
+    except Exception:  # a part that a class of transformers brings as Python code cannot be looked into
+        return None
+    if shrinking is None or not keeps_all or not _names_all(rust):
         return None
     added = rust.get_added_tokens_decoder().values()
     if any(token.lstrip or token.rstrip for token in added):

@@ -18,6 +18,9 @@ from domain.sampling import StopRules
 LONG_CHARS = 2**19
 """From here on a text waits its turn: half a second of a processor."""
 
+MESSAGE_CHARS = 32
+"""What a message costs beside its text, as so many characters: templates are interpreted."""
+
 NUM_WORKERS = 2
 
 
@@ -53,10 +56,10 @@ class PromptEncoder:
 
 
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
-    """What people and models said; how long a template makes it, only rendering tells."""
+    """What people and models said, counting each message; how long a template makes it, only rendering tells."""
     if isinstance(prompt, TextPrompt):
         return len(prompt.text)
-    return sum(
+    return len(prompt.messages) * MESSAGE_CHARS + sum(
         len(message.content) + len(message.reasoning or "") + sum(len(call.arguments) for call in message.tool_calls)
         for message in prompt.messages
     )
