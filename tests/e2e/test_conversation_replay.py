@@ -32,7 +32,7 @@ from tests.support.small_demos import SMALL_DEMOS, SMALL_HYBRID, write_small_dem
 
 pytestmark = pytest.mark.slow
 
-MODELS = SMALL_DEMOS  # the embedded ones themselves hold the same in test_replay_restarts
+MODELS = SMALL_DEMOS  # the embedded ones themselves are replayed in test_replay_exact
 GRID = BLOCK = 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
 THINKING: dict[str, Any] = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 16}
 LONG: dict[str, Any] = {"max_tokens": 4}

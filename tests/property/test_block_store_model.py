@@ -20,6 +20,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore, Presence, PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
+from tests.support.processes import fast_folder
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
 
 SPACES = [namespace_of("one"), namespace_of("two")]
@@ -52,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="cairn-model-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="cairn-model-", dir=fast_folder(Path(tempfile.gettempdir()))))
         self.model: dict[RecordKey, Record] = {}
         self.pinned: list[list[RecordKey]] = []
         self.seen_evicted = 0
