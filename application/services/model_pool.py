@@ -13,6 +13,7 @@ from application.settings import ModelSettings
 from domain.errors import ModelNotFound, ServerUnavailable
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
+from domain.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class ModelPool:
             return source
         if id != self._settings.default:  # a client must not be able to fill the disk with a name
             here = ", ".join(source.id for source in self._repository.list())
-            raise ModelNotFound(f"no model {id!r} here; there are: {here}", param="model")
+            raise ModelNotFound(f"no model '{shown(id)}' here; there are: {here}", param="model")
         return self._repository.fetch(id, self._note_download)
 
     def _note_download(self, progress: DownloadProgress) -> None:

@@ -16,9 +16,11 @@ from application.services.model_pool import ModelPool, ServedModel
 from application.services.sequence_run import Submission
 from application.services.stream_hub import RequestStream, StreamHub
 from domain.errors import ContextOverflow, DomainError, InvalidRequest
+from domain.ids import ModelId
 from domain.model_card import ModelDescription
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.sampling import StopRules
+from domain.shown import shown
 from domain.stream import StreamItem
 
 
@@ -73,7 +75,7 @@ class Generate:
                 self._engine.release_reservation()
                 raise
         except DomainError as error:
-            self._events.emit(RequestRefused(request.model, error.code, self._clock.now_ns()))
+            self._events.emit(RequestRefused(ModelId(shown(request.model)), error.code, self._clock.now_ns()))
             raise
 
     async def _start_reserved(self, request: GenerationRequest) -> Generation:
