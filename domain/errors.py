@@ -5,6 +5,11 @@ Expected outcomes (a miss, a full queue that drains) are values elsewhere; these
 
 from typing import ClassVar
 
+from domain.shown import SHOWN_CHARS
+
+MAX_MESSAGE_CHARS = 4_000
+"""Whatever went into a message, it is no longer than a page."""
+
 
 class DomainError(Exception):
     """Root of every error Cairn raises on purpose. `param` names the offending request field, where there is one."""
@@ -13,9 +18,11 @@ class DomainError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
+        if len(message) > MAX_MESSAGE_CHARS:
+            message = message[: MAX_MESSAGE_CHARS - 3] + "..."
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = param[:SHOWN_CHARS] if param is not None else None
 
 
 class InvalidRequest(DomainError):
@@ -85,6 +92,7 @@ class IllegalTransition(DomainError):
 
 
 __all__ = (
+    "MAX_MESSAGE_CHARS",
     "ComputeFailed",
     "ContextOverflow",
     "DomainError",

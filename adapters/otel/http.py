@@ -20,11 +20,13 @@ from opentelemetry.trace import TracerProvider, get_current_span
 
 from adapters.otel import semconv as names
 from adapters.otel.telemetry import AsgiApp, Message, Receive, Send
+from domain.shown import SHOWN_CHARS
 
 EXCLUDED_PATHS = ("/health", "/metrics")
 
 _SCOPE = "cairn.scope"
 _OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+_CONTEXT = frozenset({b"traceparent", b"tracestate", b"baggage", b"b3"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 _logger = logging.getLogger("cairn.telemetry")
@@ -91,11 +93,17 @@ def _is_excluded(path: str) -> bool:
 
 
 def _plain(scope: Message) -> Message:
-    """The scope without the bytes that the instrumentation cannot decode."""
+    """The scope without the bytes that the instrumentation cannot decode, and with nothing that makes a span long."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     query: bytes = scope.get("query_string", b"")
-    plain = [(name, value) for name, value in headers if name.isascii() and value.isascii()]
-    return {**scope, "headers": plain, "query_string": query if query.isascii() else b""}
+    plain = [(name, _cut(name, value)) for name, value in headers if name.isascii() and value.isascii()]
+    short = {"path": scope["path"][:SHOWN_CHARS], "raw_path": scope.get("raw_path", b"")[:SHOWN_CHARS]}
+    return {**scope, **short, "headers": plain, "query_string": query[:SHOWN_CHARS] if query.isascii() else b""}
+
+
+def _cut(name: bytes, value: bytes) -> bytes:
+    """Trace context is taken whole or not at all."""
+    return value if name in _CONTEXT else value[:SHOWN_CHARS]
 
 
 def _route(scope: Message) -> str:

@@ -7,7 +7,7 @@ from adapters.otel import semconv as names
 from application.events import RequestEnded, RequestQueued
 from domain.request import ChatPrompt, GenerationRequest
 from domain.sampling import SamplingParams
-from domain.shown import shown
+from domain.shown import SHOWN_CHARS
 
 Value: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = dict[str, Value]
@@ -61,10 +61,11 @@ def response_attributes(event: RequestEnded) -> Attributes:
     return attributes
 
 
-def encodable(text: str) -> str:
+def encodable(text: str, max_chars: int = SHOWN_CHARS) -> str:
     """`text` cut to what is worth showing and without what cannot be sent: protobuf refuses lone surrogates, and with
     them the whole batch of spans."""
-    return shown(text)
+    text = text[:max_chars]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 __all__ = ("Attributes", "Value", "encodable", "operation_name", "request_attributes", "response_attributes")

@@ -52,6 +52,7 @@ from application.services.event_router import EventRouter
 from domain.ids import RequestId
 
 MAX_OPEN = 16_384
+MAX_MESSAGE_CHARS = 1_000
 
 
 @dataclass(slots=True)
@@ -162,7 +163,7 @@ class SpanEvents:
         if tree is None:
             return
         if event.error_code is not None:
-            status = Status(StatusCode.ERROR, encodable(event.error_message) or event.error_code)
+            status = Status(StatusCode.ERROR, encodable(event.error_message, MAX_MESSAGE_CHARS) or event.error_code)
             for span in (tree.phase, tree.root):
                 span.set_status(status)
             tree.phase.set_attribute(names.ERROR_TYPE, event.error_code)

@@ -75,7 +75,7 @@ class EventLog:
 
     def _refused(self, event: RequestRefused) -> None:
         level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
-        self._writer.write(_requests, level, f"request refused model={shown(event.model)!r} error={event.error_code}")
+        self._writer.write(_requests, level, f"request refused model='{shown(event.model)}' error={event.error_code}")
 
     def _http_refused(self, event: HttpRefused) -> None:
         self._write_sparsely(logging.WARNING, f"refused before it was read: {event.reason}", event.detail)

@@ -21,6 +21,7 @@ from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
 from domain.model_turns import LoadModel, ModelTurns, UnloadModel
+from domain.shown import shown
 
 RETRY_AFTER_S = 5
 """What a client is told that waited for room in vain."""
@@ -160,7 +161,7 @@ class ModelPool:
             return source
         if id != self._settings.default:  # a client must not be able to fill the disk with a name
             here = ", ".join(source.id for source in self._repository.list())
-            raise ModelNotFound(f"no model {id!r} here; there are: {here}", param="model")
+            raise ModelNotFound(f"no model '{shown(id)}' here; there are: {here}", param="model")
         return self._repository.fetch(id, self._note_download)
 
     def _note_download(self, progress: DownloadProgress) -> None:

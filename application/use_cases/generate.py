@@ -17,8 +17,9 @@ from application.services.prompt_encoder import PromptEncoder, check_fit
 from application.services.sequence_run import Submission
 from application.services.stream_hub import RequestStream, StreamHub
 from domain.errors import DomainError
-from domain.ids import RequestId
+from domain.ids import ModelId, RequestId
 from domain.request import ChatPrompt, GenerationRequest
+from domain.shown import shown
 from domain.stream import Failed, StreamItem
 
 
@@ -98,7 +99,7 @@ class Generate:
                 self._engine.release_reservation()
                 raise
         except DomainError as error:
-            self._events.emit(RequestRefused(request.model, error.code, self._clock.now_ns()))
+            self._events.emit(RequestRefused(ModelId(shown(request.model)), error.code, self._clock.now_ns()))
             raise
 
     async def _start_reserved(self, request: GenerationRequest, beside: ServedModel | None) -> Generation:

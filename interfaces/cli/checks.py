@@ -8,14 +8,14 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from adapters.config.locations import config_file
 from adapters.system.disk_speed import measure_disk_speed
 from adapters.system.machine import open_file_limits, usable_cpus
 from adapters.system.memory_probe import SystemMemory
-from application.settings import Settings
+from application.settings import ANY, CacheSettings, Settings
 from domain.byte_size import format_bytes
 
 LIBRARIES = ("cairn", "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zstandard")
@@ -42,6 +42,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
         lambda: _model(settings),
         _limits,
         lambda: _data(settings),
+        lambda: _guard(settings),
         _configuration,
     )
     for part in parts:
@@ -134,6 +135,28 @@ def _data(settings: Settings) -> Iterator[Check]:
         f"writes {speed.write_bytes_s / 1e6:.0f} MB/s, reads {speed.read_bytes_s / 1e6:.0f} MB/s",
         "slow: restoring prefixes from this disk may take longer than recomputing them" if slow else "",
     )
+
+
+def _guard(settings: Settings) -> Iterator[Check]:
+    """Settings that give up a part of what SECURITY.md promises."""
+    server = settings.server
+    key = "with a key" if server.api_key is not None else "without a key"
+    problems = [
+        problem
+        for applies, problem in (
+            (
+                ANY in server.allowed_hosts,
+                'server.allowed_hosts = ["*"] lets web pages in by DNS rebinding',
+            ),
+            (ANY in server.cors_origins, 'server.cors_origins = ["*"] lets every web page ask this server'),
+            (
+                settings.cache.show_text == "on" and not replace(settings, cache=CacheSettings()).shows_text,
+                'cache.show_text = "on" shows every client what others with the same cache_salt have sent',
+            ),
+        )
+        if applies
+    ]
+    yield Check("access", f"{server.host}, {key}", "; ".join(problems))
 
 
 def _configuration() -> Iterator[Check]:

@@ -4,13 +4,30 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
+
+from domain.shown import shown
+
+MAX_CHARS = 10_000
+"""Of one line."""
 
 
 class PlainFormatter(logging.Formatter):
-    """`2026-11-21 10:00:00.123 INFO cairn.engine: message`, local time."""
+    """`2026-11-21 10:00:00.123 INFO cairn.engine: message`, local time.
+
+    A message is one line, and a traceback is indented: nothing that somebody had logged passes for another line.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = shown(record.message, MAX_CHARS)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(f"  {shown(line, MAX_CHARS)}" for line in lines)
 
 
 class JsonFormatter(logging.Formatter):

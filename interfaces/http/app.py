@@ -17,8 +17,9 @@ from litestar.types import Middleware
 from application.events import FaultObserved
 from application.settings import ServerSettings
 from domain.errors import DomainError
+from domain.shown import shown
 from interfaces.http.allowed_hosts import allowed_hosts
-from interfaces.http.auth import ApiKeyAuth
+from interfaces.http.auth import ApiKey, ApiKeyAuth
 from interfaces.http.cache.clear import clear_route
 from interfaces.http.cache.explain import explain_route
 from interfaces.http.cache.stats import stats_route
@@ -52,7 +53,8 @@ def create_app(
     middleware: Sequence[Middleware] = (),
 ) -> Litestar:
     """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does)."""
-    auth = [ApiKeyAuth(settings.api_key)] if settings.api_key else []
+    api_key = ApiKey(settings.api_key) if settings.api_key else None
+    auth = [ApiKeyAuth(api_key)] if api_key is not None else []
     app = Litestar(
         route_handlers=[
             chat_route(services, default_model, settings.keepalive_s),
@@ -62,7 +64,7 @@ def create_app(
             clear_route(services.clear_cache),
             stats_route(services.cache_stats),
             *model_routes(services),
-            *health_routes(services.check_health, version),
+            *health_routes(services.check_health, version, api_key),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         middleware=[*middleware, *auth],
@@ -99,9 +101,9 @@ def _error_handler(services: Services) -> Callable[[Request[Any, Any, Any], Exce
     def handle(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
         problem = problem_of(error)
         if problem.status in (404, 405) and not isinstance(error, DomainError):
-            problem = replace(problem, message=f"{problem.message}: {request.method} {request.url.path}")
+            problem = replace(problem, message=f"{problem.message}: {request.method} {shown(request.url.path)}")
         if problem.is_defect:
-            where = f"http {request.method} {request.url.path}"
+            where = f"http {request.method} {shown(request.url.path)}"
             _log.error("%s failed, request %s", where, request_id(request.scope, services.ids), exc_info=error)
             services.events.emit(FaultObserved("http", f"{where}: {type(error).__name__}", services.clock.now_ns()))
         headers = dict(problem.headers)

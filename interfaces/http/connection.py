@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from interfaces.http.connection_limits import (
@@ -58,8 +58,6 @@ class _HoldingFlow(FlowControl):
 class BoundedConnection(HttpToolsProtocol):
     """Event loop only."""
 
-    flow: _HoldingFlow
-
     def __init__(
         self,
         limits: ConnectionLimits,
@@ -82,7 +80,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = _HoldingFlow(transport)
+        self.flow = self._input = _HoldingFlow(transport)
         num_beyond = len(self.connections) - self._limits.max_connections
         if num_beyond > RESERVED_CONNECTIONS:
             self._refuse(FULL, lingers=False)
@@ -106,7 +104,7 @@ class BoundedConnection(HttpToolsProtocol):
                 self.transport.abort()
             return
         self._unset_keepalive_if_required()
-        if self.flow.is_holding:
+        if self._input.is_holding:
             self._held += data
         else:
             self._feed(data)
@@ -115,7 +113,7 @@ class BoundedConnection(HttpToolsProtocol):
         for start in range(0, len(data), PIECE_BYTES):
             if self.pipeline:
                 self._held = data[start:]
-                self.flow.is_holding = True
+                self._input.is_holding = True
                 self.flow.pause_reading()
                 break
             self._parse(data[start : start + PIECE_BYTES])
@@ -125,7 +123,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _parse(self, piece: bytes) -> None:
         try:
-            self.parser.feed_data(piece)
+            self.parser.feed_data(piece)  # pyright: ignore[reportOptionalMemberAccess]
         except httptools.HttpParserUpgrade:
             pass  # no other protocol is spoken here: the request is answered as it stands
         except httptools.HttpParserError:
@@ -136,8 +134,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _watch_arrival(self) -> None:
         """A deadline for what has begun to arrive, none while it is the client who waits."""
-        is_idle = self.cycle is None or self.cycle.response_complete
-        if self._meter.phase is Phase.BETWEEN and not is_idle:
+        cycle = self._latest
+        if self._meter.phase is Phase.BETWEEN and cycle is not None and not cycle.response_complete:
             self._arrival.cancel()
         elif not self._arrival.is_armed:
             self._arrival.arm(self._timeout_s)
@@ -150,6 +148,8 @@ class BoundedConnection(HttpToolsProtocol):
     def _too_slow(self) -> None:
         if self._is_done:
             self.transport.abort()
+            return
+        if self.transport.is_closing():
             return
         if self.flow.read_paused:  # it is we who do not read
             self._arrival.arm(self._timeout_s)
@@ -183,8 +183,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._arrival.cancel()
+        super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
         self._meter.headers_complete()
-        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._meter.body(len(body))
@@ -209,7 +209,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_departure()
-        elif self.flow.is_holding and not self.pipeline:
+        elif self._input.is_holding and not self.pipeline:
             self.loop.call_soon(self._feed_held)
         elif self._meter.phase is not Phase.BETWEEN:
             self._unset_keepalive_if_required()  # the rest of a request is still to come, and has a deadline
@@ -218,9 +218,9 @@ class BoundedConnection(HttpToolsProtocol):
         if self._is_done or self.transport.is_closing():
             return
         held, self._held = self._held, b""
-        self.flow.is_holding = False
+        self._input.is_holding = False
         self._feed(held)
-        if not self.flow.is_holding:
+        if not self._input.is_holding:
             self.flow.resume_reading()
 
     def pause_writing(self) -> None:
@@ -249,27 +249,32 @@ class BoundedConnection(HttpToolsProtocol):
 
     # The end
 
+    @property
+    def _latest(self) -> RequestResponseCycle | None:
+        """The last request whose headers are complete; None before there was one, whatever the attribute's type."""
+        return self.cycle
+
     def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:
         """Answer if nothing else is being answered, and read no more."""
         self._is_done = True
         self._arrival.cancel()
         self._refused(problem.code, problem.message)
-        cycle = self.cycle
+        cycle = self._latest
+        answering = cycle if cycle is not None and not cycle.response_complete else None
         is_of_cycle = self._meter.phase is Phase.BODY  # else of a request that has no cycle yet
-        is_answering = cycle is not None and not cycle.response_complete
-        if self.pipeline or (is_of_cycle and is_answering and cycle.response_started):
+        if self.pipeline or (is_of_cycle and answering is not None and answering.response_started):
             self.transport.abort()
-        elif is_answering and not is_of_cycle:
-            cycle.keep_alive = False  # the request before it gets its answer first
+        elif answering is not None and not is_of_cycle:
+            answering.keep_alive = False  # the request before it gets its answer first
         else:
-            if is_answering:  # the application waits for the rest of the body
-                cycle.disconnected = True
-                cycle.message_event.set()
-            if is_answering or not is_of_cycle:
-                self.transport.write(refusal_bytes(problem))
-            self._end(lingers)
+            if answering is not None:  # the application waits for the rest of the body
+                answering.disconnected = True
+                answering.message_event.set()
+            is_answered = is_of_cycle and answering is None
+            self._end(b"" if is_answered else refusal_bytes(problem), lingers)
 
-    def _end(self, lingers: bool) -> None:
+    def _end(self, last_words: bytes, lingers: bool) -> None:
+        self.transport.write(last_words)
         if lingers and self.transport.can_write_eof():
             self.transport.write_eof()
             self._arrival.arm(LINGER_S)

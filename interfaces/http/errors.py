@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from litestar.exceptions import HTTPException, ValidationException
 
 from domain.errors import (
+    MAX_MESSAGE_CHARS,
     ComputeFailed,
     ContextOverflow,
     DomainError,
@@ -19,6 +20,7 @@ from domain.errors import (
     ServerUnavailable,
     TemplateFailed,
 )
+from domain.shown import shown
 
 CLIENT_LEFT_STATUS = 499
 """Nobody reads it; it keeps a client that left out of the server's own errors."""
@@ -93,7 +95,7 @@ def _http_problem(error: HTTPException) -> Problem:
     if isinstance(error, ValidationException):  # bodies are decoded elsewhere: all that is left is an absent one
         return Problem(400, "invalid_request", "the body is empty; it must be a JSON object")
     code = _HTTP_CODES.get(error.status_code, "invalid_request")
-    return Problem(error.status_code, code, error.detail, headers=dict(error.headers or {}))
+    return Problem(error.status_code, code, shown(error.detail, MAX_MESSAGE_CHARS), headers=dict(error.headers or {}))
 
 
 __all__ = ("CLIENT_LEFT_STATUS", "STATUS", "ClientLeft", "Problem", "problem_of")

@@ -6,7 +6,6 @@ must be JSON by name: pages can send that type only after asking first (a prefli
 """
 
 from collections.abc import Collection
-from typing import cast
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
@@ -30,7 +29,7 @@ class RequestGuard:
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP and (problem := self._problem(cast(HTTPScope, scope))) is not None:
+        if scope["type"] == ScopeType.HTTP and (problem := self._problem(scope)) is not None:
             self._refused(problem.code, problem.message)
             await send_refusal(send, problem)
             return

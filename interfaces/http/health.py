@@ -1,14 +1,16 @@
 """GET /health/live (the process answers), /health/ready (the engine makes progress), /version."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from litestar import get
+from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 from msgspec import Struct
 
 from application.use_cases.check_health import CheckHealth
+from interfaces.http.auth import ApiKey
 
 
 class LiveBody(Struct):
@@ -16,20 +18,21 @@ class LiveBody(Struct):
 
 
 class ReadyBody(Struct):
-    """`problem` is empty when ready. `waiting` and `running` count requests."""
+    """`problem` is empty when ready. `waiting` and `running` count requests. `models`: those loaded; null for somebody
+    without the server's key, who is not told what is wrong in full either."""
 
     status: Literal["ready", "not ready"]
     problem: str
     waiting: int
     running: int
-    models: list[str]
+    models: list[str] | None
 
 
 class VersionBody(Struct):
     version: str
 
 
-def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHandler]:
+def health_routes(check_health: CheckHealth, version: str, api_key: ApiKey | None) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
 
     @get(["/health", "/health/live"], sync_to_thread=False)
@@ -41,14 +44,15 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         sync_to_thread=False,
         responses={503: ResponseSpec(ReadyBody, description="Not ready", generate_examples=False)},
     )
-    def ready() -> Response[ReadyBody]:
+    def ready(request: Request[Any, Any, Any]) -> Response[ReadyBody]:
         health = check_health()
+        tells_all = api_key is None or api_key.is_in(request.scope["headers"])
         body = ReadyBody(
             "ready" if health.is_ready else "not ready",
-            health.problem,
+            health.problem if tells_all else health.problem.partition(":")[0],
             health.num_waiting,
             health.num_running,
-            list(health.models),
+            list(health.models) if tells_all else None,
         )
         return Response(body, status_code=200 if health.is_ready else 503)
 

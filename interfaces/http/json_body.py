@@ -10,8 +10,12 @@ from litestar.dto.data_structures import DTOFieldDefinition
 from litestar.typing import FieldDefinition
 
 from domain.errors import InvalidRequest
+from domain.shown import shown
 
 T = TypeVar("T")
+
+MAX_REASON_CHARS = 300
+"""Of what is said about a value; it may quote the value."""
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.+)`")
@@ -37,7 +41,8 @@ def _refusal(text: str) -> InvalidRequest:
     if (missing := _MISSING.fullmatch(message)) is not None:
         param = f"{param}.{missing[1]}" if param else missing[1]
         return InvalidRequest(f"{param} is missing", param=param)
-    return InvalidRequest(f"{param or 'the body'}: {message.replace('`', chr(39))}", param=param or None)
+    reason = shown(message.replace("`", "'"), MAX_REASON_CHARS)
+    return InvalidRequest(f"{param or 'the body'}: {reason}", param=param or None)
 
 
 def json_body(model: type[T], check: Callable[[bytes], None] | None = None) -> "type[AbstractDTO[T]]":

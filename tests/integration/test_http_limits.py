@@ -115,6 +115,8 @@ class TestBytes:
         for request in (
             b"\x16\x03\x01 tls\r\n\r\n",
             b"GET\r\n\r\n",
+            b"CONNECT a HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET /é HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
             HEAD + b"Content-Length: x\r\n\r\n",
             b"GET x y z\r\n",
         ):

@@ -14,6 +14,7 @@ from adapters.otel.setup import build_telemetry
 from application.events import (
     Event,
     FaultObserved,
+    HttpRefused,
     ModelLoaded,
     ModelUnloaded,
     PrefixAwaited,
@@ -51,6 +52,7 @@ EVERYTHING: list[Event] = [
     Script("failed").admitted(),
     Script("failed").failed(1.5),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
+    HttpRefused("host_not_allowed", "evil.example", at(0)),
     StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
     FaultObserved("engine.sequence", "no", at(0)),
     PrefixMatched(SCRIPT_ID, 1025, 512, 256, 1024, "no-snapshot", at(0), at(0.02)),

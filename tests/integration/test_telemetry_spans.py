@@ -1,5 +1,7 @@
 """The span tree of a request, driven through its events by hand and read from the SDK's in-memory exporter."""
 
+from dataclasses import replace
+
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -15,7 +17,7 @@ from application.events import (
     StateCaptured,
     StateRestored,
 )
-from domain.ids import RequestId
+from domain.ids import ModelId, RequestId
 from domain.sampling import SamplingParams, StopRules
 from tests.support.event_script import START_NS, Script, at, text_script
 from tests.support.otel import SpanRecorder, clear_otel_variables
@@ -243,9 +245,22 @@ def test_events_of_unknown_requests_change_nothing(recorder: SpanRecorder) -> No
     assert recorder.spans() == ()
 
 
-def test_lone_surrogates_do_not_reach_the_exporter(recorder: SpanRecorder) -> None:
-    play(recorder, Script(stop=StopRules(stop=("a\ud800b",))).finished())
-    assert (recorder.named("chat demo").attributes or {})["gen_ai.request.stop_sequences"] == ("a?b",)
+def test_stop_strings_are_content_and_only_counted(recorder: SpanRecorder) -> None:
+    play(recorder, Script(stop=StopRules(stop=("the password", "is"))).finished())
+    assert (recorder.named("chat demo").attributes or {})["cairn.request.stop_sequences"] == 2
+    assert "password" not in repr([dict(span.attributes or {}) for span in recorder.spans()])
+
+
+def test_what_somebody_named_reaches_the_exporter_short_and_encodable(recorder: SpanRecorder) -> None:
+    """Protobuf refuses lone surrogates, and with them a whole batch."""
+    script = Script()
+    named = replace(script.queued(), request=replace(script.request, model=ModelId("a\ud800\n" + "x" * 2**20)))
+    failed = replace(script.failed(3.0, num_output=5), error_message="\ud800" + "y" * 2**20)
+    play(recorder, [named, script.admitted(), failed])
+    span = recorder.named("chat demo")
+    told = [str((span.attributes or {})["gen_ai.request.model"]), span.status.description or ""]
+    assert [text[:5] for text in told] == ["a?\nxx", "?yyyy"]
+    assert [len(text) for text in told] == [200, 1_000]
 
 
 def test_memory_is_bounded_by_closing_the_oldest_tree(recorder: SpanRecorder) -> None:

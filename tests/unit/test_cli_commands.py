@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,20 @@ def test_doctor_says_what_is_wrong(tmp_path: Path):
     assert "! model       no-such-model is not here" in lines
     assert any(line.startswith("! data") and "exists" in line.lower() for line in lines)
     assert lines[-1] == "lines with ! want attention"
+
+
+def test_doctor_warns_of_settings_that_let_everybody_in(tmp_path: Path):
+    names = ("server.allowed_hosts", "server.cors_origins", "cache.show_text")
+
+    def access(**variables: str) -> dict[str, Any]:
+        result = run_cairn(tmp_path, "doctor", "--backend", "fake", "--json", **variables)
+        (check,) = [check for check in json.loads(result.stdout)["checks"] if check["name"] == "access"]
+        return check
+
+    listed = access(CAIRN_SERVER__ALLOWED_HOSTS="cairn.lan,cairn", CAIRN_SERVER__CORS_ORIGINS="http://localhost:3000")
+    assert listed == {"name": "access", "found": "127.0.0.1, without a key", "problem": None}
+    opened = access(CAIRN_SERVER__ALLOWED_HOSTS="*", CAIRN_SERVER__CORS_ORIGINS="*", CAIRN_CACHE__SHOW_TEXT="on")
+    assert all(name in opened["problem"] for name in names)
 
 
 def test_doctor_looks_at_mlx(tmp_path: Path):

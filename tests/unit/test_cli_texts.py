@@ -74,3 +74,17 @@ def test_json_log_line_with_an_error_is_still_one_line():
     line = JsonFormatter().format(entry)
     assert "\n" not in line
     assert json.loads(line)["exception"].endswith("ValueError: bad")
+
+
+def test_nothing_that_is_logged_passes_for_another_line():
+    forged = "2026-11-21 10:00:00.000 INFO cairn.engine: all is well"
+    try:
+        raise ValueError(f"bad\n{forged}")
+    except ValueError:
+        entry = logging.LogRecord(
+            "cairn", logging.ERROR, "f.py", 1, "name %s", (f"a\r\n{forged}\x1b[2J",), sys.exc_info()
+        )
+    lines = re.split(r"[\r\n]", PlainFormatter().format(entry))
+    assert [line for line in lines if re.match(r"\d{4}-", line)] == [lines[0]]
+    assert "\x1b" not in lines[0]
+    assert any(line.endswith("ValueError: bad") for line in lines)

@@ -193,3 +193,38 @@ def test_every_setting_can_be_set_by_variable_to_its_default(home: Home):
     loaded = home.load(**defaults)
     assert loaded.settings == Settings()
     assert sum(origin == "default" for origin in loaded.origins.values()) == len(setting_fields()) - len(defaults)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("CAIRN_SERVER__ALLOWED_HOSTS", "http://a", "server.allowed_hosts must be host names"),
+        ("CAIRN_SERVER__ALLOWED_HOSTS", "a:80", "server.allowed_hosts must be host names"),
+        ("CAIRN_SERVER__CORS_ORIGINS", "localhost:3000", "server.cors_origins must be origins"),
+        ("CAIRN_SERVER__CORS_ORIGINS", "http://a/b", "server.cors_origins must be origins"),
+        ("CAIRN_SERVER__CORS_ORIGINS", "null", "server.cors_origins must be origins"),
+        ("CAIRN_SERVER__MAX_CONNECTIONS", "0", "server.max_connections must be in"),
+        ("CAIRN_SERVER__HEADER_TIMEOUT_S", "0", "server.header_timeout_s must be in"),
+        ("CAIRN_SERVER__BODY_TIMEOUT_S", "1e9", "server.body_timeout_s must be in"),
+        ("CAIRN_SERVER__WRITE_TIMEOUT_S", "-1", "server.write_timeout_s must be in"),
+        ("CAIRN_CACHE__SHOW_TEXT", "yes", "cache.show_text must be auto, on or off"),
+    ],
+)
+def test_who_may_ask_is_checked(home: Home, variable: str, text: str, said: str):
+    with pytest.raises(InvalidSettings, match=said):
+        home.load(**{variable: text})
+
+
+def test_lists_in_variables_are_separated_by_commas_unless_they_are_paths(home: Home):
+    settings = home.load(
+        CAIRN_SERVER__CORS_ORIGINS="http://localhost:3000, https://a.example:8443",
+        CAIRN_SERVER__ALLOWED_HOSTS="cairn.lan,::1,*",
+        CAIRN_MODEL__DIRS="/a,b:/c",
+    ).settings
+    assert settings.server.cors_origins == ("http://localhost:3000", "https://a.example:8443")
+    assert settings.server.allowed_hosts == ("cairn.lan", "::1", "*")
+    assert settings.model.dirs == ("/a,b", "/c")
+
+
+def test_the_largest_body_is_sixteen_mebibytes():
+    assert Settings().server.max_body == ByteSize(num_bytes=16 * 2**20)

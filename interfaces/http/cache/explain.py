@@ -66,7 +66,7 @@ def explain_route(services: Services, default_model: str) -> HTTPRouteHandler:
         return_dto=None,
         status_code=200,
         operation_id="explainCache",
-        responses=errors(400, 401, 404, 413, 500, 503),
+        responses=errors(400, 401, 404, 413, 415, 500, 503),
     )
     async def explain_cache(data: EitherRequest) -> ExplanationBody:
         with renamed(either_names(data)):

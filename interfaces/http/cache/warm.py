@@ -44,7 +44,7 @@ def warm_route(services: Services, default_model: str) -> HTTPRouteHandler:
         return_dto=None,
         status_code=200,
         operation_id="warmCache",
-        responses=errors(400, 401, 404, 413, 500, 503),
+        responses=errors(400, 401, 404, 413, 415, 500, 503),
     )
     async def warm_cache(data: EitherRequest, request: Request[Any, Any, Any]) -> WarmedBody:
         with renamed(either_names(data)):

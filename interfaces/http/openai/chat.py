@@ -42,7 +42,7 @@ def chat_route(services: Services, default_model: str, keepalive_s: float) -> HT
         status_code=200,
         operation_class=StreamableOperation,
         operation_id="createChatCompletion",
-        responses=errors(400, 401, 404, 413, 500, 503),
+        responses=errors(400, 401, 404, 413, 415, 500, 503),
     )
     async def create_chat_completion(
         data: ChatCompletionRequest, request: Request[Any, Any, Any]

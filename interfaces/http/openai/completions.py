@@ -45,7 +45,7 @@ def completions_route(services: Services, default_model: str, keepalive_s: float
         status_code=200,
         operation_class=StreamableOperation,
         operation_id="createCompletion",
-        responses=errors(400, 401, 404, 413, 500, 503),
+        responses=errors(400, 401, 404, 413, 415, 500, 503),
     )
     async def create_completion(data: CompletionRequest, request: Request[Any, Any, Any]) -> Response[Completion]:
         with renamed(WIRE_NAMES):

@@ -31,17 +31,21 @@ def _cache_header() -> OpenAPIHeader:
 
 
 def errors(*statuses: int) -> dict[int, ResponseSpec]:
-    """The error answers a route has, all in one shape."""
+    """The error answers a route has, all in one shape; those of the guard in front of every route among them."""
     reasons = {
         400: "The request is malformed or can never succeed; `param` names the field.",
         401: "An API key is required.",
+        403: "Web pages of this origin may not ask.",
         404: "No such model.",
         413: "The body is too large.",
+        415: "The body is not JSON by its content type.",
+        421: "The request is addressed to a host that this server does not answer to.",
         500: "The computation failed.",
         503: "The server is busy or not ready; `Retry-After` says when to try again.",
     }
     return {
-        status: ResponseSpec(ErrorBody, description=reasons[status], generate_examples=False) for status in statuses
+        status: ResponseSpec(ErrorBody, description=reasons[status], generate_examples=False)
+        for status in sorted({*statuses, 403, 421})
     }
 
 

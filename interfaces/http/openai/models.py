@@ -8,6 +8,7 @@ from application.use_cases.list_models import ModelEntry
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.model_card import ModelDescription
+from domain.shown import shown
 from interfaces.http.openai.documented import errors
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
@@ -53,7 +54,7 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
         id = ModelId(model_id.removeprefix("/"))
         entry = await services.list_models.one(id)
         if entry is None:
-            raise await naming_what_is_served(services, ModelNotFound(f"no model named {id!r} is here"))
+            raise await naming_what_is_served(services, ModelNotFound(f"no model named '{shown(id)}' is here"))
         return _body(entry)
 
     return [list_models, retrieve_model]
