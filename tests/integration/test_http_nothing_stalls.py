@@ -14,6 +14,7 @@ from domain.model_card import ModelSource
 from domain.record import BlockKey, Namespace
 from tests.support.cache_requests import EXPLAIN, PROMPT, WARM
 from tests.support.fake_service import DEFAULT_MODEL, PATIENCE_S, FakeService, fake_service
+from tests.support.gate import Gate
 from tests.support.gated_store import GatedStore
 from tests.support.raw_client import RawClient
 
@@ -27,6 +28,23 @@ def check_answered(service: FakeService, **fields: object) -> None:
     response = service.client.post(PATH, json={"prompt": "still there?", "max_tokens": 3, **fields})
     assert response.status_code == 200, response.text
     assert response.json()["usage"]["completion_tokens"] == 3
+
+
+def test_a_model_for_which_there_is_no_room_is_503_with_retry_after() -> None:
+    gate = Gate("decode", 1)
+    settings = ModelSettings(default=DEFAULT_MODEL, max_loaded=1, room_wait_s=0)
+    with fake_service(FakeOptions(hook=gate), model_settings=settings) as service:
+        running = RawClient(service.base_url, PATH, {"prompt": "x", "max_tokens": 5})
+        gate.wait_until_reached()
+        response = service.client.post(PATH, json={"prompt": "y", "model": OTHER_MODEL})
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["error"]["code"] == "models_busy"
+        assert "x-should-retry" not in response.headers
+        gate.open()
+        running.read_until(b'"usage"')
+        running.leave()
+        check_answered(service, model=OTHER_MODEL)
 
 
 def test_choices_of_one_request_are_not_parted_by_others_that_wait_for_room() -> None:
