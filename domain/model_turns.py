@@ -130,8 +130,9 @@ class ModelTurns:
         return granted
 
     def waits_for_room(self, id: ModelId, ticket: int) -> bool:
-        """Whether the ticket waits, and not just for a load that is under way."""
-        return id in self._line and ticket in self._models[id].waiting
+        """Whether the ticket waits, and not just for a load that is under way or that follows an unload under way."""
+        is_next = id == self._head() and self._is_unloading()
+        return id in self._line and not is_next and ticket in self._models[id].waiting
 
     def is_wanted(self, id: ModelId) -> bool:
         """Whether somebody waits for it."""
@@ -158,7 +159,7 @@ class ModelTurns:
     def _making_way(self) -> ModelId | None:
         if self._head() is None or self._num_resident() < self._max_loaded:
             return None
-        if any(model.residence is Residence.UNLOADING for model in self._models.values()):
+        if self._is_unloading():
             return None
         loaded = self._loaded()
         return next((id for id in loaded if not self._models[id].num_leases), next(iter(loaded), None))
@@ -175,6 +176,9 @@ class ModelTurns:
 
     def _is_moving(self) -> bool:
         return any(model.residence in (Residence.LOADING, Residence.UNLOADING) for model in self._models.values())
+
+    def _is_unloading(self) -> bool:
+        return any(model.residence is Residence.UNLOADING for model in self._models.values())
 
     def _tidy(self, id: ModelId, model: _Model) -> None:
         if not model.waiting:

@@ -5,7 +5,7 @@ is a few kilobytes; nothing is brought to the device.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,17 +42,20 @@ def _check_length(path: Path) -> None:
             header = json.loads(file.read(num_header))
     except (OSError, ValueError) as error:
         raise ModelLoadFailed(f"{path} could not be loaded: {error}") from None
-    end = max(_ends(header), default=0) + _LENGTH_BYTES + num_header
+    if not isinstance(header, dict):
+        raise ModelLoadFailed(f"{path} could not be loaded: it is no safetensors file")
+    end = max(_ends(cast(dict[str, Any], header)), default=0) + _LENGTH_BYTES + num_header
     if end > size_bytes:
         raise ModelLoadFailed(f"{path} could not be loaded: it is cut short ({size_bytes} of {end} bytes)")
 
 
-def _ends(header: Any) -> Iterator[int]:
-    for name, entry in cast(dict[str, Any], header).items() if isinstance(header, dict) else ():
+def _ends(header: Mapping[str, Any]) -> Iterator[int]:
+    for name, entry in header.items():
         if name != "__metadata__" and isinstance(entry, dict):
             offsets = cast(dict[str, Any], entry).get("data_offsets")
-            if isinstance(offsets, list) and len(cast(list[Any], offsets)) == 2 and isinstance(offsets[1], int):
-                yield offsets[1]
+            if isinstance(offsets, list) and offsets:
+                end = cast(list[object], offsets)[-1]
+                yield end if isinstance(end, int) else 0
 
 
 __all__ = ("check_source",)

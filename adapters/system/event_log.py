@@ -26,10 +26,10 @@ from application.events import (
 )
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
-from domain.errors import DomainError, ModelLoadFailed, QueueFull, ServerUnavailable
+from domain.errors import DomainError, ModelLoadFailed, ModelsBusy, QueueFull, ServerUnavailable
 from domain.shown import shown
 
-_OUR_FAULT = frozenset({QueueFull.code, ServerUnavailable.code, ModelLoadFailed.code, DomainError.code})
+_OUR_FAULT = frozenset(error.code for error in (QueueFull, ModelsBusy, ServerUnavailable, ModelLoadFailed, DomainError))
 
 _requests = logging.getLogger("cairn.requests")
 _engine = logging.getLogger("cairn.engine")

@@ -193,9 +193,9 @@ class EngineLoop:
             self._outlet.fault("engine.thread", error)
         finally:
             self._is_stopping = True
-            error = ServerUnavailable(self._fault or "the server is stopping")
-            self._outlet.attempt("engine.end", partial(self._refuse_all, error))
-            self._outlet.attempt("engine.end", partial(self._runner.end_all, error))
+            why = ServerUnavailable(self._fault or "the server is stopping")
+            self._outlet.attempt("engine.end", partial(self._refuse_all, why))
+            self._outlet.attempt("engine.end", partial(self._runner.end_all, why))
             if engine is not None:
                 self._outlet.attempt("engine.end", partial(self._runner.unload_all, engine))
                 self._outlet.attempt("engine.close", engine.close)
@@ -249,8 +249,8 @@ class EngineLoop:
                 return
             if isinstance(command, Submission):
                 self._runner.add(command)
-            elif isinstance(command, _Load | _Unload):
-                _settle(command.result, partial(_raise, error))
+            elif isinstance(command, _Load | _Unload) and command.result.set_running_or_notify_cancel():
+                command.result.set_exception(error)
 
 
 def _settle(result: "Future[T]", work: Callable[[], T]) -> None:
@@ -260,10 +260,6 @@ def _settle(result: "Future[T]", work: Callable[[], T]) -> None:
         result.set_result(work())
     except Exception as error:
         result.set_exception(bare(error))
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 __all__ = ("EngineLoop", "EngineStatus")

@@ -173,12 +173,11 @@ class StepRunner:
         num_tokens = 0
         for model_id, members in by_model.items():
             try:
-                results = self._models[model_id].decode(members)
+                told = {result.id: result for result in self._models[model_id].decode(members)}
             except Exception as error:  # the port promises errors by row; without one nothing of the batch is safe
                 for id in members:
                     self._contain(self._runs[id], error)
                 continue
-            told = {result.id: result for result in results}
             for id in members:
                 run, result = self._runs[id], told.get(id) or DecodeResult(id, error=NOT_TOLD)
                 if result.error is not None:

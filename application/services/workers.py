@@ -11,7 +11,6 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
 from threading import Event, Lock
 from typing import TypeVar
 
@@ -54,8 +53,11 @@ class Workers:
             if self._num_pending >= self._max_waiting:
                 raise ServerUnavailable(f"{self._num_pending} {self._name} calls are under way already")
             self._num_pending += 1
-        left = Event()
-        call = partial(contextvars.copy_context().run, work, *arguments)
+        left, context = Event(), contextvars.copy_context()
+
+        def call() -> T:
+            return context.run(work, *arguments)
+
         try:
             future = self._executor.submit(self._run_unless, left, call)
         except RuntimeError as error:  # shut down

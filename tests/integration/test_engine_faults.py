@@ -11,7 +11,10 @@ import pytest
 from adapters.decorators.compute_faults import ENGINE_OPERATIONS, MODEL_OPERATIONS
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import ComputeEngine, LoadedModel
+from application.services.prefix.cache import PrefixCache
+from application.services.prefix.uncached_sequence import UncachedSequence
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
+from domain.explanation import StopReason
 from domain.stream import Failed, Finished
 from tests.support.fault_bench import MODEL, WAIT_S, FaultBench
 
@@ -172,6 +175,34 @@ def test_a_store_that_raises_costs_one_request_at_most(operation: str) -> None:
     ends = [bench.end(id) for id in "bc"]
     assert sum(isinstance(end, Failed) for end in ends) <= 1
     store.fails_at = ""
+    check_next_is_answered(bench)
+    assert bench.loop.stop(WAIT_S)
+
+
+class UnplannableSequence(UncachedSequence):
+    @property
+    def stops(self) -> tuple[int, ...]:  # type: ignore[override]
+        raise ArithmeticError("no such position")
+
+
+class OddCache(PrefixCache):
+    """Its first sequence cannot be planned with, which is no one sequence's failure to the loop."""
+
+    num_begun = 0
+
+    def begin(self, *arguments: Any) -> Any:
+        self.num_begun += 1
+        return UnplannableSequence(1, StopReason.DISABLED) if self.num_begun == 1 else super().begin(*arguments)
+
+
+def test_a_step_that_fails_as_a_whole_ends_what_runs_and_not_the_engine() -> None:
+    bench = FaultBench(make_cache=OddCache)
+    bench.load()
+    bench.submit("a", OTHER)
+    end = bench.end("a")
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, ComputeFailed)
+    assert "engine.step" in bench.fault_names()
     check_next_is_answered(bench)
     assert bench.loop.stop(WAIT_S)
 

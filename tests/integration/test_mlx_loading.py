@@ -11,6 +11,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.mlx.engine import MlxEngine
+from adapters.mlx.preflight import check_source
 from adapters.mlx.weights_digest import digest_folder
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
@@ -118,6 +119,15 @@ def _truncated_weights(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
 
 
+def _truncated_header(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _no_safetensors(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0[1, 2, {}]      " + bytes(100))
+
+
 def _missing_tensor(folder: Path) -> None:
     weights = dict(mx.load(str(folder / "model.safetensors")).items())
     weights.pop("model.norm.weight")
@@ -151,6 +161,29 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words:
     damage(folder)
     with pytest.raises(ModelLoadFailed, match=words):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_without_config, "no config.json"),
+        (_bad_json, "cannot be read"),
+        (_unknown_type, "no model type 'perpetuum_mobile'"),
+        (_without_weights, "no weights"),
+        (_truncated_weights, "cut short"),
+        (_truncated_header, "could not be loaded"),
+        (_no_safetensors, "could not be loaded"),
+    ],
+)
+def test_what_needs_no_weights_to_be_told_is_told_before_anything_is_unloaded(
+    tmp_path: Path, damage: Any, words: str
+) -> None:
+    folder = write_folder("qwen3", tmp_path / "broken")
+    source = ModelSource(ModelId("m"), str(folder))
+    check_source(source)
+    damage(folder)
+    with pytest.raises(ModelLoadFailed, match=words):
+        check_source(source)
 
 
 def test_a_path_that_is_no_folder_is_said(tmp_path: Path) -> None:

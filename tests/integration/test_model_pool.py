@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import count
 from typing import Any
 
 import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
+from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
@@ -15,9 +17,14 @@ from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.stream_hub import StreamHub
 from application.settings import ModelSettings
-from domain.errors import ModelLoadFailed, ModelNotFound
-from domain.ids import ModelId
+from application.use_cases.generate import Generate, Generation
+from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
+from domain.ids import ModelId, RequestId
+from domain.model_card import ModelSource
+from domain.request import GenerationRequest, TextPrompt
+from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
+from domain.stream import Finished
 from tests.support.caches import prefix_cache
 from tests.support.recording import RecordingEvents
 
@@ -31,13 +38,21 @@ class Bench:
     def __init__(self, max_loaded: int, options: Mapping[ModelId, FakeOptions] | None = None, **settings: Any) -> None:
         self.engine = FakeEngine(options)
         self.events = RecordingEvents()
+        self.hub = StreamHub()
         self.loop = EngineLoop(
-            lambda: self.engine, StreamHub(), self.events, FakeClock(), prefix_cache(), StepLimits(8, 64, 32), 100
+            lambda: self.engine, self.hub, self.events, FakeClock(), prefix_cache(), StepLimits(8, 64, 32), 100
         )
+        self._numbers = count()
         self.models = FakeModels(("a", "b", "c"))
+        self.refused: dict[ModelId, str] = {}
         self.pool = ModelPool(
-            self.models, FakeTokenizers(), self.loop, ModelSettings(default="a", max_loaded=max_loaded, **settings)
+            self.models,
+            FakeTokenizers(),
+            self.loop,
+            ModelSettings(default="a", max_loaded=max_loaded, **settings),
+            check=self._check,
         )
+        self.generate = Generate(self.pool, self.loop, self.hub, FakeIds(), self.events, FakeClock())
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a test's coroutine with the engine started; a livelock ends as a TimeoutError."""
@@ -46,6 +61,15 @@ class Bench:
             asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
         finally:
             assert self.loop.stop(PATIENCE_S)
+
+    def _check(self, source: ModelSource) -> None:
+        if reason := self.refused.get(source.id):
+            raise ModelLoadFailed(reason)
+
+    async def start(self, id: ModelId, num_tokens: int = 3) -> Generation:
+        stop = StopRules(max_tokens=num_tokens, ignore_eos=True)
+        request = GenerationRequest(RequestId(f"r{next(self._numbers)}"), id, TextPrompt("x"), SamplingParams(), stop)
+        return await self.generate.start(request)
 
     def loads(self) -> list[ModelId]:
         return [event.id for event in self.events.of("ModelLoaded")]  # type: ignore[union-attr]
@@ -98,6 +122,85 @@ def test_a_broken_model_evicts_a_good_one_no_more_than_once() -> None:
 
     bench.run(work)
     assert bench.loads() == [A, A]
+
+
+def test_a_model_whose_files_are_unsound_evicts_nothing() -> None:
+    bench = Bench(max_loaded=1)
+    bench.refused[B] = "its weights are cut short"
+
+    async def work() -> None:
+        await bench.use(A)
+        for _ in range(3):
+            with pytest.raises(ModelLoadFailed, match="cut short"):
+                await bench.use(B)
+        bench.refused.clear()  # whoever mended the files need not wait
+        await bench.use(B)
+
+    bench.run(work)
+    assert bench.loads() == [A, B]
+
+
+def test_whoever_waits_in_vain_for_room_is_told_when_to_come_back() -> None:
+    bench = Bench(max_loaded=1, room_wait_s=0.01)
+
+    async def work() -> None:
+        served = await bench.pool.acquire(A)
+        with pytest.raises(ModelsBusy, match="a in use") as caught:
+            await bench.pool.acquire(B)
+        assert caught.value.retry_after_s >= 1
+        await bench.use(A)  # nobody waits any more
+        bench.pool.release(served)
+        await bench.use(B)
+
+    bench.run(work)
+    assert bench.loads() == [A, B]
+
+
+def test_a_client_that_leaves_while_it_waits_gives_its_turn_back() -> None:
+    bench = Bench(max_loaded=1)
+
+    async def work() -> None:
+        served = await bench.pool.acquire(A)
+        waiting = asyncio.create_task(bench.pool.acquire(B))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await bench.use(A)
+        bench.pool.release(served)
+        await bench.use(C)
+
+    bench.run(work)
+    assert bench.loads() == [A, C]
+
+
+def test_a_lease_ends_with_its_request_though_nobody_has_read_the_answer() -> None:
+    bench = Bench(max_loaded=1)
+
+    async def work() -> None:
+        generation = await bench.start(A)
+        await bench.use(B)
+        assert isinstance([item async for item in generation][-1], Finished)
+        generation.close()
+        generation.close()
+        assert bench.pool.num_leases(A) == bench.pool.num_leases(B) == 0
+
+    bench.run(work)
+
+
+def test_a_lease_beside_another_does_not_wait_for_whoever_waits_for_that_one() -> None:
+    bench = Bench(max_loaded=1)
+
+    async def work() -> None:
+        served = await bench.pool.acquire(A)
+        other = asyncio.create_task(bench.use(B))
+        await asyncio.sleep(0.01)
+        assert bench.pool.share(served)
+        bench.pool.release(served)
+        bench.pool.release(served)
+        await other
+        assert not bench.pool.share(served)
+
+    bench.run(work)
 
 
 def test_an_unknown_model_evicts_nothing() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
@@ -29,6 +30,7 @@ from tests.support.recording import RecordingEvents
 from tests.support.stepped_writer import SteppedWriter
 
 BLOCK, GRID = 16, 32
+DEFECTS = frozenset({"open", "close", "position", "start_decode", "capture_blocks", "capture_snapshot"})
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Plan:
     is_exact: bool
     failure_rate: float
     is_ample: bool
+    defect_rate: float = 0.0
 
 
 def draw_plan(random: Random) -> Plan:
@@ -70,10 +73,11 @@ def draw_plan(random: Random) -> Plan:
         is_exact=is_exact,
         failure_rate=random.choice((0.0, 0.0, 0.002)),
         is_ample=is_ample,
+        defect_rate=random.choice((0.0, 0.0, 0.02)),
     )
     if is_ample:
         plan = replace(plan, quota_bytes=1 << 30, queue_bytes=1 << 30, faults=FaultPlan())
-        plan = replace(plan, failure_rate=0.0)
+        plan = replace(plan, failure_rate=0.0, defect_rate=0.0)
     return plan
 
 
@@ -128,6 +132,7 @@ class World:
         self.num_injected = 0
         self.num_left_queue = 0
         self._random = random
+        self._failed_last = ""
         self.faulty = FaultInjectingBlockStore(memory, plan.faults) if memory is not None else None
         store: BlockStore | None = self.faulty
         self.writer = None
@@ -142,7 +147,7 @@ class World:
         self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
-            self.runner.load(self.engine, ModelSource(id, "nowhere"))
+            self.runner.load(FaultyEngine(self.engine, ComputeFaults(self._defect)), ModelSource(id, "nowhere"))
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
@@ -162,6 +167,15 @@ class World:
         assert self.cache.num_open() == 0
         assert self.hot.usage().num_pinned == 0
         assert [model.open_ids() for model in self.engine.loaded] == [frozenset()] * len(self.engine.loaded)
+
+    def _defect(self, operation: str) -> Exception | None:
+        """What the port forbids: an opening or closing that raises; closing does so once, and then it works."""
+        was_last, self._failed_last = self._failed_last, ""
+        if operation not in DEFECTS or operation == was_last or self._random.random() >= self.plan.defect_rate:
+            return None
+        self._failed_last = operation
+        self.num_injected += operation != "close"
+        return RuntimeError(f"injected into {operation}")
 
     def _left_queue(self) -> None:
         self.num_left_queue += 1

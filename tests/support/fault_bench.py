@@ -56,8 +56,8 @@ class UnreliableEvents(RecordingEvents):
 class FaultBench:
     """`faults` are the engine's; `sink`, `events` and `store` fail when told to."""
 
-    def __init__(self, store: MemoryBlockStore | None = None, options: FakeOptions | None = None) -> None:
-        self.inner = FakeEngine(default=options or FakeOptions(layout=HYBRID))
+    def __init__(self, store: MemoryBlockStore | None = None, make_cache: type[PrefixCache] = PrefixCache) -> None:
+        self.inner = FakeEngine(default=FakeOptions(layout=HYBRID))
         self.faults = ComputeFaults()
         self.sink, self.events = UnreliableSink(), UnreliableEvents()
         self.store = store or MemoryBlockStore(None)
@@ -65,7 +65,7 @@ class FaultBench:
         workers = ThreadPoolExecutor(1)
         tiers = PrefixTiers(self.hot, self.store, DirectWriter(self.store), workers)
         clock = FakeClock(tick_ns=1000)
-        self.cache = PrefixCache(tiers, clock, self.events, CacheRules(16, 32))
+        self.cache = make_cache(tiers, clock, self.events, CacheRules(16, 32))
         self.loop = EngineLoop(
             lambda: FaultyEngine(self.inner, self.faults),
             self.sink,

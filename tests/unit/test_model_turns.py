@@ -76,6 +76,20 @@ def test_whoever_leaves_the_line_lets_the_others_in() -> None:
     assert turns.next_move() is None
 
 
+def test_whoever_is_next_once_a_model_is_unloaded_does_not_wait_for_room() -> None:
+    turns = turns_with(A, max_loaded=1)
+    turns.ask(B, 1)
+    turns.ask(C, 2)
+    assert turns.waits_for_room(B, 1)
+    turns.release(A)
+    assert turns.next_move() == UnloadModel(A)
+    assert not turns.waits_for_room(B, 1)
+    assert turns.waits_for_room(C, 2)
+    turns.unloaded(A)
+    assert turns.next_move() == LoadModel(B)
+    assert not turns.waits_for_room(B, 1)
+
+
 def test_a_failed_load_is_told_to_all_who_waited_for_it() -> None:
     turns = ModelTurns(1)
     turns.ask(A, 1)
