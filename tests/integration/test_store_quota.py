@@ -175,6 +175,17 @@ def test_the_next_start_with_room_shrinks(volume: Path) -> None:
     store.close()
 
 
+def test_a_quota_just_above_the_file_leaves_room_to_write(tmp_path: Path) -> None:
+    path, events = tmp_path / "store", EventList()
+    fill(path, LARGE_BYTES)
+    store = open_store(path, file_bytes(path) + 3 * PAGESIZE, events)
+    for seed in range(100, 110):
+        assert store.put(chain(INFO, 1, seed=seed, size_bytes=150_000)) is PutOutcome.STORED
+    assert file_bytes(path) <= store.usage().quota_bytes
+    assert faults(events) == []
+    store.close()
+
+
 def test_what_a_killed_compaction_left_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     open_store(path, SMALL_BYTES).close()
