@@ -18,7 +18,7 @@ import lmdb
 from adapters.lmdb import faults
 from adapters.lmdb.announced import AnnouncedNamespaces
 from adapters.lmdb.clearing import erase
-from adapters.lmdb.compaction import compact, shrink
+from adapters.lmdb.compaction import shrink
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import ClosedError, Environment
 from adapters.lmdb.faults import Damaged, FaultLog, classify
@@ -218,18 +218,15 @@ class LmdbBlockStore:
                 raise StoreOpenError(OpenFailure.VOLUME, f"{self._directory.path} cannot be compacted now")
             try:
                 self._repair()
-                return self._compact()
+                before_bytes = self._directory.size_bytes
+                shrink(self._directory, self._environment, self._writer, always=True)
+                return CompactReport(before_bytes, self._directory.size_bytes)
             except _FAILURES as failure:
                 self._contain(failure)
                 if not self._environment.is_open:
                     self._broken = self._broken or faults.VOLUME_GONE
                 message = f"{self._directory.path} cannot be compacted: {failure}"
                 raise StoreOpenError(OpenFailure.VOLUME, message) from None
-
-    def _compact(self) -> CompactReport:
-        if self._environment.info()[0] > self._options.quota_bytes:
-            return shrink(self._directory, self._environment, self._writer)
-        return compact(self._directory, self._environment)
 
     def _open(self) -> None:
         if self._options.read_only:

@@ -10,11 +10,11 @@ import lmdb
 from adapters.lmdb import faults
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
-from adapters.lmdb.faults import Damaged, FaultLog, classify
+from adapters.lmdb.faults import FaultLog, classify
 from adapters.lmdb.private_files import open_private, sync_file
 from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Writer
-from application.ports.block_store import CompactReport, OpenFailure, StoreOpenError
+from application.ports.block_store import OpenFailure, StoreOpenError
 
 # What evicting may add to a full file before its pages can be given back.
 _SPARE_BYTES = 64 << 20
@@ -22,60 +22,66 @@ _SPARE_BYTES = 64 << 20
 _MARGIN_BYTES = 1 << 20
 
 
-def compact(directory: StoreDirectory, environment: Environment) -> CompactReport:
+def _compact(directory: StoreDirectory, environment: Environment) -> None:
     """Copy what is live, then swap; the store is as before when that fails.
 
     Raises StoreOpenError(VOLUME) when there is no room for the copy, or Damaged, lmdb.Error, OSError.
     """
-    before_bytes = directory.size_bytes
-    with environment.exclusive():
-        needed_bytes = environment.live_bytes() + _MARGIN_BYTES
-        if free_bytes(directory.path) < needed_bytes:
-            raise _no_room(directory, f"{needed_bytes} bytes")
-        try:
-            _copy(directory, environment)
-        except (lmdb.Error, OSError) as failure:
-            directory.copy.unlink(missing_ok=True)
-            if _is_full(directory, failure):
-                raise _no_room(directory, str(failure)) from None
-            raise
-        environment.close()
-        try:
-            directory.swap_in(directory.copy)
-        finally:
-            environment.open()
-    return CompactReport(before_bytes, directory.size_bytes)
-
-
-def shrink(directory: StoreDirectory, environment: Environment, writer: Writer) -> CompactReport:
-    """Evict down to the quota, and compact. Raises as `compact` does; what was evicted stays evicted."""
-    environment.resize(_SPARE_BYTES)
+    needed_bytes = environment.live_bytes() + _MARGIN_BYTES
+    if free_bytes(directory.path) < needed_bytes:
+        raise _no_room(directory, f"{needed_bytes} bytes")
     try:
-        writer.shrink()
-        return compact(directory, environment)
-    except (StoreOpenError, Damaged, lmdb.Error, OSError) as failure:
-        environment.resize()
+        _copy(directory, environment)
+    except (lmdb.Error, OSError) as failure:
+        directory.copy.unlink(missing_ok=True)
         if _is_full(directory, failure):
             raise _no_room(directory, str(failure)) from None
         raise
+    environment.close()
+    try:
+        directory.swap_in(directory.copy)
+    finally:
+        environment.open()
+
+
+def shrink(directory: StoreDirectory, environment: Environment, writer: Writer, *, always: bool = False) -> None:
+    """Evict down to the quota; compact when the file is larger than that, or `always`. What was evicted stays evicted.
+
+    Raises StoreOpenError(VOLUME) without room for the copy, or Damaged, lmdb.Error, OSError.
+    """
+    with environment.exclusive():
+        environment.resize(_SPARE_BYTES)
+        try:
+            writer.shrink()
+            if always or environment.info()[0] > writer.quota.quota_bytes:
+                _compact(directory, environment)
+        except (lmdb.Error, OSError) as failure:
+            if _is_full(directory, failure):
+                raise _no_room(directory, str(failure)) from None
+            raise
+        finally:
+            environment.resize()
 
 
 def fit(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
     """When the quota was lowered: give the space back, if the volume has room for the copy. Raises Damaged."""
-    quota_bytes = writer.quota.quota_bytes
-    if environment.info()[0] <= quota_bytes:
+    quota = writer.quota
+    is_fitting = environment.live_bytes() <= quota.limit_pages * quota.page_bytes
+    if is_fitting and environment.info()[0] <= quota.quota_bytes:
         return
     try:
         shrink(directory, environment, writer)
     except (StoreOpenError, lmdb.Error, OSError) as failure:
         if not isinstance(failure, StoreOpenError) and classify(failure) == faults.DAMAGED:
             raise
-        why = f"{failure}; the file stays above the quota of {quota_bytes} bytes until a start or compact has room"
+        why = (
+            f"{failure}; the file stays above the quota of {quota.quota_bytes} bytes until a start or compact has room"
+        )
         log.note(faults.NO_ROOM, why)
         if not environment.is_open:
             environment.open()
         return
-    if environment.info()[0] > quota_bytes:
+    if environment.info()[0] > quota.quota_bytes:
         log.note(faults.NO_ROOM, f"{directory.path} does not fit its quota although all was evicted; starting empty")
         environment.close()
         directory.empty()
@@ -94,8 +100,6 @@ def _copy(directory: StoreDirectory, environment: Environment) -> None:
 
 def _is_full(directory: StoreDirectory, failure: Exception) -> bool:
     """LMDB calls a write that was cut short an I/O error, whatever the reason."""
-    if isinstance(failure, (StoreOpenError, Damaged)):
-        return False
     kind = classify(failure)
     return kind == faults.DISK_FULL or (kind == faults.IO_ERROR and directory.is_volume_full())
 
@@ -104,4 +108,4 @@ def _no_room(directory: StoreDirectory, what: str) -> StoreOpenError:
     return StoreOpenError(OpenFailure.VOLUME, f"{directory.path} has no room for a copy of what is live ({what})")
 
 
-__all__ = ("compact", "fit", "shrink")
+__all__ = ("fit", "shrink")

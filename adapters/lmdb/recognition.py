@@ -5,6 +5,7 @@ state of the store must match its checksum or nothing be stored.
 """
 
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
@@ -31,13 +32,11 @@ def is_store_database(data: Path) -> bool:
 
 def _has_our_trees(env: lmdb.Environment) -> bool:
     names = [name.encode() for name in TREES]
-    trees = {}
     with env.begin() as txn:
         found = sorted(bytes(key) for key in txn.cursor().iternext(values=False))
         if found != sorted(names):
             return False
-    for name in names:
-        trees[name] = env.open_db(name, create=False)
+    trees: dict[bytes, Any] = {name: env.open_db(name, create=False) for name in names}
     with env.begin() as txn:
         value = txn.get(STATE_KEY, db=trees[b"sys"])
         if value is not None:

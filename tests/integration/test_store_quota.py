@@ -175,6 +175,21 @@ def test_the_next_start_with_room_shrinks(volume: Path) -> None:
     store.close()
 
 
+def test_a_quota_of_the_size_of_the_file_leaves_room_to_write(tmp_path: Path) -> None:
+    path, events = tmp_path / "store", EventList()
+    store = open_store(path, SMALL_BYTES)
+    for seed in range(20):
+        assert store.put(chain(INFO, 3, seed=seed, size_bytes=20_000)) is PutOutcome.STORED
+    store.close()
+    quota = file_bytes(path)
+    store = open_store(path, quota, events)
+    for seed in range(100, 110):
+        assert store.put(chain(INFO, 3, seed=seed, size_bytes=40_000)) is PutOutcome.STORED
+    assert file_bytes(path) <= quota
+    assert faults(events) == []
+    store.close()
+
+
 def test_what_a_killed_compaction_left_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     open_store(path, SMALL_BYTES).close()

@@ -1,0 +1,139 @@
+"""Power cuts, from the real writes and syncs of every file of a store; failing syncs; and what older versions tore."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.zstd.codec import ZstdStateCodec
+from application.events import StoreFault
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from tests.support.io_log import Op, build_recorder, read_log, recording_environment
+from tests.support.power_cuts import cut_often
+from tests.support.processes import fast_folder, finish, start
+from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
+
+INFO = namespace_of("one")
+FORMAT = b"cairn block store\nformat 1\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cairn-power-", dir=fast_folder(tmp_path)))
+    yield folder
+    rmtree(folder, ignore_errors=True)
+
+
+def open_store(path: Path, events: EventList | None = None, **options: object) -> LmdbBlockStore:
+    chosen = LmdbOptions(**{"quota_bytes": 4 << 20, **options})  # type: ignore[arg-type]
+    return LmdbBlockStore(path, chosen, ZstdStateCodec(), events or EventList(), FakeClock())
+
+
+def faults(events: EventList) -> list[str]:
+    return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
+
+
+@pytest.mark.parametrize(("life", "num_cuts"), [("roomy", 50), ("tight", 50), ("fast", 40)])
+def test_a_power_cut_loses_what_it_may_and_nothing_else(folder: Path, life: str, num_cuts: int) -> None:
+    outcomes = cut_often(life, folder, num_cuts, seed=1)
+    assert outcomes.total() == num_cuts
+    # Of a store that does not sync some cuts find it closed.
+    assert (0 < outcomes["emptied"] < num_cuts) if life == "fast" else set(outcomes) == {"some groups"}
+
+
+def test_the_first_start_makes_format_durable_before_the_database(folder: Path) -> None:
+    library, root, log = build_recorder(folder), folder / "root", folder / "log"
+    root.mkdir()
+    program = f"from tests.integration.test_store_power_cut import *\nopen_store(Path({str(root)!r}) / 'store').close()"
+    finish(start("-c", program, environment=recording_environment(library, root, log)), 60)
+    names: dict[int, str] = {}
+    steps: list[str] = []
+    for record in read_log(log):
+        if record.op in {Op.OPEN, Op.MKDIR}:
+            names[record.inode] = Path(record.path).name
+        if record.op is Op.SYNC:
+            steps.append(f"sync {names.get(record.inode, 'parent')}")
+        elif record.op is Op.RENAME or (record.op is Op.OPEN and record.is_created):
+            steps.append(f"{record.op.name} {Path(record.other or record.path).name}".lower())
+    format_steps = ["open format.new", "sync format.new", "rename format", "sync store"]
+    database = steps.index("open data.mdb")
+    assert steps[:1] == ["sync parent"]
+    assert [step for step in steps[:database] if step in format_steps] == format_steps
+    assert "sync store" in steps[database:]
+
+
+FAILING = """
+from tests.integration.test_store_power_cut import *
+import sys
+path, fail, events = Path(sys.argv[1]), Path(sys.argv[2]), EventList()
+store = open_store(path, events, durability="fast")
+assert store.put(chain(INFO, 2)) is PutOutcome.STORED
+assert (path / "boot").exists()
+fail.touch()
+store.close()
+assert (path / "boot").exists(), "the marker went although nothing was synced"
+assert faults(events) == ["io_error"], events.events
+assert store.usage().faults["io_error"] >= 1
+fail.unlink()
+store = open_store(path, durability="fast")
+assert all(map(same, store.get(keys_of(chain(INFO, 2))), chain(INFO, 2)))
+store.close()
+assert not (path / "boot").exists()
+"""
+
+
+def test_a_sync_that_fails_keeps_the_boot_marker(folder: Path) -> None:
+    library, fail = build_recorder(folder), folder / "fail"
+    environment = recording_environment(library, folder / "store", folder / "log", fail)
+    finish(start("-c", FAILING, str(folder / "store"), str(fail), environment=environment), 60)
+
+
+TORN = [None, b"", b"cairn bl", FORMAT[:-2], FORMAT[:-1], bytes(27), FORMAT[:9] + bytes(18)]
+
+
+@pytest.mark.parametrize("text", TORN)
+def test_a_torn_format_is_written_again_where_the_database_is_ours(tmp_path: Path, text: bytes | None) -> None:
+    path, events, blocks = tmp_path / "store", EventList(), chain(INFO, 3)
+    store = open_store(path)
+    assert store.put(blocks) is PutOutcome.STORED
+    store.close()
+    (path / "format").unlink()
+    if text is not None:
+        (path / "format").write_bytes(text)
+    reader = open_store(path, read_only=True)
+    assert all(map(same, reader.get(keys_of(blocks)), blocks))
+    reader.close()
+    assert not (path / "format").exists() if text is None else (path / "format").read_bytes() == text
+    store = open_store(path, events)
+    assert all(map(same, store.get(keys_of(blocks)), blocks))
+    assert (path / "format").read_bytes() == FORMAT
+    assert faults(events) == []
+    store.close()
+
+
+@pytest.mark.parametrize("text", TORN)
+def test_a_torn_format_without_a_database_is_a_new_store(tmp_path: Path, text: bytes | None) -> None:
+    path = tmp_path / "store"
+    path.mkdir(mode=0o700)
+    (path / "data.mdb").touch()
+    if text is not None:
+        (path / "format").write_bytes(text)
+    store = open_store(path)
+    assert store.put(chain(INFO, 1)) is PutOutcome.STORED
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"x" * 9000, bytes(8192), b"short"])
+def test_a_torn_format_beside_something_else_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store"
+    path.mkdir(mode=0o700)
+    (path / "format").touch()
+    (path / "data.mdb").write_bytes(content)
+    with pytest.raises(StoreOpenError) as refused:
+        open_store(path)
+    assert refused.value.failure is OpenFailure.FOREIGN
+    assert ((path / "format").read_bytes(), (path / "data.mdb").read_bytes()) == (b"", content)
