@@ -16,6 +16,7 @@ from typing import TypeVar
 import lmdb
 
 from adapters.lmdb import faults
+from adapters.lmdb.ages import AgeLimit
 from adapters.lmdb.clearing import erase
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import ClosedError, Environment
@@ -59,7 +60,8 @@ _GET_ATTEMPTS = 4
 class LmdbOptions:
     """`quota_bytes`: the file never becomes larger. `free_reserve_bytes`: what writing leaves free on the volume.
 
-    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding and decoding.
+    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding and decoding. `max_age_s`: what
+    was not used for that long is evicted, by and by.
     """
 
     quota_bytes: int
@@ -68,6 +70,7 @@ class LmdbOptions:
     free_reserve_bytes: int = 0
     pause_s: float = 60.0
     num_threads: int = 2
+    max_age_s: int | None = None
 
 
 class LmdbBlockStore:
@@ -91,6 +94,7 @@ class LmdbBlockStore:
         self._reader = Reader(self._environment, codec)
         self._read_ahead = ReadAhead(self._reader)
         self._writer = Writer(self._environment, options.quota_bytes, self._kept_keys, self._note_evicted)
+        self._ages = AgeLimit(self._environment, self._writer, clock, age) if (age := options.max_age_s) else None
         # Held while the environment is replaced; a put that finds it broken repairs it first.
         self._repair_lock = RLock()
         self._lock = Lock()
@@ -221,7 +225,13 @@ class LmdbBlockStore:
         open_for_writing(self._directory, self._environment, self._writer, self._options.durability, self._faults)
         self._directory.drop_damaged_beyond(self._options.quota_bytes)
 
+    def _age(self) -> None:
+        if self._ages is not None and self._ages.is_due:
+            self._flush_touches()
+            self._ages.step()
+
     def _put(self, records: Sequence[Record]) -> PutOutcome:
+        self._age()
         if free_bytes(self._directory.path) < self._options.free_reserve_bytes:
             self._faults.note(faults.LOW_SPACE, f"the volume of {self._directory.path} is below its free reserve")
             return PutOutcome.UNAVAILABLE
@@ -303,6 +313,7 @@ class LmdbBlockStore:
 
     def _flush(self) -> None:
         self._flush_touches()
+        self._age()
         self._environment.sync()
 
     def _flush_touches(self) -> None:

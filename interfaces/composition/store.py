@@ -60,6 +60,7 @@ def open_lmdb_store(
         durability=settings.durability,
         free_reserve_bytes=reserve_bytes,
         num_threads=num_threads(),
+        max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
     return LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
 
