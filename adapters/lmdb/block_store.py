@@ -27,7 +27,8 @@ from adapters.lmdb.payload import EncodedRecord, encode
 from adapters.lmdb.read_ahead import ReadAhead
 from adapters.lmdb.reading import CorruptRecord, Reader
 from adapters.lmdb.room import MIN_QUOTA_BYTES
-from adapters.lmdb.rows import NamespaceRow, Row
+from adapters.lmdb.rows import Row
+from adapters.lmdb.usage import read_usage
 from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Batch, Writer
 from application.events import RecordsEvicted
@@ -35,7 +36,6 @@ from application.ports.block_store import (
     CompactReport,
     EraseReport,
     IntegrityReport,
-    NamespaceUsage,
     OpenFailure,
     Presence,
     PutOutcome,
@@ -301,15 +301,7 @@ class LmdbBlockStore:
             return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
 
     def _usage(self) -> StoreUsage:
-        with self._environment.reading() as txn:
-            rows = [(key, NamespaceRow.unpack(key, value)) for key, value in txn.cursor(self._environment.trees.ns)]
-            used = self._environment.trees.used_pages(txn) * self._environment.geometry.page_bytes
-        namespaces = tuple(
-            NamespaceUsage(row.info(key), row.num_blocks, row.num_snapshots, row.raw_bytes, row.stored_bytes)
-            for key, row in rows
-        )
-        quota_bytes = self._environment.info()[1] if self._options.read_only else self._options.quota_bytes
-        return StoreUsage(quota_bytes, used, namespaces)
+        return read_usage(self._environment, None if self._options.read_only else self._options.quota_bytes)
 
     def _flush(self) -> None:
         self._flush_touches()
