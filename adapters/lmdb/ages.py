@@ -42,14 +42,12 @@ class AgeLimit:
         return self._clock.now_ns() >= self._next_ns
 
     def step(self) -> None:
-        """Make a mark if it is time, and evict some of what has expired. Uses must be written before."""
-        now_ns = self._clock.now_ns()
-        try:
-            evicted = self._writer.transact(self._age)
-        except lmdb.MapFullError:
-            evicted = 0  # the next put makes room anyway
-        # As long as there is something to evict, the next write goes on with it.
-        self._next_ns = 0 if evicted else now_ns + int(_LOOK_EVERY_S * 1e9)
+        """Make a mark if it is time, and evict some of what has expired. Uses must be written before. Raises as writing
+        does, MapFullError where a fragmented map refuses it."""
+        # Before, so that what fails is not tried again with every write.
+        self._next_ns = self._clock.now_ns() + int(_LOOK_EVERY_S * 1e9)
+        if self._writer.transact(self._age):
+            self._next_ns = 0  # there may be more: the next write goes on with it
 
     def _age(self, txn: "lmdb.Transaction[bytes]", ledger: Ledger, is_kept: Callable[[bytes], bool]) -> int:
         now_s = self._clock.unix_ns() // 1_000_000_000

@@ -226,9 +226,13 @@ class LmdbBlockStore:
         self._directory.drop_damaged_beyond(self._options.quota_bytes)
 
     def _age(self) -> None:
-        if self._ages is not None and self._ages.is_due:
-            self._flush_touches()
+        if self._ages is None or not self._ages.is_due:
+            return
+        self._flush_touches()
+        try:
             self._ages.step()
+        except lmdb.MapFullError as failure:  # it waits; a put makes room by itself
+            self._faults.note(faults.MAP_FULL, str(failure))
 
     def _put(self, records: Sequence[Record]) -> PutOutcome:
         self._age()
@@ -298,7 +302,11 @@ class LmdbBlockStore:
     def _erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> EraseReport:
         with self._repair_lock:
             gone = [space for space in self._usage().namespaces if includes is None or includes(space.info)]
-            return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
+            try:
+                return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
+            finally:
+                if not self._environment.is_open:  # the next write opens it again
+                    self._broken = faults.VOLUME_GONE
 
     def _usage(self) -> StoreUsage:
         return read_usage(self._environment, None if self._options.read_only else self._options.quota_bytes)
