@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from domain.byte_size import ByteSize
+from domain.duration import Duration
 from domain.errors import InvalidRequest
 from domain.host_name import address_of, bare_host
 
@@ -11,6 +12,9 @@ ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#]+")
+
+MIN_AGE_S = 3600
+MAX_AGE_S = 3650 * 86_400
 
 
 def _require(condition: bool, param: str, message: str) -> None:
@@ -140,7 +144,8 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default."""
+    """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
+    `max_age`: what was not used for that long goes; None: only when room is needed."""
 
     kind: str = "lmdb"
     dir: str = ""
@@ -148,11 +153,15 @@ class StoreSettings:
     hot_tier: ByteSize = ByteSize(share=0.1)
     codec: str = "auto"
     durability: str = "safe"
+    max_age: Duration | None = None
 
     def __post_init__(self) -> None:
         _require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
         _require(self.codec in {"raw", "zstd", "auto"}, "store.codec", "must be raw, zstd or auto")
         _require(self.durability in {"safe", "fast"}, "store.durability", "must be safe or fast")
+        if self.max_age is not None:
+            _require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
+            _require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
 
 
 @dataclass(frozen=True, slots=True)

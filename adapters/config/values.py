@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from domain.byte_size import ByteSize
+from domain.duration import Duration
 from domain.errors import InvalidRequest
 
 _YES = frozenset({"1", "true", "yes", "on"})
@@ -29,7 +30,7 @@ def from_text(text: str, type: type, is_optional: bool, separator: str = os.path
 
 def shown(value: object) -> object:
     """The TOML-like value to show people: what could be written to get it."""
-    if isinstance(value, ByteSize):
+    if isinstance(value, ByteSize | Duration):
         return str(value)
     return list(cast(tuple[str, ...], value)) if isinstance(value, tuple) else value
 
@@ -69,6 +70,15 @@ def _size(value: object) -> ByteSize:
         raise ValueError(f"must be a size: {error.message}") from None
 
 
+def _duration(value: object) -> Duration:
+    if not isinstance(value, str):
+        raise ValueError("must be a duration such as 30d or 12h")
+    try:
+        return Duration.parse(value)
+    except InvalidRequest:
+        raise ValueError("must be a duration such as 30d or 12h") from None
+
+
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError("must be a list of texts")
@@ -105,6 +115,7 @@ _FROM_TYPED: Mapping[type, Callable[[object], object]] = {
     float: _number,
     bool: _truth,
     ByteSize: _size,
+    Duration: _duration,
     tuple: _texts,
 }
 _FROM_TEXT: Mapping[type, Callable[[str], object]] = {
@@ -113,6 +124,7 @@ _FROM_TEXT: Mapping[type, Callable[[str], object]] = {
     float: _number_text,
     bool: _truth_text,
     ByteSize: _size,
+    Duration: _duration,
 }
 
 __all__ = ("from_text", "from_typed", "shown")

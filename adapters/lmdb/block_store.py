@@ -16,6 +16,7 @@ from typing import TypeVar
 import lmdb
 
 from adapters.lmdb import faults
+from adapters.lmdb.ages import AgeLimit
 from adapters.lmdb.announced import AnnouncedNamespaces
 from adapters.lmdb.clearing import erase
 from adapters.lmdb.compaction import shrink
@@ -28,7 +29,8 @@ from adapters.lmdb.payload import EncodedRecord, encode
 from adapters.lmdb.read_ahead import ReadAhead
 from adapters.lmdb.reading import CorruptRecord, Reader
 from adapters.lmdb.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
-from adapters.lmdb.rows import NamespaceRow, Row
+from adapters.lmdb.rows import Row
+from adapters.lmdb.usage import read_usage
 from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Batch, Writer
 from application.events import RecordsEvicted
@@ -36,7 +38,6 @@ from application.ports.block_store import (
     CompactReport,
     EraseReport,
     IntegrityReport,
-    NamespaceUsage,
     OpenFailure,
     Presence,
     PutOutcome,
@@ -62,7 +63,8 @@ class LmdbOptions:
     """`quota_bytes`: the file never becomes larger. A file that is larger already becomes smaller as soon as the volume
     has room for a copy of what is live. `free_reserve_bytes`: what writing leaves free on the volume.
 
-    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding and decoding.
+    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding and decoding. `max_age_s`: what
+    was not used for that long is evicted, by and by.
     """
 
     quota_bytes: int
@@ -71,6 +73,7 @@ class LmdbOptions:
     free_reserve_bytes: int = 0
     pause_s: float = 60.0
     num_threads: int = 2
+    max_age_s: int | None = None
 
 
 class LmdbBlockStore:
@@ -96,6 +99,7 @@ class LmdbBlockStore:
         self._reader = Reader(self._environment, codec)
         self._read_ahead = ReadAhead(self._reader)
         self._writer = Writer(self._environment, options.quota_bytes, self._kept_keys, self._note_evicted)
+        self._ages = AgeLimit(self._environment, self._writer, clock, age) if (age := options.max_age_s) else None
         # Held while the environment is replaced; a put that finds it broken repairs it first.
         self._repair_lock = RLock()
         self._lock = Lock()
@@ -235,7 +239,17 @@ class LmdbBlockStore:
         open_for_writing(self._directory, self._environment, self._writer, self._options.durability, self._faults)
         self._directory.drop_damaged_beyond(self._options.quota_bytes)
 
+    def _age(self) -> None:
+        if self._ages is None or not self._ages.is_due:
+            return
+        self._flush_touches()
+        try:
+            self._ages.step()
+        except lmdb.MapFullError as failure:  # it waits; a put makes room by itself
+            self._faults.note(faults.MAP_FULL, str(failure))
+
     def _put(self, records: Sequence[Record]) -> PutOutcome:
+        self._age()
         if free_bytes(self._directory.path) < self._options.free_reserve_bytes:
             self._faults.note(faults.LOW_SPACE, f"the volume of {self._directory.path} is below its free reserve")
             return PutOutcome.UNAVAILABLE
@@ -302,22 +316,18 @@ class LmdbBlockStore:
     def _erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> EraseReport:
         with self._repair_lock:
             gone = [space for space in self._usage().namespaces if includes is None or includes(space.info)]
-            return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
+            try:
+                return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
+            finally:
+                if not self._environment.is_open:  # the next write opens it again
+                    self._broken = faults.VOLUME_GONE
 
     def _usage(self) -> StoreUsage:
-        with self._environment.reading() as txn:
-            rows = [(key, NamespaceRow.unpack(key, value)) for key, value in txn.cursor(self._environment.trees.ns)]
-            used = self._environment.trees.used_pages(txn) * self._environment.geometry.page_bytes
-        namespaces = tuple(
-            NamespaceUsage(row.info(key), row.num_blocks, row.num_snapshots, row.raw_bytes, row.stored_bytes)
-            for key, row in rows
-            if not row.is_empty
-        )
-        quota_bytes = self._environment.info()[1] if self._options.read_only else self._options.quota_bytes
-        return StoreUsage(quota_bytes, used, namespaces)
+        return read_usage(self._environment, None if self._options.read_only else self._options.quota_bytes)
 
     def _flush(self) -> None:
         self._flush_touches()
+        self._age()
         self._environment.sync()
 
     def _flush_touches(self) -> None:

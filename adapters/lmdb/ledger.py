@@ -53,6 +53,11 @@ class Ledger:
     def used_pages(self) -> int:
         return self._trees.used_pages(self._txn)
 
+    @property
+    def clock(self) -> int:
+        """Of the latest use."""
+        return self._state.clock
+
     def namespace(self, namespace: Namespace) -> NamespaceRow | None:
         row = self._rows.get(namespace)
         if row is None and (value := self._txn.get(namespace, db=self._trees.ns)) is not None:

@@ -58,10 +58,16 @@ def needed_pages(geometry: PageGeometry, batch: Sequence[EncodedRecord]) -> int:
 
 def evict_slice(ledger: Ledger, max_used_pages: int, is_kept: Callable[[bytes], bool]) -> int:
     """Evict until at most `max_used_pages` are in use or the slice is full; returns how many records went."""
+    return evict_while(ledger, is_kept, lambda _: ledger.used_pages > max_used_pages)
+
+
+def evict_while(ledger: Ledger, is_kept: Callable[[bytes], bool], goes_on: Callable[[int], bool]) -> int:
+    """Evict the least recently used leaves while `goes_on`, given the clock of the next, or until the slice is full;
+    returns how many records went."""
     evicted = clock = 0
-    while evicted < _SLICE_RECORDS and ledger.freed_bytes < _SLICE_BYTES and ledger.used_pages > max_used_pages:
+    while evicted < _SLICE_RECORDS and ledger.freed_bytes < _SLICE_BYTES:
         oldest = ledger.oldest_leaf(clock)
-        if oldest is None:
+        if oldest is None or not goes_on(oldest[0]):
             break
         clock, key = oldest
         if not is_kept(key):
@@ -76,4 +82,4 @@ def evict_slice(ledger: Ledger, max_used_pages: int, is_kept: Callable[[bytes], 
     return evicted
 
 
-__all__ = ("MAX_QUOTA_BYTES", "MIN_QUOTA_BYTES", "Quota", "evict_slice", "needed_pages")
+__all__ = ("MAX_QUOTA_BYTES", "MIN_QUOTA_BYTES", "Quota", "evict_slice", "evict_while", "needed_pages")

@@ -95,6 +95,15 @@ class Writer:
     def delete_namespace(self, namespace: Namespace) -> int:
         return self._in_slices(lambda ledger: self._first_of(ledger, namespace))
 
+    def transact(self, work: Callable[["lmdb.Transaction[bytes]", Ledger, Callable[[bytes], bool]], int]) -> int:
+        """One transaction for `work`, which is told what eviction passes over and returns how much it evicted."""
+        with self._environment.writing() as txn:
+            ledger = self._ledger(txn)
+            evicted = work(txn, ledger, self._is_kept(ledger, None))
+            ledger.finish()
+        self._on_evicted(evicted)
+        return evicted
+
     def forget_names(self) -> None:
         """The database was replaced: numbers of namespaces mean nothing any more."""
         self._spaces.clear()

@@ -77,6 +77,8 @@ class EntryChecks:
         """Raises InvalidExport."""
         fields.expect(_NAMESPACE_FIELDS)
         model, text = fields.text("namespace_of", MAX_MODEL_BYTES), fields.text("fingerprint", MAX_FINGERPRINT_BYTES)
+        if not model.isprintable():  # it is shown in terminals
+            raise fields.wrong("namespace_of", "has characters that cannot be shown")
         info = NamespaceInfo(Namespace(fields.identifier("namespace")), model, text)
         if namespace_of(text) != info.namespace:
             raise fields.wrong("namespace", "is not the digest of the fingerprint")

@@ -52,6 +52,7 @@ def open_lmdb_store(
         durability=settings.durability,
         free_reserve_bytes=min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES),
         num_threads=num_threads(),
+        max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
     store = LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
     try:

@@ -8,7 +8,7 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import PutOutcome
+from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.use_cases.clear_store import clear_store
 from domain.namespace_choice import EVERYTHING, NamespaceChoice
 from domain.record import NamespaceInfo, Record
@@ -81,9 +81,13 @@ def test_one_tenant_goes_without_a_trace_and_the_other_stays_whole(path: Path) -
 
 
 def test_where_there_is_no_room_to_rewrite_the_file_it_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The volume's free space is the machine's: the one thing that is taken from elsewhere here."""
+    """As the copy does on a full volume."""
+
+    def refuse(*_: object) -> None:
+        raise StoreOpenError(OpenFailure.VOLUME, "there is no room for a copy")
+
     store = open_store(path)
-    monkeypatch.setattr("adapters.lmdb.opening.free_bytes", lambda _: 4096)
+    monkeypatch.setattr("adapters.lmdb.clearing.compact", refuse)
     report = store.erase(lambda info: info == ALICE)
     assert report.num_records == 120
     assert "may be left in free pages" in report.problem
@@ -91,4 +95,22 @@ def test_where_there_is_no_room_to_rewrite_the_file_it_says_so(path: Path, monke
     monkeypatch.undo()
     assert store.erase(lambda info: info == ALICE).problem == ""
     assert traces(path, content(ALICE)) == []
+    store.close()
+
+
+def test_a_volume_that_fails_while_clearing_is_opened_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new database cannot be made, and the store is not dead for good."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "input/output error")
+
+    store = open_store(path)
+    monkeypatch.setattr(store._directory, "inspect", fail)  # pyright: ignore[reportPrivateUsage]
+    report = store.erase()
+    assert report.num_records == 0
+    assert report.problem
+    monkeypatch.undo()
+    store._paused_until_ns = 0  # pyright: ignore[reportPrivateUsage]
+    assert store.put(content(BOB)) is PutOutcome.STORED
+    assert all(map(same, store.get(keys_of(content(BOB))), content(BOB)))
     store.close()

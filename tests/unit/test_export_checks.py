@@ -78,6 +78,7 @@ WRONG: dict[str, tuple[int, str, Change]] = {
     "a namespace of another model": (NAMESPACE, "namespace", lambda header: header.update(namespace=hexadecimal(32))),
     "a fingerprint that is no text": (NAMESPACE, "fingerprint", lambda header: header.update(fingerprint=7)),
     "a model that is not Unicode": (NAMESPACE, "namespace_of", lambda header: header.update(namespace_of="\ud800")),
+    "a model that colours": (NAMESPACE, "namespace_of", lambda header: header.update(namespace_of="\x1b[31mred")),
     "a model with a name too long": (NAMESPACE, "namespace_of", lambda header: header.update(namespace_of="x" * 65536)),
 }
 

@@ -1,0 +1,21 @@
+"""What is stored and what it takes, from one snapshot of the namespaces' sums."""
+
+from adapters.lmdb.environment import Environment
+from adapters.lmdb.rows import NamespaceRow
+from application.ports.block_store import NamespaceUsage, StoreUsage
+
+
+def read_usage(environment: Environment, quota_bytes: int | None) -> StoreUsage:
+    """`quota_bytes` None: what the writer set. Evictions and faults are left at none. Raises as reading does."""
+    with environment.reading() as txn:
+        rows = [(key, NamespaceRow.unpack(key, value)) for key, value in txn.cursor(environment.trees.ns)]
+        used = environment.trees.used_pages(txn) * environment.geometry.page_bytes
+    namespaces = tuple(
+        NamespaceUsage(row.info(key), row.num_blocks, row.num_snapshots, row.raw_bytes, row.stored_bytes)
+        for key, row in rows
+        if not row.is_empty
+    )
+    return StoreUsage(quota_bytes if quota_bytes is not None else environment.info()[1], used, namespaces)
+
+
+__all__ = ("read_usage",)
