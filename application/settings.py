@@ -92,7 +92,10 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default."""
+    """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
+
+    `read_timeout_s`: how long one read of some records may take before prompts are computed without the store.
+    """
 
     kind: str = "lmdb"
     dir: str = ""
@@ -100,11 +103,13 @@ class StoreSettings:
     hot_tier: ByteSize = ByteSize(share=0.1)
     codec: str = "auto"
     durability: str = "safe"
+    read_timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
         _require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
         _require(self.codec in {"raw", "zstd", "auto"}, "store.codec", "must be raw, zstd or auto")
         _require(self.durability in {"safe", "fast"}, "store.durability", "must be safe or fast")
+        _require(0.05 <= self.read_timeout_s <= 3600, "store.read_timeout_s", "must be in 0.05..3600 seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,10 @@ class ServerUnavailable(DomainError):
     retryable = True
 
 
+class StoreUnresponsive(ServerUnavailable):
+    """The store was asked and has not answered in time."""
+
+
 class ComputeFailed(DomainError):
     """Computing this one request failed; others are unaffected."""
 
@@ -88,5 +92,6 @@ __all__ = (
     "ModelNotFound",
     "QueueFull",
     "ServerUnavailable",
+    "StoreUnresponsive",
     "TemplateFailed",
 )

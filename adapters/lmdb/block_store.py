@@ -44,6 +44,7 @@ from application.ports.event_sink import EventSink
 from application.ports.state_codec import CodecError, StateCodec
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -111,8 +112,13 @@ class LmdbBlockStore:
         rows = self._rows(keys)
         return [Presence.MISS if row is None else Presence.HIT for row in rows]
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
-        return self._read(lambda: self._reader.snapshots(namespace, blocks), [[] for _ in blocks])
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        return self._read(lambda: self._reader.find_snapshots(namespace, places), [[] for _ in places])
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
+        return self._read(lambda: self._reader.snapshots(namespace, blocks, limit), [[] for _ in blocks])
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int

@@ -2,10 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
+from application.ports.tokenizer import EncodedPrompt
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
 from application.use_cases.generate import check_fit, encode_prompt
+from domain.errors import StoreUnresponsive
 from domain.explanation import Explanation
 from domain.ids import ModelId
 from domain.request import GenerationRequest
@@ -32,15 +35,19 @@ class ExplainPrompt:
         try:
             prompt = await encode_prompt(served.tokenizer, request.prompt)
             check_fit(request, prompt, served.description)
-            id = served.source.id
-
-            def explain() -> Explanation:
-                found = self._prefix_cache.explain(id, prompt, request.cache_salt)
-                return found.with_text(served.tokenizer.decode)
-
-            return ExplainedPrompt(id, await asyncio.to_thread(explain))
+            found = await self._explain(served.source.id, prompt, request.cache_salt)
+            told = await asyncio.to_thread(found.with_text, served.tokenizer.decode)
+            return ExplainedPrompt(served.source.id, told)
         finally:
             self._pool.release(served)
+
+    async def _explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
+        """What a request would find, also while the store does not answer."""
+        explain = partial(self._prefix_cache.explain, model, prompt, salt)
+        try:
+            return await self._prefix_cache.read_store(explain)
+        except StoreUnresponsive:
+            return await asyncio.to_thread(partial(explain, asks_store=False))
 
 
 __all__ = ("ExplainPrompt", "ExplainedPrompt")

@@ -6,6 +6,7 @@ An ordinary generation of one token, so that what is kept is exactly what a requ
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
@@ -44,7 +45,8 @@ class WarmPrompt:
         self._flush = flush
 
     async def __call__(self, request: GenerationRequest) -> WarmedPrompt:
-        """Raises any DomainError; InvalidRequest for a model of which nothing can be kept."""
+        """Raises any DomainError; InvalidRequest for a model of which nothing can be kept, StoreUnresponsive when
+        nobody can tell what was stored."""
         served = await self._pool.acquire(request.model)
         try:
             if note := self._prefix_cache.note(served.description):
@@ -57,8 +59,8 @@ class WarmPrompt:
             finally:
                 generation.close()
             await asyncio.to_thread(self._flush, FLUSH_TIMEOUT_S)
-            num_stored = await asyncio.to_thread(
-                self._prefix_cache.num_stored, served.source.id, generation.prompt_ids, request.cache_salt
+            num_stored = await self._prefix_cache.read_store(
+                partial(self._prefix_cache.num_stored, served.source.id, generation.prompt_ids, request.cache_salt)
             )
         finally:
             self._pool.release(served)

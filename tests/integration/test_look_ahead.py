@@ -14,6 +14,7 @@ from application.services.engine_loop import EngineLoop
 from application.services.forwarding_store import ForwardingStore
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
@@ -51,7 +52,10 @@ def slow_second(operation: str, id: SequenceId | None, _count: int) -> None:
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
     cache = PrefixCache(
-        PrefixTiers(hot, store, DirectWriter(store), InlineExecutor()), FakeClock(), events, CacheRules(16, 32)
+        PrefixTiers(hot, store, DirectWriter(store), StoreWorkers(FakeClock(), events, InlineExecutor())),
+        FakeClock(),
+        events,
+        CacheRules(16, 32),
     )
     engine = FakeEngine(default=FakeOptions(hook=slow_second))
     loop = EngineLoop(lambda: engine, sink, events, FakeClock(), cache, StepLimits(1, 32, 32), 10)

@@ -89,6 +89,7 @@ def fake_service(
     limits: StepLimits | None = None,
     max_queue: int = 64,
     reuses: bool = False,
+    read_timeout_s: float = 20.0,
     hot_bytes: int = 1 << 28,
     store: BlockStore | None = None,
     cache_settings: CacheSettings | None = None,
@@ -104,7 +105,7 @@ def fake_service(
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
         Settings(
-            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0)),
+            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0), read_timeout_s=read_timeout_s),
             cache=cache_settings or CacheSettings(),
         ),
         limits,

@@ -18,6 +18,8 @@ from threading import Lock
 
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.snapshot_index import SnapshotIndex
+from domain.snapshot_place import SnapshotPlace
 
 RECORD_OVERHEAD_BYTES = 1024
 """What a record costs besides its payload: objects, index entries."""
@@ -67,6 +69,7 @@ class HotTier:
         self._lock = Lock()
         self._entries: dict[RecordKey, _Entry] = {}
         self._roots: dict[Namespace, set[RecordKey]] = {}
+        self._snapshots = SnapshotIndex()
         self._heap: list[tuple[int, RecordKey]] = []
         self._used_bytes = 0
         self._num_blocks = 0
@@ -120,13 +123,10 @@ class HotTier:
                 self._note_leaf(key, entry)
             self._make_room(0)
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> list[list[SnapshotKey]]:
-        """The snapshots hanging on each block (or on the namespace itself), ascending by `num_partial`."""
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
+        """The snapshots of one prompt at each place, ascending by `num_partial`, however many others hang there."""
         with self._lock:
-            return [
-                sorted(key for key in self._dependants(namespace, block) if isinstance(key, SnapshotKey))
-                for block in blocks
-            ]
+            return [self._snapshots.find(namespace, place) for place in places]
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[int, ...]]:
         """Token ids of up to `limit` records that hang on `parent`, lately used ones first; for explaining."""
@@ -206,6 +206,8 @@ class HotTier:
         self._used_bytes += size_bytes
         self._num_blocks += isinstance(key, BlockKey)
         self._siblings(record).add(key)
+        if isinstance(key, SnapshotKey):
+            self._snapshots.add(key)
         self._touch(key, entry)
         return True
 
@@ -249,6 +251,8 @@ class HotTier:
         self._num_blocks -= isinstance(key, BlockKey)
         siblings = self._siblings(entry.record)
         siblings.discard(key)
+        if isinstance(key, SnapshotKey):
+            self._snapshots.discard(key)
         if not siblings and self._is_root(entry.record):
             del self._roots[key.namespace]
         parent = BlockKey(key.namespace, entry.record.parent)
