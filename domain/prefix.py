@@ -99,7 +99,7 @@ def find_prefix(
     """The furthest position below `num_prompt` at which every group can be restored.
 
     `present[i]`: block i can be fetched (in exact mode: and was computed on the grid); as long as `chain.hashes`
-    covers the prompt. `snapshots`: the prompt's, by position. `evicted`: indices of blocks that are absent and were here.
+    covers the prompt. `snapshots`: the prompt's, by position. `evicted`: indices of absent blocks that were here.
     """
     num_run = sum(1 for _ in takewhile(bool, present))
     limit = num_prompt - 1

@@ -6,7 +6,6 @@ tries to open again, setting a damaged database aside); closed. See docs/store-f
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +41,7 @@ from application.ports.block_store import (
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.state_codec import CodecError, StateCodec
+from application.services.daemon_threads import DaemonThreads
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -101,7 +101,7 @@ class LmdbBlockStore:
         self._broken: str | None = None
         self._closed = False
         self._open()
-        self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="cairn-store")
+        self._pool = DaemonThreads(options.num_threads, "cairn-store")
 
     def open_namespace(self, info: NamespaceInfo) -> None:
         # Written with its first record, so that nobody who only announces one waits for a transaction.

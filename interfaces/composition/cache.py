@@ -78,9 +78,10 @@ class CacheTiers:
         for threads in self._threads:
             threads.shutdown(wait=False, cancel_futures=True)
         counts = self.writer.close(timeout_s) if self.writer is not None else None
-        deadline_s = monotonic() + CLOSE_TIMEOUT_S
+        patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
+        deadline_s = monotonic() + patience_s
         are_done = [threads.join(max(0.0, deadline_s - monotonic())) for threads in self._threads]
-        is_closed = self.store is None or _ends(self.store.close, CLOSE_TIMEOUT_S)
+        is_closed = self.store is None or _ends(self.store.close, patience_s)
         if not (all(are_done) and is_closed):
             message = "the store's volume hangs: what was under way is left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))

@@ -1,8 +1,11 @@
 """A volume that hangs costs the requests that waited for it one deadline, and everybody else nothing."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from interfaces.http.cache_header import CACHE_HEADER
 from tests.support.cache_requests import COMPLETIONS, PROMPT, WARM, complete, explain, warm
 from tests.support.fake_service import FakeService, fake_service
-from tests.support.hanging_store import READS, HangingStore
+from tests.support.hanging_store import PATIENCE_S, READS, HangingStore
 
 SOON_S = 0.05
 """A deadline on the event loop's own clock, for what nobody computes."""
@@ -108,7 +111,7 @@ def test_a_hung_store_is_not_waited_for_by_those_who_ask_about_it(store: Hanging
         stats = service.client.get("/v1/cache/stats").json()
         assert stats["store"] is None
         assert "has not answered" in stats["problem"]
-        for _ in range(40):
+        for _ in range(8):
             assert explain(service)["reason"] == "slow-store"
         assert sum(store.entered.values()) <= 3  # threads that hang are few, whoever asks
         store.recover()
@@ -129,10 +132,29 @@ def test_warming_says_that_the_store_does_not_answer(store: HangingStore) -> Non
 
 def test_deletes_and_uses_that_hang_hold_no_reads(store: HangingStore) -> None:
     """What is noted in the store has a thread of its own."""
-    with restarted(store) as (service, _):
+    with restarted(store, hot_bytes=0) as (service, _):
         store.hang(("touch", "delete"))
-        for number in range(4):
-            complete(service, PROMPT + "x" * number)
+        for _ in range(4):
+            assert complete(service).startswith("reused=699; hot=0; store=699")
         store.wait_until_entered("touch")
-        hot_free = complete(service, PROMPT[:300])
-        assert hot_free.startswith("reused=2")
+
+
+def test_writes_that_hang_cost_no_answer(store: HangingStore) -> None:
+    """What waits for them can be had from the queue."""
+    with restarted(store, hot_bytes=0) as (service, _):
+        store.hang(("put", "flush"))
+        prompts = [f"{number} " * 300 for number in range(5)]
+        for prompt in prompts:
+            assert complete(service, prompt).startswith("reused=0")
+        store.wait_until_entered("put")
+        for prompt in prompts:
+            assert complete(service, prompt).startswith(f"reused={len(prompt) - 1}; hot=0")
+        assert service.client.get("/v1/cache/stats").json()["queue"]["queued"] > 5
+
+
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_a_process_ends_although_its_store_hangs(kind: str, tmp_path: Path) -> None:
+    """Threads in a call that never returns are left behind; nothing waits for them."""
+    command = [sys.executable, "-m", "tests.support.hang_at_exit", kind, str(tmp_path / "store")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "store.close"), ended.stderr

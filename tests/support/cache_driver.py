@@ -59,15 +59,14 @@ class HeldExecutor(Executor):
             self._reads.append(fn)
         return future
 
-    def hang(self) -> int:
-        """Begin all reads that wait, without an answer before `run`; returns how many that were."""
-        reads, self._reads = self._reads, []
+    def hang(self, count: int | None = None) -> int:
+        """Begin reads that wait, all or so many, without an answer before `run`; returns how many that were."""
+        reads, self._reads = self._reads[:count], self._reads[count:] if count is not None else []
         return sum(read.begin() for read in reads)
 
-    def run(self) -> int:
-        """Do all that waits, in order; returns how much that was."""
-        waiting, self._waiting = self._waiting, []
-        self._reads.clear()
+    def run(self, count: int | None = None) -> int:
+        """Do what waits, all or so much, in order; returns how much that was."""
+        waiting, self._waiting = self._waiting[:count], self._waiting[count:] if count is not None else []
         for work in waiting:
             work()
         return len(waiting)

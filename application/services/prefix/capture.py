@@ -196,7 +196,7 @@ class StateCapture:
     def _thin(self) -> None:
         """Let go of snapshots that this chain has too many of; what this sequence took itself stays.
 
-        Tails too: inside blocks that have filled up since, each saves less than a block, and only who branches off there.
+        Tails too: inside a block that has filled up since, one saves less than a block to who branches off there.
         """
         forks = self._prompt.fork_points
         kept = {fork.position for fork in forks if fork.kind is not ForkKind.TURN} | self._mine
