@@ -128,6 +128,31 @@ def test_a_lookup_that_is_late_is_done_without(layout: StateLayout) -> None:
     driver.check_idle()
 
 
+def test_a_store_that_was_late_is_tried_by_one_at_a_time() -> None:
+    store, lookups = MemoryBlockStore(), HeldExecutor()
+    CacheDriver(options(ATTENTION), store=store).run(PROMPT)
+    driver = CacheDriver(options(ATTENTION), store=store, lookups=lookups)
+    late = driver.begin(PROMPT)
+    for number in range(3):
+        lookups.hang()
+        pass_deadline(driver)
+        driver.finish(late)
+        assert late.explanation.reason is StopReason.SLOW_STORE
+        lookups.run()
+        driver.hot.resize(0)
+        driver.hot.resize(1 << 30)
+        late, other = driver.begin([number, *PROMPT]), driver.begin([9, *PROMPT])
+        driver.finish(other)
+        assert other.explanation.reason is StopReason.SLOW_STORE
+    lookups.run()
+    driver.finish(late)
+    assert late.explanation.reason is StopReason.NEVER_SEEN
+    both = [driver.begin([at, *PROMPT]) for at in (20, 21)]
+    assert lookups.run() == 2
+    driver.finish(*both)
+    driver.check_idle()
+
+
 def test_one_that_left_the_leader_with_while_the_store_was_asked_asks_again() -> None:
     """What the leader has left since may be nowhere but in the store."""
     store, lookups = MemoryBlockStore(), HeldExecutor()

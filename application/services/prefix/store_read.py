@@ -24,6 +24,10 @@ class Watch(Protocol):
 
     def ended(self, read: "StoreRead[T]", error: Exception | None) -> None: ...
 
+    def dropped(self, read: "StoreRead[T]") -> None:
+        """It was abandoned before it began."""
+        ...
+
 
 class StoreRead(Generic[T]):
     """Called once, by an executor. The rest: any thread."""
@@ -69,6 +73,7 @@ class StoreRead(Generic[T]):
 
     def __call__(self) -> None:
         if not self.begin():
+            self._watch.dropped(self)
             return
         try:
             answer = self._work()

@@ -5,6 +5,10 @@ counts as stuck: no read is started, those that wait give up, and everybody does
 after all, the store is asked again. So no more threads hang than there are, whoever asks and however often. Time is
 looked at when somebody looks at a read: there are no timers.
 
+    answers ──a read is late──► stuck ──it returns──► suspect: one read at a time ──that one is in time──► answers
+                                  ▲                        │
+                                  └────it is late too──────┘
+
 Lookups have their own lane, or they would wait for everybody's state to be read, and so have deletes and notes of use,
 which wait for writes. Any thread.
 """
@@ -54,7 +58,9 @@ class StoreWorkers:
         self._timeout_s = timeout_s
         self._lock = Lock()
         self._running: dict[StoreRead[Any], int] = {}
-        self._reported: set[StoreRead[Any]] = set()
+        self._late: set[StoreRead[Any]] = set()
+        self._is_suspect = False
+        self._probe: StoreRead[Any] | None = None
         self._num_upkeep = 0
 
     @property
@@ -65,8 +71,9 @@ class StoreWorkers:
         latest_ns = self._clock.now_ns() - int(self._timeout_s * 1e9)
         with self._lock:
             late = {read for read, started_ns in self._running.items() if started_ns < latest_ns}
-            fresh = late - self._reported
-            self._reported |= fresh
+            fresh = late - self._late
+            self._late |= fresh
+            self._is_suspect |= bool(fresh)
         for _ in fresh:
             self._note("store.read_timeout", f"a read has not returned for {self._timeout_s:g} s; going on without")
         return bool(late)
@@ -113,18 +120,30 @@ class StoreWorkers:
     def ended(self, read: StoreRead[T], error: Exception | None) -> None:
         with self._lock:
             self._running.pop(read, None)
-            self._reported.discard(read)
+            self._is_suspect &= read is not self._probe or read in self._late
+            self._late.discard(read)
+            self._probe = None if read is self._probe else self._probe
         if error is not None:
             self._note("store.read", f"{type(error).__name__}: {error}")
+
+    def dropped(self, read: StoreRead[T]) -> None:
+        with self._lock:
+            self._probe = None if read is self._probe else self._probe
 
     def _start(self, lane: Executor, work: Callable[[], T], on_done: Callable[[], None]) -> StoreRead[T] | None:
         if self.is_stuck:
             return None
         read = StoreRead(self, work, on_done)
+        with self._lock:
+            if self._is_suspect:
+                if self._probe is not None:
+                    return None
+                self._probe = read
         try:
             lane.submit(read)
         except RuntimeError as error:  # shut down
             read.refuse(error)
+            self.dropped(read)
         return read
 
     def _kept_up(self, future: "Future[object]") -> None:
