@@ -17,6 +17,13 @@ class SnapshotIndex:
     def __init__(self) -> None:
         self._places: dict[tuple[Namespace, BlockHash], dict[int, set[bytes]]] = {}
 
+    def __len__(self) -> int:
+        return sum(len(digests) for lengths in self._places.values() for digests in lengths.values())
+
+    def __contains__(self, key: SnapshotKey) -> bool:
+        lengths = self._places.get((key.namespace, key.block_hash), {})
+        return key.digest in lengths.get(key.num_partial, ())
+
     def add(self, key: SnapshotKey) -> None:
         lengths = self._places.setdefault((key.namespace, key.block_hash), {})
         lengths.setdefault(key.num_partial, set()).add(key.digest)

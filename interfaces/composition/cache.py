@@ -4,6 +4,7 @@ Closing waits for nothing that hangs: threads in a call that does not return are
 """
 
 from collections.abc import Callable
+from concurrent.futures import wait
 from threading import Thread
 from time import monotonic
 
@@ -28,7 +29,7 @@ NUM_READERS = 2
 """Workers that read and decode records; each also uses the store's own threads."""
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long closing waits for reads, and then for the store to close, when neither has anything left to write."""
+"""How long closing waits for reads, and then, if they hang, for the store to close."""
 
 QUEUE_SHARE = 0.1
 """Share of memory that captured state waiting for the store may take; it is in the hot tier as well, mostly."""
@@ -52,7 +53,8 @@ class CacheTiers:
         self.writer: WriteBehind | None = None
         self._events, self._clock = events, clock
         readers = DaemonThreads(NUM_READERS, "cairn-restore")
-        lookups, upkeep = DaemonThreads(1, "cairn-lookup"), DaemonThreads(1, "cairn-upkeep")
+        lookups = DaemonThreads(1, "cairn-lookup")
+        self._upkeep = upkeep = DaemonThreads(1, "cairn-upkeep")
         self._threads = (readers, lookups, upkeep)
         workers = StoreWorkers(clock, events, readers, lookups, upkeep, timeout_s=settings.store.read_timeout_s)
         if store is not None:
@@ -71,17 +73,30 @@ class CacheTiers:
         if self.writer is None:
             return True
         deadline_s = monotonic() + timeout_s
-        return self.writer.queue.await_empty(timeout_s) and _ends(self.writer.store.flush, deadline_s - monotonic())
+        if not self.writer.queue.await_empty(timeout_s):
+            return False
+        try:
+            flushing = self._upkeep.submit(self.writer.store.flush)  # one thread for all who ask: it may hang
+        except RuntimeError:
+            return False
+        is_done = bool(wait([flushing], max(0.0, deadline_s - monotonic())).done)
+        if flushing.cancel() or not is_done:
+            return False
+        flushing.result()
+        return True
 
     def close(self, timeout_s: float) -> QueueCounts | None:
-        """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped."""
+        """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.
+
+        A store whose reads return has as long again to close, because what it holds back may be much.
+        """
         for threads in self._threads:
             threads.shutdown(wait=False, cancel_futures=True)
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
         deadline_s = monotonic() + patience_s
         are_done = [threads.join(max(0.0, deadline_s - monotonic())) for threads in self._threads]
-        is_closed = self.store is None or _ends(self.store.close, patience_s)
+        is_closed = self.store is None or _ends(self.store.close, timeout_s if all(are_done) else patience_s)
         if not (all(are_done) and is_closed):
             message = "the store's volume hangs: what was under way is left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))

@@ -177,6 +177,10 @@ class HotTier:
             counted = sum(entry.size_bytes for entry in self._entries.values())
             if counted != self._used_bytes:
                 problems.append(f"{self._used_bytes} bytes accounted, {counted} counted")
+            snapshots = [key for key in self._entries if isinstance(key, SnapshotKey)]
+            problems += [f"{key} is not found by its prompt" for key in snapshots if key not in self._snapshots]
+            if len(snapshots) != len(self._snapshots):
+                problems.append(f"{len(self._snapshots)} snapshots to be found, {len(snapshots)} there")
             blocks = sum(isinstance(key, BlockKey) for key in self._entries)
             if blocks != self._num_blocks:
                 problems.append(f"{self._num_blocks} blocks accounted, {blocks} counted")

@@ -35,7 +35,7 @@ class StoreRead(Generic[T]):
     def __init__(self, watch: Watch, work: Callable[[], T], on_done: Callable[[], None]) -> None:
         """`on_done` is called by the worker when there is an answer."""
         self._watch = watch
-        self._work = work
+        self._work: Callable[[], T] | None = work
         self._on_done = on_done
         self._has_begun: bool | None = None
         self.future: Future[T] = Future()
@@ -61,7 +61,8 @@ class StoreRead(Generic[T]):
 
     def abandon(self) -> None:
         """Nobody wants the answer any more. Repeating it does nothing."""
-        self.future.cancel()
+        if self.future.cancel():
+            self._work = None  # it may wait behind one that hangs, and need not keep a prompt alive there
 
     def begin(self) -> bool:
         """False when it was abandoned. Part of the call; for tests that stop in the middle of it."""
@@ -72,11 +73,12 @@ class StoreRead(Generic[T]):
         return self._has_begun
 
     def __call__(self) -> None:
-        if not self.begin():
+        work = self._work
+        if not self.begin() or work is None:
             self._watch.dropped(self)
             return
         try:
-            answer = self._work()
+            answer = work()
         except Exception as error:  # against the contract: whoever asked goes on without an answer
             self._watch.ended(self, error)
             self.future.set_exception(error)
