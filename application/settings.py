@@ -145,7 +145,10 @@ class EngineSettings:
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
-    `max_age`: what was not used for that long goes; None: only when room is needed."""
+
+    `max_age`: what was not used for that long goes; None: only when room is needed. `read_timeout_s`: how long one read
+    of some records may take before prompts are computed without the store.
+    """
 
     kind: str = "lmdb"
     dir: str = ""
@@ -154,6 +157,7 @@ class StoreSettings:
     codec: str = "auto"
     durability: str = "safe"
     max_age: Duration | None = None
+    read_timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
         _require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
@@ -162,6 +166,7 @@ class StoreSettings:
         if self.max_age is not None:
             _require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
             _require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
+        _require(0.05 <= self.read_timeout_s <= 3600, "store.read_timeout_s", "must be in 0.05..3600 seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,10 @@ class ServerUnavailable(DomainError):
     retryable = True
 
 
+class StoreUnresponsive(ServerUnavailable):
+    """The store was asked and has not answered in time."""
+
+
 class ComputeFailed(DomainError):
     """Computing this one request failed; others are unaffected."""
 
@@ -103,5 +107,6 @@ __all__ = (
     "ModelsBusy",
     "QueueFull",
     "ServerUnavailable",
+    "StoreUnresponsive",
     "TemplateFailed",
 )

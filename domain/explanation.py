@@ -25,6 +25,8 @@ class StopReason(Enum):
     """Exact mode resumes only at grid positions."""
     OTHER_FINGERPRINT = "other-fingerprint"
     """Stored by another model, quantisation, layout, setting or version."""
+    SLOW_STORE = "slow-store"
+    """The store did not answer in time, or has not since a read hung: only memory was looked at."""
     UNREADABLE = "unreadable"
     """What was found could not be read or restored any more."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"

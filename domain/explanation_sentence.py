@@ -48,6 +48,9 @@ _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
     StopReason.OTHER_FINGERPRINT: lambda told: (
         f"The prompt is stored, but not for this model as it runs now: {told.note or 'the fingerprint differs'}."
     ),
+    StopReason.SLOW_STORE: lambda told: (
+        f"The store did not answer in time, so that what it may hold after token {told.stopped_at} is computed again."
+    ),
     StopReason.UNREADABLE: lambda _: "What was stored could not be read or restored any more, so it is computed again.",
     StopReason.UNSUPPORTED_LAYOUT: _unsupported,
     StopReason.DISABLED: lambda told: f"Nothing is reused: {told.note or 'prefix reuse is off'}.",

@@ -33,6 +33,27 @@ def snapshot_key(namespace: Namespace, parent: BlockHash, partial_ids: Sequence[
     return SnapshotKey(namespace, parent, len(partial_ids), digest)
 
 
+class PartialDigests:
+    """What `snapshot_key` hashes, for every number of tokens after the end of one block. In ascending order each token
+    is hashed once."""
+
+    __slots__ = ("_data", "_hasher", "_num_hashed", "_parent")
+
+    def __init__(self, parent: BlockHash, token_ids: Sequence[int]) -> None:
+        self._parent = parent
+        self._data = memoryview(token_bytes(token_ids))
+        self._hasher = sha256(parent)
+        self._num_hashed = 0
+
+    def at(self, num_partial: int) -> bytes:
+        """The digest over the parent and the first `num_partial` tokens."""
+        if num_partial < self._num_hashed:
+            self._hasher, self._num_hashed = sha256(self._parent), 0
+        self._hasher.update(self._data[4 * self._num_hashed : 4 * num_partial])
+        self._num_hashed = num_partial
+        return self._hasher.digest()
+
+
 class BlockChain:
     """The chain of one token stream, extended as tokens come. Not thread-safe while it is fed.
 
@@ -76,4 +97,4 @@ class BlockChain:
         return self.hashes[first:]
 
 
-__all__ = ("BlockChain", "block_hash", "snapshot_key", "token_bytes")
+__all__ = ("BlockChain", "PartialDigests", "block_hash", "snapshot_key", "token_bytes")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from domain.explanation import StopReason
-from domain.hashing import BlockChain, snapshot_key
+from domain.hashing import BlockChain
 from domain.ids import GroupIndex
 from domain.record import BlockKey, SnapshotKey
 from domain.state_layout import HitPolicy, StateGroup, StateLayout
@@ -59,6 +59,12 @@ class ReuseRules:
         return frozenset(needed)
 
 
+def furthest_position(num_prompt: int, rules: ReuseRules) -> int:
+    """Where a prompt is resumed when everything is there: the last token is always computed."""
+    limit = num_prompt - 1
+    return limit // rules.grid * rules.grid if rules.is_exact else limit
+
+
 @dataclass(frozen=True, slots=True)
 class BlockNeed:
     """One block to fetch, and which of its groups. Empty `groups`: its state is not needed, only its place."""
@@ -82,25 +88,6 @@ class PrefixMatch:
     reason: StopReason
 
 
-def match_snapshots(
-    prompt_ids: Sequence[int], chain: BlockChain, candidates: Sequence[Sequence[SnapshotKey]]
-) -> dict[int, SnapshotKey]:
-    """Snapshots usable for this prompt, by position. `candidates[k]`: those that hang after k full blocks.
-
-    A snapshot is usable when its partial tokens equal the prompt's and the last prompt token lies beyond it.
-    """
-    usable: dict[int, SnapshotKey] = {}
-    for num_blocks, keys in enumerate(candidates):
-        start = num_blocks * chain.block_size
-        for key in keys:
-            end = start + key.num_partial
-            if 0 < end < len(prompt_ids):
-                own = snapshot_key(chain.namespace, chain.parent(num_blocks), prompt_ids[start:end])
-                if own == key:
-                    usable[end] = key
-    return usable
-
-
 def find_prefix(
     num_prompt: int,
     chain: BlockChain,
@@ -112,7 +99,7 @@ def find_prefix(
     """The furthest position below `num_prompt` at which every group can be restored.
 
     `present[i]`: block i can be fetched (in exact mode: and was computed on the grid); as long as `chain.hashes`
-    covers the prompt. `snapshots`: from `match_snapshots`. `evicted`: indices of absent blocks that were here before.
+    covers the prompt. `snapshots`: the prompt's, by position. `evicted`: indices of absent blocks that were here.
     """
     num_run = sum(1 for _ in takewhile(bool, present))
     limit = num_prompt - 1
@@ -166,4 +153,4 @@ def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evi
     return StopReason.NEVER_SEEN
 
 
-__all__ = ("BlockNeed", "PrefixMatch", "ReuseRules", "find_prefix", "match_snapshots")
+__all__ = ("BlockNeed", "PrefixMatch", "ReuseRules", "find_prefix", "furthest_position")

@@ -13,6 +13,7 @@ from application.ports.block_store import BlockStore, EraseReport, Presence, Put
 from application.services.forwarding_store import ForwardingStore
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,13 @@ class FaultInjectingBlockStore(ForwardingStore):
         found = self._store.lookup(keys)
         return [Presence.MISS if self._strikes(self._plan.lookup_misses) else presence for presence in found]
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
-        return [[] for _ in blocks] if self.is_down else self._store.snapshots(namespace, blocks)
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        return [[] for _ in places] if self.is_down else self._store.find_snapshots(namespace, places)
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
+        return [[] for _ in blocks] if self.is_down else self._store.snapshots(namespace, blocks, limit)
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int

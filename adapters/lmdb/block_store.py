@@ -6,7 +6,6 @@ tries to open again, setting a damaged database aside); closed. See docs/store-f
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +46,10 @@ from application.ports.block_store import (
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.state_codec import CodecError, StateCodec
+from application.services.daemon_threads import DaemonThreads
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
+from domain.snapshot_place import SnapshotPlace
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -111,7 +112,7 @@ class LmdbBlockStore:
         self._broken: str | None = None
         self._closed = False
         self._open()
-        self._pool = ThreadPoolExecutor(options.num_threads, thread_name_prefix="cairn-store")
+        self._pool = DaemonThreads(options.num_threads, "cairn-store")
 
     def open_namespace(self, info: NamespaceInfo) -> None:
         # Written with its first record, so that nobody who only announces one waits for a transaction.
@@ -121,9 +122,15 @@ class LmdbBlockStore:
         rows = self._rows(keys)
         return [Presence.MISS if row is None else Presence.HIT for row in rows]
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        check_ids(namespace)
+        return self._read(lambda: self._reader.find_snapshots(namespace, places), [[] for _ in places])
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
         check_ids(namespace, *blocks)
-        return self._read(lambda: self._reader.snapshots(namespace, blocks), [[] for _ in blocks])
+        return self._read(lambda: self._reader.snapshots(namespace, blocks, limit), [[] for _ in blocks])
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int

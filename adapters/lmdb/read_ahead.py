@@ -6,7 +6,6 @@ there already costs a hundredth of decoding them.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import lmdb
@@ -15,6 +14,7 @@ from adapters.lmdb.environment import ClosedError
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.reading import CorruptRecord
 from adapters.lmdb.rows import Row
+from application.services.daemon_threads import DaemonThreads
 from domain.ids import GroupIndex
 from domain.record import RecordKey
 
@@ -32,7 +32,7 @@ class ReadAhead:
 
     def __init__(self, reader: PageToucher, num_threads: int = NUM_THREADS) -> None:
         self._reader = reader
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="cairn-read-ahead")
+        self._pool = DaemonThreads(num_threads, "cairn-read-ahead")
 
     def start(self, requests: Sequence[tuple[RecordKey, Row | None, frozenset[GroupIndex] | None]]) -> None:
         """Begin to touch these records, in order. After `close`, nothing."""

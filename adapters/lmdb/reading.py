@@ -25,6 +25,7 @@ from adapters.lmdb.rows import (
 from application.ports.state_codec import StateCodec
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import OwnSnapshots, SnapshotPlace
 
 
 class CorruptRecord(Exception):
@@ -52,12 +53,22 @@ class Reader:
             spaces = {namespace: self.space(txn, namespace) for namespace in {key.namespace for key in keys}}
             return [self._row(txn, spaces[key.namespace], key) for key in keys]
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> list[list[SnapshotKey]]:
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
+        with self._environment.reading() as txn:
+            space = self.space(txn, namespace)
+            if space is None:
+                return [[] for _ in places]
+            cursor = txn.cursor(self._trees.rec)
+            return [_own_snapshots(cursor, namespace, space, place) for place in places]
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None
+    ) -> list[list[SnapshotKey]]:
         with self._environment.reading() as txn:
             space = self.space(txn, namespace)
             if space is None:
                 return [[] for _ in blocks]
-            return [self._snapshots(txn, namespace, snapshot_prefix(space, block)) for block in blocks]
+            return [self._snapshots(txn, namespace, snapshot_prefix(space, block), limit) for block in blocks]
 
     def children(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[BlockKey, tuple[int, ...]]]:
         """Blocks whose head does not verify are left out."""
@@ -120,11 +131,13 @@ class Reader:
         value = txn.get(name, db=self._trees.rec)
         return Row.unpack(name, value) if value is not None else None
 
-    def _snapshots(self, txn: "lmdb.Transaction[bytes]", namespace: Namespace, prefix: bytes) -> list[SnapshotKey]:
+    def _snapshots(
+        self, txn: "lmdb.Transaction[bytes]", namespace: Namespace, prefix: bytes, limit: int | None
+    ) -> list[SnapshotKey]:
         found: list[SnapshotKey] = []
         cursor = txn.cursor(self._trees.rec)
         more = cursor.set_range(prefix)
-        while more and (name := cursor.key()).startswith(prefix):
+        while more and len(found) != limit and (name := cursor.key()).startswith(prefix):
             key = parse_key(namespace, name)
             if isinstance(key, SnapshotKey):
                 found.append(key)
@@ -163,6 +176,24 @@ class Reader:
             found.append(value[within : within + length])
             position += length
         return found
+
+
+def _own_snapshots(
+    cursor: "lmdb.Cursor[bytes]", namespace: Namespace, space: int, place: SnapshotPlace
+) -> list[SnapshotKey]:
+    """From one length that occurs at the place to the next: those of other prompts are passed over at once."""
+    own, found = OwnSnapshots(namespace, place), list[SnapshotKey]()
+    prefix = snapshot_prefix(space, place.block_hash)
+    more = cursor.set_range(snapshot_prefix(space, place.block_hash, 0))
+    while more and (name := cursor.key()).startswith(prefix):
+        there = parse_key(namespace, name)
+        if not isinstance(there, SnapshotKey) or there.num_partial > own.max_partial:
+            break
+        key = own.key(there.num_partial)
+        if key == there or cursor.set_key(record_key(space, key)):
+            found.append(key)
+        more = cursor.set_range(snapshot_prefix(space, place.block_hash, there.num_partial + 1))
+    return found
 
 
 def _tokens(key: BlockKey, head: bytes) -> tuple[int, ...] | None:

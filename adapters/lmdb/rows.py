@@ -132,7 +132,7 @@ class Row:
 def record_key(space: int, key: RecordKey) -> bytes:
     if isinstance(key, BlockKey):
         return block_name(space, key.hash)
-    return snapshot_prefix(space, key.block_hash) + _PARTIAL.pack(key.num_partial) + key.digest
+    return snapshot_prefix(space, key.block_hash, key.num_partial) + key.digest
 
 
 def block_name(space: int, block: BlockHash) -> bytes:
@@ -144,8 +144,10 @@ def identity(key: RecordKey) -> bytes:
     return key.namespace + record_key(0, key)[_SPACE.size :]
 
 
-def snapshot_prefix(space: int, block: BlockHash) -> bytes:
-    return _SPACE.pack(space) + SNAPSHOT + block
+def snapshot_prefix(space: int, block: BlockHash, num_partial: int | None = None) -> bytes:
+    """What the keys of the snapshots on a block begin with; with `num_partial`, of those so many tokens after it."""
+    prefix = _SPACE.pack(space) + SNAPSHOT + block
+    return prefix if num_partial is None else prefix + _PARTIAL.pack(num_partial)
 
 
 def child_prefix(space: int, parent: BlockHash) -> bytes:

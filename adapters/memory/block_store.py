@@ -14,6 +14,8 @@ from application.ports.block_store import EraseReport, IntegrityReport, Namespac
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, StatePayload
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
+from domain.snapshot_index import SnapshotIndex
+from domain.snapshot_place import SnapshotPlace
 
 _NO_LIMIT_BYTES = 1 << 62
 _MAX_ANNOUNCED = 1024
@@ -48,6 +50,7 @@ class MemoryBlockStore:
         self._infos: dict[Namespace, NamespaceInfo] = {}
         self._entries: dict[RecordKey, _Entry] = {}
         self._first_blocks: dict[Namespace, set[RecordKey]] = {}
+        self._snapshots = SnapshotIndex()
         self._heap: list[tuple[int, RecordKey]] = []
         self._pins: dict[RecordKey, int] = {}
         self._clock = 0
@@ -69,10 +72,17 @@ class MemoryBlockStore:
         with self._lock:
             return [Presence.HIT if not self._closed and key in self._entries else Presence.MISS for key in keys]
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        check_ids(namespace)
+        with self._lock:
+            return [self._snapshots.find(namespace, place) for place in places]
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
         check_ids(namespace, *blocks)
         with self._lock:
-            return [self._snapshots_of(namespace, block) for block in blocks]
+            return [self._snapshots_of(namespace, block)[:limit] for block in blocks]
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int
@@ -185,6 +195,7 @@ class MemoryBlockStore:
             self._closed = True
             self._entries.clear()
             self._first_blocks.clear()
+            self._snapshots.clear()
             self._heap.clear()
             self._used_bytes = 0
 
@@ -243,6 +254,8 @@ class MemoryBlockStore:
         record = entry.record
         self._entries[record.key] = entry
         self._used_bytes += entry.cost_bytes
+        if isinstance(record.key, SnapshotKey):
+            self._snapshots.add(record.key)
         if record.parent == BlockHash(record.key.namespace):
             self._first_blocks.setdefault(record.key.namespace, set()).add(record.key)
         else:
@@ -251,6 +264,8 @@ class MemoryBlockStore:
     def _remove_leaf(self, key: RecordKey) -> None:
         entry = self._entries.pop(key)
         self._used_bytes -= entry.cost_bytes
+        if isinstance(key, SnapshotKey):
+            self._snapshots.discard(key)
         self._dependants(key.namespace, entry.record.parent).discard(key)
         if not self._first_blocks.get(key.namespace, True):
             del self._first_blocks[key.namespace]

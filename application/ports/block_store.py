@@ -28,6 +28,7 @@ from typing import Protocol
 
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
 
 
 class Presence(Enum):
@@ -135,8 +136,19 @@ class BlockStore(Protocol):
         """Presence of blocks, in the order asked. Does not count as use."""
         ...
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
-        """The snapshots hanging on each block (or on the namespace itself), ascending by `num_partial`."""
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        """The snapshots of one prompt at each place, ascending by `num_partial`. Does not count as use.
+
+        Costs a few probes a place (at most as many as a block has tokens), however many snapshots of other prompts hang
+        there. For lookups.
+        """
+        ...
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
+        """The snapshots hanging on each block (or on the namespace itself), ascending by `num_partial`, of each block
+        the first `limit` or all. Costs as much as there are: for walking and explaining, not for lookups."""
         ...
 
     def children(

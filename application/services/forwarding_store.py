@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from application.ports.block_store import BlockStore, EraseReport, IntegrityReport, Presence, PutOutcome, StoreUsage
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
 
 
 class ForwardingStore:
@@ -19,8 +20,13 @@ class ForwardingStore:
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         return self._store.lookup(keys)
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
-        return self._store.snapshots(namespace, blocks)
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        return self._store.find_snapshots(namespace, places)
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
+        return self._store.snapshots(namespace, blocks, limit)
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int

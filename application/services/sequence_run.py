@@ -82,8 +82,10 @@ class SequenceRun:
         return Usage(num_prompt, num_output, reused.num_hot, reused.num_store)
 
     def look_up(self, prefix_cache: PrefixCache) -> None:
-        """Look for a prefix, and begin to fetch what there is of it; once, in the queue or on admission."""
-        if self._cache is None:
+        """Look for a prefix, and begin to fetch what there is of it: in the queue, step by step, or on admission."""
+        if self._cache is not None:
+            self._cache.poll()
+        else:
             submission, request = self.submission, self.sequence.request
             self._cache = prefix_cache.begin(
                 self.id, request.id, submission.model, submission.prompt, request.cache_salt, persist=request.persist

@@ -3,12 +3,15 @@
 An explanation can quote what is stored, which is what somebody else sent. It does so only where that was allowed.
 """
 
+import asyncio
 from dataclasses import dataclass
+from functools import partial
 
+from application.ports.tokenizer import EncodedPrompt
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
 from application.services.prompt_encoder import PromptEncoder, check_fit
-from application.services.workers import Workers
+from domain.errors import StoreUnresponsive
 from domain.explanation import Explanation
 from domain.ids import ModelId
 from domain.request import GenerationRequest
@@ -30,15 +33,12 @@ class ExplainPrompt:
         pool: ModelPool,
         prefix_cache: PrefixCache,
         encoder: PromptEncoder,
-        store_workers: Workers,
         shows_text: bool = False,
     ) -> None:
-        """`store_workers`: for calls that read the store. `shows_text`: quote what is stored where the prompt differs
-        from it."""
+        """`shows_text`: quote what is stored where the prompt differs from it."""
         self._pool = pool
         self._prefix_cache = prefix_cache
         self._encoder = encoder
-        self._store_workers = store_workers
         self._shows_text = shows_text
 
     async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
@@ -47,16 +47,20 @@ class ExplainPrompt:
         try:
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.description)
-            id = served.source.id
-
-            def explain() -> Explanation:
-                found = self._prefix_cache.explain(id, prompt, request.cache_salt)
-                shown = found if self._shows_text else found.without_stored()
-                return shown.with_text(served.tokenizer.decode)
-
-            return ExplainedPrompt(id, await self._store_workers.run(explain))
+            found = await self._explain(served.source.id, prompt, request.cache_salt)
+            shown = found if self._shows_text else found.without_stored()
+            told = await asyncio.to_thread(shown.with_text, served.tokenizer.decode)
+            return ExplainedPrompt(served.source.id, told)
         finally:
             self._pool.release(served)
+
+    async def _explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
+        """What a request would find, also while the store does not answer."""
+        explain = partial(self._prefix_cache.explain, model, prompt, salt)
+        try:
+            return await self._prefix_cache.read_store(explain)
+        except StoreUnresponsive:
+            return await asyncio.to_thread(partial(explain, asks_store=False))
 
 
 __all__ = ("ExplainPrompt", "ExplainedPrompt")

@@ -7,33 +7,35 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotUsage
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_queue import QueueCounts
-from application.services.workers import Workers
+from domain.errors import StoreUnresponsive
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """`store` and `queue` are None when nothing is persisted."""
+    """`store` and `queue` are None when nothing is persisted. `problem`: why `store` is None although there is one."""
 
     hot: HotUsage
     store: StoreUsage | None
     queue: QueueCounts | None
+    problem: str = ""
 
 
 class ReadCacheStats:
-    def __init__(
-        self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None, store_workers: Workers
-    ) -> None:
-        """`store_workers`: for calls that read the store."""
+    def __init__(self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None) -> None:
         self._prefix_cache = prefix_cache
         self._store = store
         self._writer = writer
-        self._store_workers = store_workers
 
     async def __call__(self) -> CacheStats:
         """The three are read one after the other, so that what is moving between them may be seen twice."""
-        store = await self._store_workers.run(self._store.usage) if self._store is not None else None
+        store, problem = None, ""
+        if self._store is not None:
+            try:
+                store = await self._prefix_cache.read_store(self._store.usage)
+            except StoreUnresponsive as error:
+                problem = error.message
         counts = self._writer.counts() if self._writer is not None else None
-        return CacheStats(self._prefix_cache.hot_usage(), store, counts)
+        return CacheStats(self._prefix_cache.hot_usage(), store, counts, problem)
 
 
 __all__ = ("CacheStats", "ReadCacheStats")

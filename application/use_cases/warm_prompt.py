@@ -5,11 +5,11 @@ An ordinary generation of one token, so that what is kept is exactly what a requ
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
-from application.services.workers import Workers
 from application.use_cases.generate import Generate, Generation
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
@@ -35,8 +35,8 @@ class Persistence(Protocol):
         """Whether everything captured up to `mark` is stored or dropped. Never blocks."""
         ...
 
-    def make_durable(self) -> None:
-        """Make what is stored as durable as the setting allows. Blocks."""
+    async def make_durable(self) -> None:
+        """Make what is stored as durable as the setting allows. Event loop only. Raises StoreUnresponsive."""
         ...
 
 
@@ -60,17 +60,15 @@ class WarmPrompt:
         generate: Generate,
         prefix_cache: PrefixCache,
         persistence: Persistence,
-        store_workers: Workers,
     ) -> None:
-        """`store_workers`: for calls that read the store."""
         self._pool = pool
         self._generate = generate
         self._prefix_cache = prefix_cache
         self._persistence = persistence
-        self._store_workers = store_workers
 
     async def __call__(self, request: GenerationRequest) -> WarmedPrompt:
-        """Raises any DomainError; InvalidRequest for a model of which nothing can be kept."""
+        """Raises any DomainError; InvalidRequest for a model of which nothing can be kept, StoreUnresponsive when
+        nobody can tell what was stored."""
         served = await self._pool.acquire(request.model)
         try:
             if note := self._prefix_cache.note(served.description):
@@ -83,9 +81,9 @@ class WarmPrompt:
             finally:
                 generation.close()
             if await self._settle():
-                await self._store_workers.run(self._persistence.make_durable)
-            num_stored = await self._store_workers.run(
-                self._prefix_cache.num_stored, served.source.id, generation.prompt_ids, request.cache_salt
+                await self._persistence.make_durable()
+            num_stored = await self._prefix_cache.read_store(
+                partial(self._prefix_cache.num_stored, served.source.id, generation.prompt_ids, request.cache_salt)
             )
         finally:
             self._pool.release(served)

@@ -9,7 +9,6 @@ from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
 from application.services.stream_hub import StreamHub
-from application.services.workers import Workers
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
@@ -78,7 +77,6 @@ class Container(containers.DeclarativeContainer):
     generate = providers.Singleton(
         Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock, encoder=encoder
     )
-    store_workers = providers.Singleton(Workers, "store", STORE_WORKERS, timeout_s=STORE_TIMEOUT_S)
     list_models = providers.Singleton(
         ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache
     )
@@ -90,7 +88,6 @@ class Container(containers.DeclarativeContainer):
         pool=pool,
         prefix_cache=cache.provided.prefix_cache,
         encoder=encoder,
-        store_workers=store_workers,
         shows_text=settings.provided.shows_text,
     )
     warm_prompt = providers.Singleton(
@@ -99,7 +96,6 @@ class Container(containers.DeclarativeContainer):
         generate=generate,
         prefix_cache=cache.provided.prefix_cache,
         persistence=cache,
-        store_workers=store_workers,
     )
     clear_cache = providers.Singleton(ClearCache, prefix_cache=cache.provided.prefix_cache)
     cache_stats = providers.Singleton(
@@ -107,7 +103,6 @@ class Container(containers.DeclarativeContainer):
         prefix_cache=cache.provided.prefix_cache,
         store=store,
         writer=cache.provided.writer,
-        store_workers=store_workers,
     )
 
 

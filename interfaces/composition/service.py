@@ -65,7 +65,6 @@ class Service:
             self._preload.cancel()
             await asyncio.gather(self._preload, return_exceptions=True)
         self.pool.close()
-        self.container.store_workers().close()
         self.container.encoder().close()
         stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
         await asyncio.to_thread(self._close_cache)

@@ -18,6 +18,7 @@ from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
 from tests.support.gated_store import PATIENCE_S, GatedStore
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
@@ -130,8 +131,15 @@ class PassingStore(ForwardingStore):
         self.writer.pump()
         return found
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
-        found = super().snapshots(namespace, blocks)
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        found = super().find_snapshots(namespace, places)
+        self.writer.pump()
+        return found
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
+        found = super().snapshots(namespace, blocks, limit)
         self.writer.pump()
         return found
 
@@ -150,7 +158,7 @@ class PassingStore(ForwardingStore):
         return found
 
 
-@pytest.mark.parametrize("read", ["lookup", "snapshots", "children", "get"])
+@pytest.mark.parametrize("read", ["lookup", "find_snapshots", "snapshots", "children", "get"])
 def test_a_record_written_in_the_middle_of_a_read_is_seen(read: str) -> None:
     store = PassingStore()
     store.writer = SteppedWriter(store)
@@ -162,6 +170,9 @@ def test_a_record_written_in_the_middle_of_a_read_is_seen(read: str) -> None:
     assert store.writer.offer(ONE, [block, hanging])
     if read == "lookup":
         assert list(view.lookup([block.key, stranger.key])) == [Presence.PENDING, Presence.MISS]
+    elif read == "find_snapshots":
+        place = SnapshotPlace(ROOT, (*hanging.token_ids, 5))
+        assert [list(keys) for keys in view.find_snapshots(ONE.namespace, [place])] == [[hanging.key]]
     elif read == "snapshots":
         assert [list(keys) for keys in view.snapshots(ONE.namespace, [ROOT])] == [[hanging.key]]
     elif read == "children":
@@ -194,6 +205,10 @@ def test_queued_and_stored_are_read_together(setup: Setup) -> None:
     assert (first.token_ids, second.token_ids) == (waiting[0].token_ids, stored[0].token_ids)
     found = setup.view.snapshots(ONE.namespace, [ROOT, block_hash(stored[0])])
     assert [[key.num_partial for key in keys] for keys in found] == [[1, 2, 3], []]
+    assert len(setup.view.snapshots(ONE.namespace, [ROOT], 2)[0]) == 2
+    places = [SnapshotPlace(ROOT, tokens) for tokens in ((1, 2, 3), (9, 1), (7, 8), (7, 8, 9, 1))]
+    found = setup.view.find_snapshots(ONE.namespace, places)
+    assert [[key.num_partial for key in keys] for keys in found] == [[2], [1], [], [3]]
     assert dict(setup.view.children(ONE.namespace, ROOT, 5)).keys() == {stored[0].key, waiting[0].key}
     assert len(setup.view.children(ONE.namespace, ROOT, 1)) == 1
 

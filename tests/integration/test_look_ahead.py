@@ -13,6 +13,7 @@ from application.services.engine_loop import EngineLoop
 from application.services.forwarding_store import ForwardingStore
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
@@ -47,7 +48,10 @@ class WatchedStore(ForwardingStore):
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
     cache = PrefixCache(
-        PrefixTiers(hot, store, DirectWriter(store), InlineExecutor()), FakeClock(), events, CacheRules(16, 32)
+        PrefixTiers(hot, store, DirectWriter(store), StoreWorkers(FakeClock(), events, InlineExecutor())),
+        FakeClock(),
+        events,
+        CacheRules(16, 32),
     )
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
     # keeps its place until that was seen.

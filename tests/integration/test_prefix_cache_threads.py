@@ -13,6 +13,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
@@ -49,7 +50,8 @@ class Server:
         workers = ThreadPoolExecutor(3)
         hot = HotTier(hot_bytes)
         store = WriteBehindStore(FaultInjectingBlockStore(memory, faults), writer)
-        cache = PrefixCache(PrefixTiers(hot, store, writer, workers), clock, events, CacheRules(BLOCK, GRID))
+        tiers = PrefixTiers(hot, store, writer, StoreWorkers(clock, events, workers))
+        cache = PrefixCache(tiers, clock, events, CacheRules(BLOCK, GRID))
         engine = FakeEngine(default=options)
         loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
         loop.start()

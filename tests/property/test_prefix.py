@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from adapters.fake import ATTENTION, COMPOSITE_PAIRS, EVERYTHING, HYBRID, RECURRENT_ONLY, WINDOWED, windowed
 from domain.explanation import StopReason
 from domain.hashing import BlockChain, snapshot_key
-from domain.prefix import PrefixMatch, ReuseRules, find_prefix, match_snapshots
+from domain.prefix import PrefixMatch, ReuseRules, find_prefix
 from domain.record import Namespace
 from domain.state_layout import HitPolicy, StateLayout
 
@@ -116,24 +116,3 @@ def test_an_absent_block_that_was_here_before_is_told_as_evicted() -> None:
     assert find_prefix(20, chain, present, {}, rules).reason is StopReason.NEVER_SEEN
     match = find_prefix(20, chain, present, {}, rules, evicted={2})
     assert (match.position, match.reason) == (8, StopReason.EVICTED)
-
-
-@given(cases(), st.lists(st.integers(0, 5), min_size=1, max_size=41))
-def test_snapshots_of_other_prompts_do_not_match(case: Case, other: list[int]) -> None:
-    chain, foreign = BlockChain(ROOT, BLOCK), BlockChain(ROOT, BLOCK)
-    chain.feed(case.prompt)
-    foreign.feed(other)
-    candidates = []
-    for num_blocks in range(len(chain.hashes) + 1):
-        keys = []
-        if num_blocks <= len(foreign.hashes):
-            start = num_blocks * BLOCK
-            ends = range(start, min(start + BLOCK, len(other) + 1))
-            keys = [snapshot_key(ROOT, foreign.parent(num_blocks), other[start:end]) for end in ends]
-        candidates.append(keys)
-    found = match_snapshots(case.prompt, chain, candidates)
-    shared = next(
-        (i for i, (a, b) in enumerate(zip(case.prompt, other, strict=False)) if a != b),
-        min(len(case.prompt), len(other)),
-    )
-    assert set(found) == set(range(1, min(shared, len(case.prompt) - 1) + 1))

@@ -57,6 +57,7 @@ class Simulation:
             (self._resize, 0 if self.plan.is_ample else 2),
             (self._lose, 0 if self.plan.is_ample else 1),
             (self._toggle_store, 0 if self.plan.is_ample else 1),
+            (self._hang, 0 if self.plan.is_ample else 3),
         )
         kinds, weights = zip(*actions, strict=True)
         for action in self._random.choices(kinds, weights, k=num_actions):
@@ -141,6 +142,11 @@ class Simulation:
         if (faulty := self._world.faulty) is not None:
             faulty.is_down = not faulty.is_down
             self._world.tiers.is_store_truthful &= not faulty.is_down
+
+    def _hang(self) -> None:
+        """Reads that are under way do not return before the workers' next turn, and the deadline passes."""
+        self.counts["hung reads"] += self._world.executor.hang()
+        self._world.clock.advance(3600)
 
     def _finish(self) -> None:
         for _ in range(20_000):

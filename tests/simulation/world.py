@@ -12,15 +12,16 @@ from application.ports.block_store import BlockStore
 from application.services.outlet import Outlet
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.tiers import Lookup, PrefixTiers
+from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
 from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.step_runner import StepRunner
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
-from domain.ids import ModelId, RequestId, SequenceId
+from domain.ids import BlockHash, ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
 from domain.prefix import ReuseRules
-from domain.record import Namespace, RecordKey
+from domain.record import Namespace, Record, RecordKey
 from domain.scheduling import StepLimits
 from domain.stream import StreamItem
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
@@ -81,26 +82,41 @@ def draw_plan(random: Random) -> Plan:
     return plan
 
 
+@dataclass(frozen=True)
+class TrueStoredPrefix(StoredPrefix):
+    """`records`: what was really there when the store was asked; None when it did not tell the truth."""
+
+    records: Sequence[Record] | None = None
+
+
 class CheckedTiers(PrefixTiers):
     """Compares every lookup with the oracle over what is really there, as long as the store tells the truth."""
 
     is_store_truthful = True
     num_checked = 0
 
-    def look_up(
+    def read_stored(
+        self, prompt_ids: Sequence[int], namespace: Namespace, hashes: Sequence[BlockHash], block_size: int
+    ) -> StoredPrefix:
+        found = super().read_stored(prompt_ids, namespace, hashes, block_size)
+        records: list[Record] = []
+        if isinstance(self._writer, SteppedWriter):
+            records += stored_records(self._writer.store, namespace)
+            records += queued_records(self._writer.queue, namespace)
+        return TrueStoredPrefix(found.blocks, found.snapshots, records if self.is_store_truthful else None)
+
+    def match(
         self,
         prompt_ids: Sequence[int],
         chain: BlockChain,
         rules: ReuseRules,
+        stored: StoredPrefix | None,
         absent: frozenset[RecordKey] = frozenset(),
     ) -> Lookup:
-        lookup = super().look_up(prompt_ids, chain, rules, absent)
-        if self.is_store_truthful and not absent:
-            namespace = Namespace(chain.namespace)
-            records = hot_records(self.hot, namespace)
-            if isinstance(self._writer, SteppedWriter):
-                records += stored_records(self._writer.store, namespace)
-                records += queued_records(self._writer.queue, namespace)
+        lookup = super().match(prompt_ids, chain, rules, stored, absent)
+        there = stored.records if isinstance(stored, TrueStoredPrefix) else ()
+        if there is not None and not absent:
+            records = [*hot_records(self.hot, Namespace(chain.namespace)), *there]
             allowed = StorageOracle(records, rules).furthest(prompt_ids)
             found, is_exact = lookup.match.position, all(group.window is None for group in rules.groups)
             # Of a layout with windows the hot tier may hold blocks in part, and the lookup promise more than there is.
@@ -140,9 +156,9 @@ class World:
             self.writer = SteppedWriter(self.faulty, plan.queue_bytes)
             store = WriteBehindStore(self.faulty, self.writer)
         self.hot = HotTier(plan.hot_bytes)
-        self.tiers = CheckedTiers(self.hot, store, self.writer, self.executor)
+        self.clock = clock = FakeClock(tick_ns=10)
+        self.tiers = CheckedTiers(self.hot, store, self.writer, StoreWorkers(clock, self.events, self.executor))
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
-        clock = FakeClock(tick_ns=10)
         self.cache = PrefixCache(self.tiers, clock, self.events, CacheRules(BLOCK, GRID, plan.is_exact))
         self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})

@@ -13,6 +13,8 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.store_read import StoreRead
+from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
@@ -48,15 +50,23 @@ class HeldExecutor(Executor):
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
+        self._reads: list[StoreRead[Any]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         future: Future[Any] = Future()
         self._waiting.append(lambda: future.set_result(fn(*args, **kwargs)))
+        if isinstance(fn, StoreRead):
+            self._reads.append(fn)
         return future
 
-    def run(self) -> int:
-        """Do all that waits, in order; returns how much that was."""
-        waiting, self._waiting = self._waiting, []
+    def hang(self, count: int | None = None) -> int:
+        """Begin reads that wait, all or so many, without an answer before `run`; returns how many that were."""
+        reads, self._reads = self._reads[:count], self._reads[count:] if count is not None else []
+        return sum(read.begin() for read in reads)
+
+    def run(self, count: int | None = None) -> int:
+        """Do what waits, all or so much, in order; returns how much that was."""
+        waiting, self._waiting = self._waiting[:count], self._waiting[count:] if count is not None else []
         for work in waiting:
             work()
         return len(waiting)
@@ -99,7 +109,8 @@ class Job:
 class CacheDriver:
     """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model.
 
-    `queue`: what stands in front of the store; without one records are stored at once.
+    `queue`: what stands in front of the store; without one records are stored at once. `executor` fetches and deletes,
+    `lookups` looks up; by default both do so at once.
     """
 
     def __init__(
@@ -112,16 +123,19 @@ class CacheDriver:
         is_exact: bool = False,
         is_enabled: bool = True,
         executor: Executor | None = None,
+        lookups: Executor | None = None,
     ) -> None:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
         self.hot = HotTier(hot_bytes)
         view = WriteBehindStore(queue.store, queue) if queue is not None else store
-        self.tiers = PrefixTiers(self.hot, view, queue or self.writer, executor or InlineExecutor())
-        self.events = RecordingEvents()
+        self.events, self.clock = RecordingEvents(), FakeClock()
+        inline = InlineExecutor()
+        workers = StoreWorkers(self.clock, self.events, executor or inline, lookups or inline)
+        self.tiers = PrefixTiers(self.hot, view, queue or self.writer, workers)
         rules = CacheRules(BLOCK, GRID, is_exact, is_enabled)
         self.num_wakes = 0
-        self.cache = PrefixCache(self.tiers, FakeClock(), self.events, rules, self._wake)
+        self.cache = PrefixCache(self.tiers, self.clock, self.events, rules, self._wake)
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
         self.note = self.cache.attach(self.model.description)
         self._next_id = 0

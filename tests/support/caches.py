@@ -7,6 +7,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from tests.support.recording import RecordingEvents
 
@@ -21,9 +22,10 @@ def prefix_cache(
     grid: int = 32,
 ) -> PrefixCache:
     """Without a store; `is_enabled` False: nothing is ever reused."""
-    tiers = PrefixTiers(HotTier(hot_bytes), None, None, ThreadPoolExecutor(1))
+    events, clock = events or RecordingEvents(), clock or FakeClock()
+    tiers = PrefixTiers(HotTier(hot_bytes), None, None, StoreWorkers(clock, events, ThreadPoolExecutor(1)))
     rules = CacheRules(block_size, grid, is_enabled=is_enabled)
-    return PrefixCache(tiers, clock or FakeClock(), events or RecordingEvents(), rules)
+    return PrefixCache(tiers, clock, events, rules)
 
 
 __all__ = ("prefix_cache",)

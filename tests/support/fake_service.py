@@ -21,7 +21,6 @@ from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
 from application.services.stream_hub import StreamHub
-from application.services.workers import Workers
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
@@ -96,6 +95,7 @@ def fake_service(
     limits: StepLimits | None = None,
     max_queue: int = 64,
     reuses: bool = False,
+    read_timeout_s: float = 20.0,
     hot_bytes: int = 1 << 28,
     store: BlockStore | None = None,
     cache_settings: CacheSettings | None = None,
@@ -111,7 +111,7 @@ def fake_service(
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
         Settings(
-            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0)),
+            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0), read_timeout_s=read_timeout_s),
             cache=cache_settings or CacheSettings(),
         ),
         limits,
@@ -126,7 +126,6 @@ def fake_service(
         repository, tokenizers or FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL)
     )
     encoder = PromptEncoder()
-    store_workers = Workers("store", 2, timeout_s=PATIENCE_S)
     generate = Generate(pool, loop, hub, ids, events, clock, encoder)
     services = Services(
         generate,
@@ -136,11 +135,10 @@ def fake_service(
             pool,
             cache,
             encoder,
-            store_workers,
             Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
         ),
-        WarmPrompt(pool, generate, cache, tiers, store_workers),
-        ReadCacheStats(cache, tiers.store, tiers.writer, store_workers),
+        WarmPrompt(pool, generate, cache, tiers),
+        ReadCacheStats(cache, tiers.store, tiers.writer),
         ClearCache(cache),
         ids,
         clock,
@@ -171,7 +169,6 @@ def fake_service(
         encoder.close()
         tiers.close(PATIENCE_S)
         pool.close()
-        store_workers.close()
         assert not thread.is_alive(), "the server did not stop"
 
 

@@ -105,6 +105,7 @@ def test_every_type_from_the_environment(home: Home):
         ("server = 1", "server must be a table, written [server], in FILE"),
         ('[server]\nport = "80"', "server.port must be a whole number, not '80' (FILE)"),
         ("[server]\nport = true", "server.port must be a whole number, not True (FILE)"),
+        ("[store]\nread_timeout_s = 0", "store.read_timeout_s must be in 0.05..3600 seconds (FILE)"),
         ("[server]\nport = 70000", "server.port must be in 0..65535 (FILE)"),
         ("[server]\nkeepalive_s = true", "server.keepalive_s must be a number, not True (FILE)"),
         ("[server]\napi_key = 12345", "server.api_key must be text, not what was given (FILE)"),

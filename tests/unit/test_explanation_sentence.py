@@ -18,6 +18,9 @@ SENTENCES = {
     ),
     StopReason.OFF_GRID: "Exact mode resumes only at multiples of the prefill grid; the last usable one is token 768.",
     StopReason.OTHER_FINGERPRINT: "The prompt is stored, but not for this model as it runs now: a note.",
+    StopReason.SLOW_STORE: (
+        "The store did not answer in time, so that what it may hold after token 768 is computed again."
+    ),
     StopReason.UNREADABLE: "What was stored could not be read or restored any more, so it is computed again.",
     StopReason.UNSUPPORTED_LAYOUT: "The model is served without reuse: a note.",
     StopReason.DISABLED: "Nothing is reused: a note.",

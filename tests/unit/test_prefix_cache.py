@@ -163,8 +163,9 @@ def test_snapshots_taken_for_followers_outlive_the_request_that_took_them() -> N
     driver.finish(*waiting)
 
 
-def test_a_long_conversation_keeps_few_snapshots() -> None:
-    driver = CacheDriver(options(HYBRID), store=MemoryBlockStore())
+@KINDS
+def test_a_long_conversation_keeps_few_snapshots(layout: StateLayout) -> None:
+    driver = CacheDriver(options(layout), store=MemoryBlockStore())
     history = list(range(40))
     for turn in range(30):
         job = driver.run(history, 24, [ForkPoint(len(history) - 2, ForkKind.NEXT_TURN)])

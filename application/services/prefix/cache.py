@@ -7,6 +7,7 @@ thread; the rest may be called from any thread.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -27,6 +28,8 @@ from domain.model_card import ModelDescription
 from domain.namespace_choice import NamespaceChoice
 from domain.prefix import ReuseRules
 from domain.record import NamespaceInfo
+
+T = TypeVar("T")
 
 MAX_NAMESPACES = 1_024
 """Namespaces remembered by (model, salt); beyond that they are worked out anew."""
@@ -109,7 +112,7 @@ class PrefixCache:
         *,
         persist: bool = True,
     ) -> SequenceCache:
-        """Look a prompt up and start fetching what there is. Index reads only; nothing is waited for.
+        """Begin to look a prompt up, and to fetch what there is. Nothing is waited for: see `SequenceCache.poll`.
 
         `persist` False: what is computed for this sequence is kept in memory only.
         """
@@ -123,19 +126,27 @@ class PrefixCache:
         self._open[id] = sequence
         return sequence
 
-    def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "") -> Explanation:
-        """What a request with this prompt would find, without computing anything. Reads the store: not on the event
-        loop. Raises ModelNotFound for a model that is not loaded."""
+    async def read_store(self, work: Callable[[], T]) -> T:
+        """Run something that reads the store in one of its workers. Raises StoreUnresponsive when that takes too long,
+        and at once while the store does not answer others."""
+        return await self._tiers.workers.answer(work)
+
+    def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
+        """What a request with this prompt would find, without computing anything. Reads the store, so it belongs in
+        `read_store`; without `asks_store`, what a request finds while the store does not answer. Raises ModelNotFound
+        for a model that is not loaded."""
         described = self._described(model)
         if self.note(described):
             return self._uncached(described, prompt).explanation
         salt = tenant_salt(self._rules.salt, salt)
         fingerprint = self._fingerprint(described, salt)
-        return self._explainer.explain(prompt, self._info(described, salt), self._reuse_rules(described), fingerprint)
+        info, rules = self._info(described, salt), self._reuse_rules(described)
+        return self._explainer.explain(prompt, info, rules, fingerprint, asks_store=asks_store)
 
     def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str = "") -> int | None:
         """The position at which the prompt could be resumed with what the store holds by now: what a restart would
-        leave of it. None when nothing is persisted. Reads the store's index. Raises ModelNotFound."""
+        leave of it. None when nothing is persisted. Reads the store's index, so it belongs in `read_store`. Raises
+        ModelNotFound."""
         described = self._described(model)
         tiers = self._tiers.stored_only()
         if tiers.store is None or self.note(described):
@@ -143,7 +154,8 @@ class PrefixCache:
         info = self._info(described, tenant_salt(self._rules.salt, salt))
         chain = BlockChain(info.namespace, self._rules.block_size)
         chain.feed(prompt_ids)
-        return tiers.look_up(prompt_ids, chain, self._reuse_rules(described)).match.position
+        stored = tiers.read_stored(prompt_ids, chain.namespace, chain.hashes, chain.block_size)
+        return tiers.match(prompt_ids, chain, self._reuse_rules(described), stored).match.position
 
     def clear(self, model: str | None, salt: str | None) -> Cleared:
         """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.

@@ -1,9 +1,11 @@
 """One sequence's dealings with the prefix cache, from admission to its end. Compute thread only.
 
-    begin ──► waiting for an earlier sequence ──► fetching ──► ready ──► restored ──► computing ──► ended
-                         ▲                           │
-                         └── what was found is gone ─┘
+    begin ──► asking the store ──► fetching ──► ready ──► restored ──► computing ──► ended
+                ▲     │    ▲           │
+                │     ▼    └───────────┘ what was found is gone
+              waiting for an earlier sequence
 
+A store that does not answer in time is done without: asking ends with what is in memory, fetching with what arrived.
 See SequenceCache for who calls what.
 """
 
@@ -17,8 +19,9 @@ from application.ports.event_sink import EventSink
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.capture import Captured, StateCapture
 from application.services.prefix.fetch import Fetched, PrefixFetch
-from application.services.prefix.in_flight import find_owner
-from application.services.prefix.tiers import Lookup, PrefixTiers
+from application.services.prefix.in_flight import Prefilling, find_owner
+from application.services.prefix.store_read import StoreRead
+from application.services.prefix.tiers import NOTHING_STORED, Lookup, PrefixTiers, StoredPrefix
 from domain.errors import ComputeFailed
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.hashing import BlockChain
@@ -69,16 +72,21 @@ class CachedSequence:
         self._rules = rules
         self._persist = persist
         self._started_ns = context.clock.now_ns()
+        self._asked: StoreRead[StoredPrefix] | None = None
+        self._leader: SequenceId | None = None
         self._owner: tuple[CachedSequence, int] | None = None
         self._fetch: PrefixFetch | None = None
         self._fetched: Fetched | None = None
         self._capture: StateCapture | None = None
         self._absent: frozenset[RecordKey] = frozenset()
+        self._unread: frozenset[RecordKey] = frozenset()
         self._num_failed = 0
         self._expected: set[int] = set()
         self._tenure = context.tiers.tenures.begin(info)
-        self._lookup = self._seek()
-        self.explanation = Explanation(len(self.prompt_ids), 0, 0, self._lookup.match.reason)
+        self._lookup: Lookup
+        self.explanation = Explanation(len(self.prompt_ids), 0, 0, StopReason.NEVER_SEEN)
+        self._ask()
+        self.poll()
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -93,31 +101,19 @@ class CachedSequence:
     def poll(self) -> bool:
         if self._tenure.is_over:
             self._start_over()
-        if self._owner is not None:
-            owner, target = self._owner
-            if owner.id in self._context.open and owner.shares and owner.position < target:
-                return False
-            self._lookup = self._seek()
-        while self._fetch is not None and self._fetch.is_done and self._fetched is None:
-            if not self._finish(self._fetch):
-                return False  # the next poll starts over
-            if self._fetched is None:
-                self._num_failed += 1
-                self._absent |= self._fetch.missing
-                self._close_fetch()
-                self._lookup = self._seek()
-        return self._owner is None and (self._fetch is None or self._fetched is not None)
-
-    def _finish(self, fetch: PrefixFetch) -> bool:
-        """False when what was fetched has been cleared meanwhile: it must not come back into the hot tier."""
-        with self._tenure.held() as may_keep:
-            self._fetched = fetch.finish() if may_keep else None
-            return may_keep
+        while self._moves_on():
+            pass
+        return self._asked is None and self._owner is None and (self._fetch is None or self._fetched is not None)
 
     def _start_over(self) -> None:
+        """What was asked and fetched has been cleared meanwhile."""
+        if self._asked is not None:
+            self._asked.abandon()
+            self._asked = None
+        self._owner = None
         self._close_fetch()
         self._tenure = self._context.tiers.tenures.begin(self._info)
-        self._lookup = self._seek()
+        self._ask()
 
     def restore(self, model: LoadedModel) -> int:
         lookup, fetched = self._lookup, self._fetched
@@ -166,6 +162,8 @@ class CachedSequence:
 
     def abandon(self) -> None:
         self._capture = None
+        if self._asked is not None:
+            self._asked.abandon()
         self._close_fetch()
         self._context.open.pop(self.id, None)
 
@@ -175,21 +173,81 @@ class CachedSequence:
         if self._capture is not None:
             self._capture.expect(position)
 
-    def _seek(self) -> Lookup:
-        """Look up, then wait for an earlier sequence, start fetching, or be ready to compute from the start."""
+    def _moves_on(self) -> bool:
+        """Take one step towards being ready; False when there is none, or it has to wait."""
+        if self._asked is not None:
+            return self._take_answer(self._asked)
+        if self._owner is not None:
+            owner, target = self._owner
+            if owner.id in self._context.open and owner.shares and owner.position < target:
+                return False
+            self._owner = None
+            self._ask()
+            return True
+        if self._fetch is not None and self._fetched is None:
+            return self._take_fetched(self._fetch)
+        return False
+
+    def _ask(self) -> None:
+        """Let a worker ask the store, if there is one that answers."""
         context = self._context
-        self._owner = None
-        lookup = context.tiers.look_up(self.prompt_ids, self.chain, self._rules, self._absent)
-        step = self._rules.grid if self._rules.is_exact else 1
-        others = [other for other in context.open.values() if other.shares] if context.tiers.keeps_anything else ()
-        found = find_owner(self, lookup.match.position, others, step)
+        self._unread = frozenset()
+        if context.tiers.store is None:
+            self._decide(NOTHING_STORED)
+            return
+        leader = self._find_owner(0)
+        self._leader = leader[0].id if leader is not None else None
+        self._asked = context.tiers.ask(self.prompt_ids, self.chain, context.on_ready)
+        if self._asked is None:
+            self._decide(None)
+
+    def _take_answer(self, asked: StoreRead[StoredPrefix]) -> bool:
+        if not (asked.is_done or asked.is_hopeless):
+            return False
+        asked.abandon()
+        self._asked = None
+        if asked.is_done and self._leader is not None and self._leader not in self._context.open:
+            self._ask()  # what it has left since may not be in the answer
+        else:
+            self._decide(asked.answer if asked.is_done else None)
+        return True
+
+    def _decide(self, stored: StoredPrefix | None) -> None:
+        """Wait for an earlier sequence, start fetching, or be ready to compute from the start."""
+        context = self._context
+        absent = self._absent | self._unread
+        self._lookup = context.tiers.match(self.prompt_ids, self.chain, self._rules, stored, absent)
+        found = self._find_owner(self._lookup.match.position)
         if found is not None and (owner := context.open.get(found[0].id)) is not None:
             self._owner = (owner, found[1])
             owner.expect(found[1])
             context.events.emit(PrefixAwaited(self.request_id, owner.request_id, found[1], context.clock.now_ns()))
-        elif lookup.match.position and self._num_failed <= MAX_FAILED_FETCHES:
-            self._fetch = PrefixFetch(context.tiers, lookup, self.prompt_ids, self._rules, context.on_ready)
-        return lookup
+        elif self._lookup.match.position and self._num_failed <= MAX_FAILED_FETCHES:
+            self._fetch = PrefixFetch(context.tiers, self._lookup, self.prompt_ids, self._rules, context.on_ready)
+
+    def _find_owner(self, reusable: int) -> tuple[Prefilling, int] | None:
+        tiers, step = self._context.tiers, self._rules.grid if self._rules.is_exact else 1
+        others = [other for other in self._context.open.values() if other.shares] if tiers.keeps_anything else ()
+        return find_owner(self, reusable, others, step)
+
+    def _take_fetched(self, fetch: PrefixFetch) -> bool:
+        if not (fetch.is_done or fetch.is_hopeless):
+            return False
+        is_answered = fetch.is_answered
+        with self._tenure.held() as may_keep:
+            if not may_keep:  # cleared meanwhile: it must not come back into the hot tier; the next poll starts over
+                return False
+            self._fetched = fetch.finish()
+        if self._fetched is None:
+            self._close_fetch()
+            if is_answered or self._context.tiers.store is None:
+                self._num_failed += 1
+                self._absent |= fetch.missing
+                self._ask()
+            else:
+                self._unread |= fetch.missing
+                self._decide(None)
+        return True
 
     def _restore(self, model: LoadedModel, fetched: Fetched) -> bool:
         context = self._context

@@ -210,9 +210,10 @@ class StateCapture:
         return Provenance.PREFILL if self._is_canonical else Provenance.DECODE
 
     def _thin(self) -> None:
-        """Let go of snapshots that this chain has too many of; what this sequence took itself stays."""
-        if not self._rules.needs_snapshots:
-            return
+        """Let go of snapshots that this chain has too many of; what this sequence took itself stays.
+
+        Tails too: inside a block that has filled up since, one saves less than a block to who branches off there.
+        """
         forks = self._prompt.fork_points
         kept = {fork.position for fork in forks if fork.kind is not ForkKind.TURN} | self._mine
         turns = {fork.position for fork in forks if fork.kind is ForkKind.TURN}

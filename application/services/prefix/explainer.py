@@ -1,6 +1,6 @@
 """Explains a lookup in full: where the prompt leaves what is stored, and whether another fingerprint holds it.
 
-Reads indexes and token ids, never state. Any thread; blocks for the store's reads.
+Reads indexes and token ids, never state. Any thread; blocks for the store's reads, unless told to do without them.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix.tiers import Lookup, PrefixTiers
+from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
 from domain.hashing import BlockChain, block_hash
@@ -28,22 +28,33 @@ class PrefixExplainer:
         self._tiers = tiers
 
     def explain(
-        self, prompt: EncodedPrompt, info: NamespaceInfo, rules: ReuseRules, fingerprint: Fingerprint
+        self,
+        prompt: EncodedPrompt,
+        info: NamespaceInfo,
+        rules: ReuseRules,
+        fingerprint: Fingerprint,
+        *,
+        asks_store: bool = True,
     ) -> Explanation:
         chain = BlockChain(info.namespace, rules.block_size)
         chain.feed(prompt.token_ids)
-        lookup = self._tiers.look_up(prompt.token_ids, chain, rules)
+        stored = self._stored(prompt, chain) if asks_store else None
+        lookup = self._tiers.match(prompt.token_ids, chain, rules, stored)
         match = lookup.match
         num_hot = self._hot_tokens(lookup, rules)
         explained = Explanation(
             len(prompt.token_ids), num_hot, match.position - num_hot, match.reason, num_known=match.num_known
         )
         if match.reason is not StopReason.LAST_TOKEN:
-            explained = compared_with_stored(explained, prompt.token_ids, self._followers(chain, match.num_known))
+            followers = self._followers(chain, match.num_known, asks_store=asks_store)
+            explained = compared_with_stored(explained, prompt.token_ids, followers)
         if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
             explained = self._elsewhere(explained, prompt, info, fingerprint)
         at = explained.divergence.position if explained.divergence is not None else match.position
         return replace(explained, nearest_fork=nearest_fork(prompt.fork_points, at))
+
+    def _stored(self, prompt: EncodedPrompt, chain: BlockChain) -> StoredPrefix:
+        return self._tiers.read_stored(prompt.token_ids, chain.namespace, chain.hashes, chain.block_size)
 
     def _hot_tokens(self, lookup: Lookup, rules: ReuseRules) -> int:
         match = lookup.match
@@ -57,11 +68,11 @@ class PrefixExplainer:
             hot += match.snapshot.num_partial
         return hot
 
-    def _followers(self, chain: BlockChain, start: int) -> list[tuple[int, ...]]:
+    def _followers(self, chain: BlockChain, start: int, *, asks_store: bool) -> list[tuple[int, ...]]:
         """The token runs stored after the first `start` tokens."""
         parent = chain.parent(start // chain.block_size)
         stored: list[tuple[int, ...]] = self._tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
-        stored += self._stored_followers(chain.namespace, parent)
+        stored += self._stored_followers(chain.namespace, parent) if asks_store else ()
         return stored
 
     def _stored_followers(self, namespace: Namespace, parent: BlockHash) -> Sequence[tuple[int, ...]]:
@@ -69,7 +80,7 @@ class PrefixExplainer:
         if store is None:
             return []
         blocks = [token_ids for _, token_ids in store.children(namespace, parent, MAX_FOLLOWERS)]
-        tails = store.snapshots(namespace, [parent])[0][:MAX_FOLLOWERS]
+        tails = store.snapshots(namespace, [parent], MAX_FOLLOWERS)[0]
         no_state: frozenset[GroupIndex] = frozenset()
         records = store.get(tails, [no_state] * len(tails)) if tails else ()
         return [*blocks, *(record.token_ids for record in records if record is not None)]

@@ -2,13 +2,15 @@
 
 A record is used only if it is what its key says: the prompt's own tokens, the position, all groups that are needed
 (and, in exact mode, computed on the grid). Whatever is not is named in `missing`, and the lookup is repeated without
-it: eviction and faults between lookup and fetch cost time, never a wrong state.
+it: eviction and faults between lookup and fetch cost time, never a wrong state. A store that hangs costs a deadline,
+counted anew for each read of a few records: then what has arrived is kept, and nobody waits for the rest.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
+from application.services.prefix.store_read import StoreRead
 from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.ids import GroupIndex
 from domain.payload import GroupPayloads
@@ -65,12 +67,22 @@ class PrefixFetch:
 
     @property
     def is_done(self) -> bool:
-        return all(read.done() for read in self._reads)
+        return all(read is None or read.is_done for read in self._reads)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the store has answered for all that is not hot; False when it was stuck, or is."""
+        return all(read is not None and read.is_done for read in self._reads)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """It has taken too long, and may take for ever."""
+        return not self.is_done and self._tiers.workers.is_stuck
 
     def finish(self) -> Fetched | None:
-        """Once `is_done`: the state, or None when `missing` names what could not be had."""
+        """Once `is_done` or `is_hopeless`: the state, or None when `missing` names what could not be had (in time)."""
         for number, read in enumerate(self._reads):
-            found = read.result() if read.exception() is None else ()
+            found = (read.answer if read is not None and read.is_done else None) or ()
             for order, record in enumerate(found):
                 self._records[self._cold[number * RECORDS_PER_READ + order]] = record
         checked = zip(self._keys, self._groups, self._records, strict=True)
@@ -88,22 +100,21 @@ class PrefixFetch:
         return self._records[index]
 
     def close(self) -> None:
-        """Give up the pins, finished or not. Repeating it does nothing."""
+        """Give up the pins, finished or not, and what is still to be read. Repeating it does nothing."""
+        for read in self._reads:
+            if read is not None:
+                read.abandon()
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
 
-    def _read(self, at: int, on_progress: Callable[[], None]) -> "Future[Sequence[Record | None]]":
+    def _read(self, at: int, on_progress: Callable[[], None]) -> StoreRead[Sequence[Record | None]] | None:
+        """None when there is no store, or none that answers."""
+        if self._tiers.store is None:
+            return None
         indices = self._cold[at : at + RECORDS_PER_READ]
-        store = self._tiers.store
-        if store is None:
-            gone: Future[Sequence[Record | None]] = Future()
-            gone.set_result([None] * len(indices))
-            return gone
         keys = [self._keys[index] for index in indices]
         groups = [self._groups[index] for index in indices]
-        read = self._tiers.in_worker(store.get, keys, groups)
-        read.add_done_callback(lambda _: on_progress())
-        return read
+        return self._tiers.workers.read(partial(self._tiers.store.get, keys, groups), on_progress)
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:
         end = record.position

@@ -19,6 +19,8 @@ from threading import Lock
 
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.snapshot_index import SnapshotIndex
+from domain.snapshot_place import SnapshotPlace
 
 RECORD_OVERHEAD_BYTES = 1024
 """What a record costs besides its payload: objects, index entries."""
@@ -68,6 +70,7 @@ class HotTier:
         self._lock = Lock()
         self._entries: dict[RecordKey, _Entry] = {}
         self._roots: dict[Namespace, set[RecordKey]] = {}
+        self._snapshots = SnapshotIndex()
         self._heap: list[tuple[int, RecordKey]] = []
         self._used_bytes = 0
         self._num_blocks = 0
@@ -143,13 +146,10 @@ class HotTier:
             self._forgotten = +self._forgotten
             return len(gone)
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> list[list[SnapshotKey]]:
-        """The snapshots hanging on each block (or on the namespace itself), ascending by `num_partial`."""
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
+        """The snapshots of one prompt at each place, ascending by `num_partial`, however many others hang there."""
         with self._lock:
-            return [
-                sorted(key for key in self._dependants(namespace, block) if isinstance(key, SnapshotKey))
-                for block in blocks
-            ]
+            return [self._snapshots.find(namespace, place) for place in places]
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[int, ...]]:
         """Token ids of up to `limit` records that hang on `parent`, lately used ones first; for explaining."""
@@ -200,6 +200,10 @@ class HotTier:
             counted = sum(entry.size_bytes for entry in self._entries.values())
             if counted != self._used_bytes:
                 problems.append(f"{self._used_bytes} bytes accounted, {counted} counted")
+            snapshots = [key for key in self._entries if isinstance(key, SnapshotKey)]
+            problems += [f"{key} is not found by its prompt" for key in snapshots if key not in self._snapshots]
+            if len(snapshots) != len(self._snapshots):
+                problems.append(f"{len(self._snapshots)} snapshots to be found, {len(snapshots)} there")
             blocks = sum(isinstance(key, BlockKey) for key in self._entries)
             if blocks != self._num_blocks:
                 problems.append(f"{self._num_blocks} blocks accounted, {blocks} counted")
@@ -229,6 +233,8 @@ class HotTier:
         self._used_bytes += size_bytes
         self._num_blocks += isinstance(key, BlockKey)
         self._siblings(record).add(key)
+        if isinstance(key, SnapshotKey):
+            self._snapshots.add(key)
         self._touch(key, entry)
         return True
 
@@ -272,6 +278,8 @@ class HotTier:
         self._num_blocks -= isinstance(key, BlockKey)
         siblings = self._siblings(entry.record)
         siblings.discard(key)
+        if isinstance(key, SnapshotKey):
+            self._snapshots.discard(key)
         if not siblings and self._is_root(entry.record):
             del self._roots[key.namespace]
         parent = BlockKey(key.namespace, entry.record.parent)

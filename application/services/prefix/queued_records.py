@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from domain.snapshot_index import SnapshotIndex
+from domain.snapshot_place import SnapshotPlace
 
 
 class QueuedRecords:
@@ -18,6 +20,7 @@ class QueuedRecords:
         self._records: dict[RecordKey, Record] = {}
         self._copies: Counter[RecordKey] = Counter()
         self._hanging: dict[BlockKey, set[RecordKey]] = {}
+        self._snapshots = SnapshotIndex()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -27,6 +30,8 @@ class QueuedRecords:
             self._copies[record.key] += 1
             self._records.setdefault(record.key, record)
             self._hanging.setdefault(_above(record), set()).add(record.key)
+            if isinstance(record.key, SnapshotKey):
+                self._snapshots.add(record.key)
 
     def remove(self, records: Iterable[Record]) -> None:
         """Take one copy of each away."""
@@ -37,11 +42,17 @@ class QueuedRecords:
                 continue
             del self._copies[key], self._records[key]
             self._hanging[above].discard(key)
+            if isinstance(key, SnapshotKey):
+                self._snapshots.discard(key)
             if not self._hanging[above]:
                 del self._hanging[above]
 
     def get(self, key: RecordKey) -> Record | None:
         return self._records.get(key)
+
+    def find_snapshots(self, namespace: Namespace, place: SnapshotPlace) -> list[SnapshotKey]:
+        """Those of one prompt at a place, ascending by `num_partial`."""
+        return self._snapshots.find(namespace, place)
 
     def snapshots(self, namespace: Namespace, block: BlockHash) -> list[SnapshotKey]:
         """Those hanging on a block, or on the namespace itself; in no order."""

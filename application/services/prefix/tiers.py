@@ -1,20 +1,29 @@
-"""Hot tier and store as one place to look prefixes up in, and to offer records to. Looking up is index reads only."""
+"""Hot tier and store as one place to look prefixes up in, and to offer records to.
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+
+What the store has of a prompt is read by a worker; matching it with what is in memory is the compute thread's, without
+any I/O.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
+from typing import Protocol
 
 from application.ports.block_store import BlockStore, EraseReport, Presence
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.seen_blocks import SeenBlocks
+from application.services.prefix.store_read import StoreRead
+from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tenure import Tenures
+from domain.explanation import StopReason
 from domain.hashing import BlockChain
+from domain.ids import BlockHash
 from domain.namespace_choice import NamespaceChoice
-from domain.prefix import PrefixMatch, ReuseRules, find_prefix, match_snapshots
-from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
-
-T = TypeVar("T")
+from domain.prefix import PrefixMatch, ReuseRules, find_prefix, furthest_position
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import by_position, snapshot_places
 
 
 class RecordWriter(Protocol):
@@ -47,17 +56,30 @@ class Lookup:
     stored_snapshots: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPrefix:
+    """What the store has of a prompt, or has on its way: full blocks, and usable snapshots by position."""
+
+    blocks: tuple[bool, ...] = ()
+    snapshots: Mapping[int, SnapshotKey] = field(default_factory=dict[int, SnapshotKey])
+
+
+NOTHING_STORED = StoredPrefix()
+
+
 class PrefixTiers:
     """Any thread. `store`: with what the writer has taken and not stored yet. `store` and `writer` are both None when
     nothing is persisted."""
 
-    def __init__(self, hot: HotTier, store: BlockStore | None, writer: RecordWriter | None, workers: Executor) -> None:
+    def __init__(
+        self, hot: HotTier, store: BlockStore | None, writer: RecordWriter | None, workers: StoreWorkers
+    ) -> None:
         self.hot = hot
         self.store = store
+        self.workers = workers
         self.seen = SeenBlocks()
         self.tenures = Tenures()
         self._writer = writer
-        self._workers = workers
 
     @property
     def persists(self) -> bool:
@@ -72,32 +94,63 @@ class PrefixTiers:
     def stored_only(self) -> "PrefixTiers":
         """The same without what only RAM holds: what there would be after a restart."""
         store = self._writer.store if self._writer is not None else self.store
-        return PrefixTiers(HotTier(0), store, None, self._workers)
+        return PrefixTiers(HotTier(0), store, None, self.workers)
 
-    def look_up(
+    def ask(
+        self, prompt_ids: Sequence[int], chain: BlockChain, on_done: Callable[[], None]
+    ) -> StoreRead[StoredPrefix] | None:
+        """Let a worker read what the store has of the prompt. None when the store is stuck."""
+        hashes = chain.hashes[: len(prompt_ids) // chain.block_size]
+        work = partial(self.read_stored, prompt_ids, chain.namespace, hashes, chain.block_size)
+        return self.workers.look_up(work, on_done)
+
+    def read_stored(
+        self, prompt_ids: Sequence[int], namespace: Namespace, hashes: Sequence[BlockHash], block_size: int
+    ) -> StoredPrefix:
+        """What the store has of a prompt whose full blocks have these hashes. Index reads; blocks for them."""
+        if self.store is None:
+            return NOTHING_STORED
+        keys = [BlockKey(namespace, hash) for hash in hashes]
+        blocks = tuple(found is not Presence.MISS for found in (self.store.lookup(keys) if keys else ()))
+        # What waits to be stored may hang on a block that only the hot tier has.
+        known = (here or groups is not None for here, groups in zip(blocks, self.hot.held(keys), strict=True))
+        num_run = sum(1 for _ in takewhile(bool, known))
+        places = snapshot_places(prompt_ids, namespace, hashes[:num_run], block_size)
+        return StoredPrefix(blocks, by_position(self.store.find_snapshots(namespace, places), block_size))
+
+    def match(
         self,
         prompt_ids: Sequence[int],
         chain: BlockChain,
         rules: ReuseRules,
+        stored: StoredPrefix | None,
         absent: frozenset[RecordKey] = frozenset(),
     ) -> Lookup:
-        """How far the prompt can be restored, leaving `absent` records out of account."""
+        """How far the prompt can be restored, leaving `absent` records out of account. No I/O.
+
+        `stored` is None when the store has not answered: then what is hot counts as stored, or all of it would be
+        offered to the store again.
+        """
         keys = [BlockKey(chain.namespace, hash) for hash in chain.hashes[: len(prompt_ids) // rules.block_size]]
         held = self.hot.held(keys)
-        stored = self.store.lookup(keys) if self.store is not None and keys else [Presence.MISS] * len(keys)
-        known = tuple(
-            key not in absent and (groups is not None or presence.is_readable)
-            for key, groups, presence in zip(keys, held, stored, strict=True)
-        )
-        hot, there = self._snapshots(prompt_ids, chain, rules, known)
-        snapshots = {position: key for position, key in (hot | there).items() if key not in absent}
+        has_hot = [groups is not None and key not in absent for key, groups in zip(keys, held, strict=True)]
+        is_stored = has_hot
+        if stored is not None:
+            blocks = stored.blocks or (False,) * len(keys)
+            is_stored = [flag and key not in absent for key, flag in zip(keys, blocks, strict=True)]
+        known = [here or there for here, there in zip(has_hot, is_stored, strict=True)]
+        snapshots = self._hot_snapshots(prompt_ids, chain, known)
+        there = stored.snapshots if stored is not None else snapshots
+        snapshots |= there
+        snapshots = {position: key for position, key in snapshots.items() if key not in absent}
         evicted = [index for index, key in enumerate(keys) if not known[index] and key.hash in self.seen]
         match = find_prefix(len(prompt_ids), chain, known, snapshots, rules, evicted)
-        is_hot = [groups is not None and groups >= rules.sliced_groups for groups in held]
-        is_stored = [presence.is_readable for presence in stored]
-        if absent:
-            is_hot = [flag and key not in absent for key, flag in zip(keys, is_hot, strict=True)]
-            is_stored = [flag and key not in absent for key, flag in zip(keys, is_stored, strict=True)]
+        if stored is None and match.position < furthest_position(len(prompt_ids), rules):
+            match = replace(match, reason=StopReason.SLOW_STORE)
+        is_hot = [
+            here and groups is not None and groups >= rules.sliced_groups
+            for here, groups in zip(has_hot, held, strict=True)
+        ]
         return Lookup(match, tuple(is_hot), tuple(is_stored), snapshots, frozenset(there))
 
     def clear(self, choice: NamespaceChoice, known: Iterable[NamespaceInfo]) -> tuple[int, EraseReport]:
@@ -131,38 +184,19 @@ class PrefixTiers:
         """Let records go, with all that hangs on them in the store; a worker does that."""
         self.hot.remove(keys)
         if self.store is not None and keys:
-            self.in_worker(self.store.delete, keys)
+            self.workers.keep_up(partial(self.store.delete, keys))
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
         """Note a use in the store, from a worker. The hot tier notes its own."""
         if self.store is not None and keys:
-            self.in_worker(self.store.touch, keys)
+            self.workers.keep_up(partial(self.store.touch, keys))
 
-    def in_worker(self, work: Callable[..., T], *arguments: object) -> "Future[T]":
-        """Run blocking work off the calling thread. After shutdown the future holds an error instead."""
-        try:
-            return self._workers.submit(work, *arguments)
-        except RuntimeError as error:
-            refused: Future[T] = Future()
-            refused.set_exception(error)
-            return refused
-
-    def _snapshots(
-        self, prompt_ids: Sequence[int], chain: BlockChain, rules: ReuseRules, known: Sequence[bool]
-    ) -> tuple[dict[int, SnapshotKey], dict[int, SnapshotKey]]:
-        """Usable snapshots, hot ones and stored ones. Without recurrent layers only those in the last block that can be
-        resumed in matter."""
-        num_run = next((index for index, is_known in enumerate(known) if not is_known), len(known))
-        first = 0 if rules.needs_snapshots else min(num_run, (len(prompt_ids) - 1) // rules.block_size)
-        parents = [chain.parent(index) for index in range(first, num_run + 1)]
-        hot = self.hot.snapshots(chain.namespace, parents)
-        stored: Sequence[Sequence[SnapshotKey]] = [()] * len(parents)
-        if self.store is not None:
-            stored = self.store.snapshots(chain.namespace, parents)
-        before: list[Sequence[SnapshotKey]] = [() for _ in range(first)]
-        return match_snapshots(prompt_ids, chain, [*before, *hot]), match_snapshots(
-            prompt_ids, chain, [*before, *stored]
-        )
+    def _hot_snapshots(
+        self, prompt_ids: Sequence[int], chain: BlockChain, known: Sequence[bool]
+    ) -> dict[int, SnapshotKey]:
+        num_run = sum(1 for _ in takewhile(bool, known))
+        places = snapshot_places(prompt_ids, chain.namespace, chain.hashes[:num_run], chain.block_size)
+        return by_position(self.hot.find_snapshots(chain.namespace, places), chain.block_size)
 
 
-__all__ = ("Lookup", "PrefixTiers", "RecordWriter")
+__all__ = ("NOTHING_STORED", "Lookup", "PrefixTiers", "RecordWriter", "StoredPrefix")

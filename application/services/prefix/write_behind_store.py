@@ -17,6 +17,7 @@ from application.services.forwarding_store import ForwardingStore
 from application.services.prefix.write_queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
 
 _NO_STATE: frozenset[GroupIndex] = frozenset()
 
@@ -46,12 +47,19 @@ class WriteBehindStore(ForwardingStore):
         stored = iter(self._store.lookup([key for key, waits in zip(keys, waiting, strict=True) if not waits]))
         return [Presence.PENDING if waits else next(stored) for waits in waiting]
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> Sequence[Sequence[SnapshotKey]]:
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         if self._is_closed:
-            return self._store.snapshots(namespace, blocks)
+            return self._store.find_snapshots(namespace, places)
+        waiting = self._writer.queue.find_snapshots(namespace, places)
+        return _merged(waiting, self._store.find_snapshots(namespace, places))
+
+    def snapshots(
+        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
+    ) -> Sequence[Sequence[SnapshotKey]]:
+        if self._is_closed:
+            return self._store.snapshots(namespace, blocks, limit)
         waiting = self._writer.queue.snapshots(namespace, blocks)
-        stored = self._store.snapshots(namespace, blocks)
-        return [sorted({*here, *there}) if here else there for here, there in zip(waiting, stored, strict=True)]
+        return [keys[:limit] for keys in _merged(waiting, self._store.snapshots(namespace, blocks, limit))]
 
     def children(
         self, namespace: Namespace, parent: BlockHash, limit: int
@@ -108,6 +116,12 @@ class WriteBehindStore(ForwardingStore):
         asked = list(keys)
         records = self._store.get(asked, [_NO_STATE] * len(asked)) if asked else ()
         return {record.key for record in records if record is not None}
+
+
+def _merged(
+    waiting: Sequence[Sequence[SnapshotKey]], stored: Sequence[Sequence[SnapshotKey]]
+) -> list[Sequence[SnapshotKey]]:
+    return [sorted({*here, *there}) if here else there for here, there in zip(waiting, stored, strict=True)]
 
 
 def _limited(record: Record, chosen: frozenset[GroupIndex] | None) -> Record:

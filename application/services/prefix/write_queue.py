@@ -20,6 +20,7 @@ from threading import Condition
 from application.services.prefix.queued_records import QueuedRecords
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
 
 QUEUE_FULL = "queue_full"
 SHUTDOWN = "shutdown"
@@ -177,6 +178,11 @@ class WriteQueue:
         """The records that are here, whole; None for the others."""
         with self._changed:
             return [self._records.get(key) for key in keys]
+
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
+        """The snapshots here of one prompt at each place, ascending by `num_partial`."""
+        with self._changed:
+            return [self._records.find_snapshots(namespace, place) for place in places]
 
     def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> list[list[SnapshotKey]]:
         """The snapshots here that hang on each block (or on the namespace itself), in no order."""

@@ -54,11 +54,12 @@ class QueueBody(Struct):
 
 
 class CacheStatsBody(Struct, tag_field="object", tag="cairn.cache_stats"):
-    """`store` and `queue` are null when nothing is persisted."""
+    """`store` and `queue` are null when nothing is persisted. `problem`: why `store` is null although there is one."""
 
     hot: HotBody
     store: StoreBody | None
     queue: QueueBody | None
+    problem: str = ""
 
 
 def stats_route(cache_stats: ReadCacheStats) -> HTTPRouteHandler:
@@ -71,6 +72,7 @@ def stats_route(cache_stats: ReadCacheStats) -> HTTPRouteHandler:
             _hot(stats.hot),
             _store(stats.store) if stats.store is not None else None,
             _queue(stats.queue) if stats.queue is not None else None,
+            stats.problem,
         )
 
     return read_cache_stats

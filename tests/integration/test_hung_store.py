@@ -1,0 +1,160 @@
+"""A volume that hangs costs the requests that waited for it one deadline, and everybody else nothing."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.memory.block_store import MemoryBlockStore
+from interfaces.http.cache_header import CACHE_HEADER
+from tests.support.cache_requests import COMPLETIONS, PROMPT, WARM, complete, explain, warm
+from tests.support.fake_service import FakeService, fake_service
+from tests.support.hanging_store import PATIENCE_S, READS, HangingStore
+
+SOON_S = 0.05
+"""A deadline on the event loop's own clock, for what nobody computes."""
+
+
+class KeptStore(MemoryBlockStore):
+    """Outlives the service it is given to."""
+
+    def close(self) -> None:
+        self.flush()
+
+
+@pytest.fixture
+def store() -> HangingStore:
+    """It knows the prompt, and no hot tier does."""
+    store = HangingStore(KeptStore())
+    with fake_service(reuses=True, store=store) as service:
+        assert warm(service)["stored_tokens"] == 699
+    return store
+
+
+@contextmanager
+def restarted(store: HangingStore, **options: Any) -> Iterator[tuple[FakeService, ThreadPoolExecutor]]:
+    """A server that finds the prompt in the store, and clients for it. At the end the store answers again."""
+    with fake_service(reuses=True, store=store, **options) as service, ThreadPoolExecutor(9) as clients:
+        try:
+            yield service, clients
+        finally:
+            store.recover()
+
+
+def ask(service: FakeService, prompt: str = PROMPT) -> tuple[str, str]:
+    """The answer, and what was reused."""
+    response = service.client.post(COMPLETIONS, json={"prompt": prompt, "max_tokens": 8, "temperature": 0})
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["text"], response.headers[CACHE_HEADER]
+
+
+def pass_deadline(service: FakeService) -> None:
+    service.clock.advance(3600)
+    service.loop.wake()
+
+
+def plain(prompt: str = PROMPT) -> str:
+    with fake_service() as service:
+        return ask(service, prompt)[0]
+
+
+@pytest.mark.parametrize("hanging", [("get",), READS], ids=["reads", "everything"])
+def test_who_waited_for_a_hung_store_computes_after_a_deadline(store: HangingStore, hanging: Sequence[str]) -> None:
+    with restarted(store) as (service, clients):
+        store.hang(hanging)
+        asked = [clients.submit(ask, service) for _ in range(8)]
+        store.wait_until_entered(hanging[-1] if len(hanging) == 1 else "lookup")
+        service.wait_until(lambda: service.loop.status().num_running == 8, "all to be admitted")
+        pass_deadline(service)
+        answers = [one.result() for one in asked]
+        assert {text for text, _ in answers} == {plain()}
+        headers = sorted(header for _, header in answers)
+        assert headers[0] == "reused=0; hot=0; store=0; computed=700; reason=slow-store"
+        assert set(headers[1:]) == {"reused=699; hot=699; store=0; computed=1; reason=last-token"}
+        assert len(service.events.of("FaultObserved")) > 0
+        # While it hangs nobody waits for it, not even until a deadline.
+        assert ask(service, "x" * 600)[1].endswith("reason=slow-store")
+        store.recover()
+        service.wait_until(lambda: ask(service, "y" * 600)[1].endswith("reason=never-seen"), "the store to be asked")
+    with restarted(store) as (service, _):
+        assert complete(service) == "reused=699; hot=0; store=699; computed=1; reason=last-token"
+
+
+def test_a_hung_lookup_does_not_hold_those_who_compute(store: HangingStore) -> None:
+    with (
+        restarted(store) as (service, clients),
+        service.client.stream(
+            "POST", COMPLETIONS, json={"prompt": "running", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        ) as running,
+    ):
+        lines = running.iter_lines()
+        next(lines)
+        store.hang()
+        waits: Future[tuple[str, str]] = clients.submit(ask, service)
+        store.wait_until_entered("lookup")
+        for _ in range(50):
+            next(lines)
+        assert not waits.done()
+        pass_deadline(service)
+        assert waits.result()[0] == plain()
+
+
+def test_a_hung_store_is_not_waited_for_by_those_who_ask_about_it(store: HangingStore) -> None:
+    with restarted(store, read_timeout_s=SOON_S) as (service, _):
+        store.hang()
+        assert explain(service)["reason"] == "slow-store"
+        stats = service.client.get("/v1/cache/stats").json()
+        assert stats["store"] is None
+        assert "has not answered" in stats["problem"]
+        for _ in range(8):
+            assert explain(service)["reason"] == "slow-store"
+        assert sum(store.entered.values()) <= 3  # threads that hang are few, whoever asks
+        store.recover()
+        service.wait_until(lambda: explain(service)["reason"] == "last-token", "the store to be asked again")
+        assert service.client.get("/v1/cache/stats").json()["problem"] == ""
+
+
+def test_warming_says_that_the_store_does_not_answer(store: HangingStore) -> None:
+    with restarted(store, read_timeout_s=SOON_S) as (service, clients):
+        store.hang()
+        warming = clients.submit(service.client.post, WARM, json={"prompt": PROMPT})
+        store.wait_until_entered("lookup")
+        pass_deadline(service)
+        response = warming.result()
+        assert response.status_code == 503
+        assert "store has not answered" in response.json()["error"]["message"]
+
+
+def test_deletes_and_uses_that_hang_hold_no_reads(store: HangingStore) -> None:
+    """What is noted in the store has a thread of its own."""
+    with restarted(store, hot_bytes=0) as (service, _):
+        store.hang(("touch", "delete"))
+        for _ in range(4):
+            assert complete(service).startswith("reused=699; hot=0; store=699")
+        store.wait_until_entered("touch")
+
+
+def test_writes_that_hang_cost_no_answer(store: HangingStore) -> None:
+    """What waits for them can be had from the queue."""
+    with restarted(store, hot_bytes=0) as (service, _):
+        store.hang(("put", "flush"))
+        prompts = [f"{number} " * 300 for number in range(5)]
+        for prompt in prompts:
+            assert complete(service, prompt).startswith("reused=0")
+        store.wait_until_entered("put")
+        for prompt in prompts:
+            assert complete(service, prompt).startswith(f"reused={len(prompt) - 1}; hot=0")
+        assert service.client.get("/v1/cache/stats").json()["queue"]["queued"] > 5
+
+
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_a_process_ends_although_its_store_hangs(kind: str, tmp_path: Path) -> None:
+    """Threads in a call that never returns are left behind; nothing waits for them."""
+    command = [sys.executable, "-m", "tests.support.hang_at_exit", kind, str(tmp_path / "store")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "store.close"), ended.stderr
