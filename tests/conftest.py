@@ -1,4 +1,7 @@
-"""Set before anything imports MLX: no run-time C++ compiler, one BLAS thread, no telemetry, no hub."""
+"""Set before anything imports MLX: no run-time C++ compiler, one BLAS thread, no telemetry, no hub.
+
+And for Hypothesis: no deadline and no complaint about slow examples, for both measure the machine.
+"""
 
 import os
 import sys
@@ -10,10 +13,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest  # after the variables above
+from hypothesis import HealthCheck, settings
 
 from adapters.system.blas import load_blas
 
 load_blas()  # real models compute some ten times faster with it, and in shape-dependent kernels, as GPUs do
+
+settings.register_profile("cairn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cairn")
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,6 +11,7 @@ from application.settings import ServerSettings
 from interfaces.http.server import AddressUnavailable, HttpServer
 from tests.support.fake_service import fake_service
 from tests.support.gate import Gate
+from tests.support.patience import PATIENCE_S
 from tests.support.raw_client import RawClient
 
 
@@ -126,7 +127,9 @@ def test_an_async_client_over_one_connection() -> None:
     """Keep-alive: one connection serves request after request."""
 
     async def ask(base_url: str) -> list[int]:
-        async with httpx.AsyncClient(base_url=base_url, limits=httpx.Limits(max_connections=1)) as client:
+        async with httpx.AsyncClient(
+            base_url=base_url, limits=httpx.Limits(max_connections=1), timeout=PATIENCE_S
+        ) as client:
             body = {"prompt": "x", "max_tokens": 1}
             return [(await client.post("/v1/completions", json=body)).status_code for _ in range(20)]
 
