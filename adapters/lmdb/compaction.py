@@ -22,8 +22,8 @@ _SPARE_BYTES = 64 << 20
 _MARGIN_BYTES = 1 << 20
 
 
-def _compact(directory: StoreDirectory, environment: Environment) -> None:
-    """Copy what is live, then swap; the store is as before when that fails.
+def compact(directory: StoreDirectory, environment: Environment) -> None:
+    """Copy what is live, then swap; the store is as before when that fails. The caller has the environment to itself.
 
     Raises StoreOpenError(VOLUME) when there is no room for the copy, or Damaged, lmdb.Error, OSError.
     """
@@ -54,7 +54,7 @@ def shrink(directory: StoreDirectory, environment: Environment, writer: Writer, 
         try:
             writer.shrink()
             if always or environment.info()[0] > writer.quota.quota_bytes:
-                _compact(directory, environment)
+                compact(directory, environment)
         except (lmdb.Error, OSError) as failure:
             if _is_full(directory, failure):
                 raise _no_room(directory, str(failure)) from None
@@ -108,4 +108,4 @@ def _no_room(directory: StoreDirectory, what: str) -> StoreOpenError:
     return StoreOpenError(OpenFailure.VOLUME, f"{directory.path} has no room for a copy of what is live ({what})")
 
 
-__all__ = ("fit", "shrink")
+__all__ = ("compact", "fit", "shrink")

@@ -12,6 +12,7 @@ from adapters.lmdb.private_files import (
     close_to_others,
     make_folder,
     open_private,
+    read_private,
     refuse_file_of_others,
     refuse_folder_of_others,
     remove_durably,
@@ -64,7 +65,7 @@ class StoreDirectory:
         try:
             if not self.path.exists():
                 make_folder(self.path)
-            refuse_folder_of_others(self.path)
+            self._refuse_others()
             self._refuse_other_content()
         except OSError as failure:
             raise self._unwritable(failure) from None
@@ -78,8 +79,9 @@ class StoreDirectory:
         try:
             was_open = close_to_others(self.path, FOLDER_MODE)
             self._lock.acquire()
-            files = [file for file in self._files if refuse_file_of_others(file) is not None]
-            opened = [file.name for file in files if close_to_others(file, FILE_MODE)]
+            # Again: until now others may have been able to put something else in their place.
+            self._refuse_others()
+            opened = [file.name for file in self._files if file.exists() and close_to_others(file, FILE_MODE)]
             self._recognise_or_make()
             self._remove_leftovers()
         except OSError as failure:
@@ -95,13 +97,11 @@ class StoreDirectory:
         try:
             if not self.path.is_dir():
                 raise StoreOpenError(OpenFailure.VOLUME, f"there is no store in {self.path}")
-            refuse_folder_of_others(self.path)
-            for file in self._files:
-                refuse_file_of_others(file)
+            self._refuse_others()
+            if not self._is_marked() and not is_store_database(self.data):
+                raise self._foreign()
         except OSError as failure:
             raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be read: {failure.strerror}") from None
-        if not self._is_marked() and not is_store_database(self.data):
-            raise self._foreign()
 
     def release(self) -> None:
         self._lock.release()
@@ -125,6 +125,10 @@ class StoreDirectory:
         if missing_bytes > 0:
             os.truncate(self.data, header.file_bytes)
 
+    def sync(self) -> None:
+        """Make the names of what was created or replaced durable."""
+        sync_folder(self.path)
+
     def set_aside(self) -> None:
         """Move an unusable database out of the way. One is kept, the larger: what comes after a loss is smaller than
         what was lost. Never call it with the database open."""
@@ -133,7 +137,7 @@ class StoreDirectory:
             self.data.unlink(missing_ok=True)
         elif self.data.exists():
             self.data.replace(self.damaged)
-        sync_folder(self.path)
+        self.sync()
 
     def empty(self) -> None:
         remove_durably(self.readers, self.data)
@@ -143,7 +147,7 @@ class StoreDirectory:
         copy.replace(self.data)
         # Readers of other processes keep the old pair of files; a new pair keeps their slots out of ours.
         self.readers.unlink(missing_ok=True)
-        sync_folder(self.path)
+        self.sync()
 
     def drop_damaged(self) -> None:
         self.damaged.unlink(missing_ok=True)
@@ -169,7 +173,7 @@ class StoreDirectory:
         if not self._boot.exists():
             return False
         here = boot_id()
-        return not here or self._boot.read_text(errors="replace").strip() != here
+        return not here or read_private(self._boot).decode(errors="replace").strip() != here
 
     def mark_boot(self) -> None:
         """Durable before anything is written that is not."""
@@ -178,6 +182,11 @@ class StoreDirectory:
     def clear_boot(self) -> None:
         """Only once everything is synced."""
         remove_durably(self._boot)
+
+    def _refuse_others(self) -> None:
+        refuse_folder_of_others(self.path)
+        for file in self._files:
+            refuse_file_of_others(file)
 
     def _refuse_other_content(self) -> None:
         """So that a wrong setting neither fills nor closes a folder that is used for something else."""
@@ -196,7 +205,7 @@ class StoreDirectory:
     def _is_marked(self) -> bool:
         """False: `format` is absent or torn. Raises StoreOpenError when it is of another kind or a later format."""
         try:
-            text = self._format.read_bytes()[:256]
+            text = read_private(self._format)
         except FileNotFoundError:
             return False
         if _FORMAT_TEXT.startswith(text.rstrip(b"\0")) and text != _FORMAT_TEXT:

@@ -20,7 +20,6 @@ import lmdb
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.pages import PageGeometry
-from adapters.lmdb.private_files import sync_folder
 from adapters.lmdb.recognition import TREES
 from adapters.lmdb.verification import Verification
 
@@ -93,8 +92,6 @@ class Environment:
         try:
             env.reader_check()
             self.trees = self._open_trees(env)
-            if is_new and not self._read_only:
-                sync_folder(self._directory.path)
             self.geometry = PageGeometry(env.stat()["psize"])
             with env.begin() as txn:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:

@@ -52,6 +52,8 @@ def open_for_writing(
         if durability == "fast":
             directory.mark_boot()
         _open_or_replace(directory, environment, writer, log)
+        # Whatever was made just now, or by a process that was killed before it came to this.
+        directory.sync()
         if durability != "fast":
             environment.sync()
             directory.clear_boot()

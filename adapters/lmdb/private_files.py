@@ -8,6 +8,7 @@ that a power cut leaves the old one or the new one. Modes do not depend on the u
 import fcntl
 import os
 from contextlib import suppress
+from errno import ENOENT
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
 
@@ -45,7 +46,8 @@ def make_folder(path: Path) -> None:
             folder.mkdir(mode=FOLDER_MODE if folder == path else 0o777)
         if folder == path:
             folder.chmod(FOLDER_MODE)
-        sync_folder(folder.parent)
+        with suppress(PermissionError):  # a folder that may be written to and not read
+            sync_folder(folder.parent)
 
 
 def refuse_folder_of_others(path: Path) -> None:
@@ -92,6 +94,18 @@ def open_private(path: Path, flags: int) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def read_private(path: Path, max_bytes: int = 4096) -> bytes:
+    """The beginning of a file of ours. Raises StoreOpenError, OSError."""
+    if refuse_file_of_others(path) is None:
+        raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _refuse_owner(path, os.fstat(handle).st_uid)
+        return os.read(handle, max_bytes)
+    finally:
+        os.close(handle)
 
 
 def replace_durably(path: Path, content: bytes) -> None:
@@ -141,6 +155,7 @@ __all__ = (
     "close_to_others",
     "make_folder",
     "open_private",
+    "read_private",
     "refuse_file_of_others",
     "refuse_folder_of_others",
     "remove_durably",

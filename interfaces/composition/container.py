@@ -23,8 +23,6 @@ from interfaces.composition.cache import CacheTiers
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
-STORE_WORKERS = 2
-STORE_TIMEOUT_S = 30.0
 """How long a client waits that asks about the store, if the store does not answer."""
 
 

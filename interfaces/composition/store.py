@@ -9,7 +9,7 @@ from shutil import disk_usage
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.private_files import replace_durably
+from adapters.lmdb.private_files import read_private, replace_durably
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.disk_speed import measure_disk_speed
 from adapters.system.memory_probe import SystemMemory
@@ -88,8 +88,8 @@ def store_rates(path: Path) -> StoreRates | None:
     """Measured once and remembered in the store's folder; None where it cannot be written to."""
     directory = StoreDirectory(path)
     try:
-        return StoreRates(**json.loads(directory.rates.read_text()))
-    except (OSError, ValueError, TypeError):
+        return StoreRates(**json.loads(read_private(directory.rates)))
+    except (OSError, StoreOpenError, ValueError, TypeError):
         pass
     try:
         directory.prepare()

@@ -9,7 +9,8 @@ from pathlib import Path
 from shutil import disk_usage
 
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.private_files import replace_durably
+from adapters.lmdb.private_files import read_private, replace_durably
+from application.ports.block_store import StoreOpenError
 from application.settings import StoreSettings
 
 _DEFAULT_SHARE = 0.2
@@ -46,8 +47,8 @@ def remember_quota(settings: StoreSettings, path: Path, num_bytes: int) -> None:
 
 def _remembered(settings: StoreSettings, path: Path) -> int | None:
     """None: never, of another setting, or unreadable."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        found = json.loads(StoreDirectory(path).quota.read_text())
+    with suppress(OSError, StoreOpenError, ValueError, TypeError, KeyError):
+        found = json.loads(read_private(StoreDirectory(path).quota))
         num_bytes = found["quota_bytes"]
         if found["setting"] == _setting(settings) and isinstance(num_bytes, int) and num_bytes > 0:
             return num_bytes

@@ -13,7 +13,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
 from application.settings import StoreSettings
-from interfaces.composition.store import open_lmdb_store, store_rates
+from interfaces.composition.store import open_lmdb_store, quota_bytes, store_rates
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
@@ -129,6 +129,13 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(path / "format")
     assert "format" in refused(path)
     assert "format" in refused(path, read_only=True)
+    for name in ("quota", "rates.json"):
+        os.mkfifo(path / name)
+    settings = StoreSettings(dir=str(path))
+    assert store_rates(path) is None
+    assert quota_bytes(settings, path) > 0
+    with pytest.raises(StoreOpenError, match="no regular file"):
+        open_lmdb_store(settings, EventList(), FakeClock())
 
 
 @needs_root

@@ -97,7 +97,7 @@ def main(origin: Path, scratch: Path, mode: str, first: int, count: int, seed: i
         what = flip(data, random) if mode == "flip" else cut(data, random)
         outcomes["bits"] += what.count(",") + 1 if mode == "flip" else 0
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
+        scratch.mkdir(mode=0o700)
         shutil.copy(origin / "format", scratch / "format")
         (scratch / "data.mdb").write_bytes(data)
         sys.stderr.write(f"{number} {what}\n")

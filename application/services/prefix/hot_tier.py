@@ -140,6 +140,8 @@ class HotTier:
                 self._used_bytes -= entry.size_bytes
                 self._num_blocks -= isinstance(key, BlockKey)
                 self._forgotten[key] += entry.pins
+                if isinstance(key, SnapshotKey):
+                    self._snapshots.discard(key)
             self._roots = {namespace: keys for namespace, keys in self._roots.items() if namespace in spared}
             self._heap = [item for item in self._heap if item[1] in self._entries]
             heapify(self._heap)
