@@ -4,12 +4,10 @@ States: open; paused (writes are refused for a while after the volume failed); b
 tries to open again, setting a damaged database aside); closed. See docs/store-format.md for what is on disk.
 """
 
-from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, RLock
+from threading import RLock
 from typing import TypeVar
 
 import lmdb
@@ -30,6 +28,7 @@ from adapters.lmdb.reading import CorruptRecord, Reader
 from adapters.lmdb.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
 from adapters.lmdb.rows import Row
 from adapters.lmdb.usage import read_usage
+from adapters.lmdb.uses import RecordUses
 from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Batch, Writer
 from application.events import RecordsEvicted
@@ -54,7 +53,6 @@ from domain.snapshot_place import SnapshotPlace
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _FAILURES = (lmdb.Error, OSError, Damaged)
-_MAX_HELD_TOUCHES = 1 << 16
 _PUT_ATTEMPTS = 4
 _GET_ATTEMPTS = 4
 
@@ -99,13 +97,11 @@ class LmdbBlockStore:
         )
         self._reader = Reader(self._environment, codec)
         self._read_ahead = ReadAhead(self._reader)
-        self._writer = Writer(self._environment, options.quota_bytes, self._kept_keys, self._note_evicted)
+        self._uses = RecordUses()
+        self._writer = Writer(self._environment, options.quota_bytes, self._uses.pins, self._note_evicted)
         self._ages = AgeLimit(self._environment, self._writer, clock, age) if (age := options.max_age_s) else None
         # Held while the environment is replaced; a put that finds it broken repairs it first.
         self._repair_lock = RLock()
-        self._lock = Lock()
-        self._kept: Counter[RecordKey] = Counter()
-        self._touched: dict[RecordKey, None] = {}
         self._announced = AnnouncedNamespaces()
         self._evicted = 0
         self._paused_until_ns = 0
@@ -143,7 +139,7 @@ class LmdbBlockStore:
     ) -> Sequence[Record | None]:
         wanted = groups if groups is not None else [None] * len(keys)
         found: list[Record | None] = []
-        with self._keeping(keys):
+        with self._uses.pinned(keys):
             for _ in range(_GET_ATTEMPTS):
                 rows = self._rows(keys)
                 requests = list(zip(keys, rows, wanted, strict=True))
@@ -160,24 +156,13 @@ class LmdbBlockStore:
         return self._write(lambda: self._put(records), PutOutcome.UNAVAILABLE)
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
-        with self._lock:
-            for key in keys:
-                self._touched.pop(key, None)
-                self._touched[key] = None
-            while len(self._touched) > _MAX_HELD_TOUCHES:
-                del self._touched[next(iter(self._touched))]
+        self._uses.touch(keys)
 
     def pin(self, keys: Sequence[RecordKey]) -> None:
-        with self._lock:
-            self._kept.update(keys)
+        self._uses.pin(keys)
 
     def unpin(self, keys: Sequence[RecordKey]) -> None:
-        with self._lock:
-            for key in keys:
-                if self._kept[key] > 1:
-                    self._kept[key] -= 1
-                else:
-                    del self._kept[key]
+        self._uses.unpin(keys)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return self._write(lambda: sum(self._writer.delete(key) for key in keys), 0)
@@ -276,9 +261,8 @@ class LmdbBlockStore:
         if None in encoded:
             return PutOutcome.UNAVAILABLE
         infos = self._announced.of({key.namespace for key in keys})
-        with self._lock:
-            touched, self._touched = list(self._touched), {}
-        batch = Batch(records, {one.record.key: one for one in encoded if one is not None}, infos, touched)
+        whole = {one.record.key: one for one in encoded if one is not None}
+        batch = Batch(records, whole, infos, self._uses.take_touched())
         try:
             return self._writer.put(batch)
         except lmdb.MapFullError as failure:
@@ -338,21 +322,7 @@ class LmdbBlockStore:
         self._environment.sync()
 
     def _flush_touches(self) -> None:
-        with self._lock:
-            touched, self._touched = self._touched, {}
-        self._writer.touch(list(touched))
-
-    @contextmanager
-    def _keeping(self, keys: Sequence[RecordKey]) -> Generator[None]:
-        self.pin(keys)
-        try:
-            yield
-        finally:
-            self.unpin(keys)
-
-    def _kept_keys(self) -> Sequence[RecordKey]:
-        with self._lock:
-            return list(self._kept)
+        self._writer.touch(self._uses.take_touched())
 
     def _note_evicted(self, num_records: int) -> None:
         if num_records:

@@ -23,8 +23,6 @@ from interfaces.composition.cache import CacheTiers
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
-"""How long a client waits that asks about the store, if the store does not answer."""
-
 
 def step_limits(settings: Settings, backend: Backend) -> StepLimits:
     """One grid line of prefill a step: the longest a running stream ever waits for somebody else's prompt."""

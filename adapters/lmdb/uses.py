@@ -1,0 +1,65 @@
+"""What this process does with records that the database does not know: which it pins, and which it has used.
+
+Uses are collected and written with the next transaction; a crash loses recency only. Any thread.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+from domain.record import RecordKey
+
+_MAX_HELD_TOUCHES = 1 << 16
+
+
+class RecordUses:
+    """See the module docstring."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pins: Counter[RecordKey] = Counter()
+        self._touched: dict[RecordKey, None] = {}
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        """Note a use, the latest last; beyond a bound the oldest are forgotten."""
+        with self._lock:
+            for key in keys:
+                self._touched.pop(key, None)
+                self._touched[key] = None
+            while len(self._touched) > _MAX_HELD_TOUCHES:
+                del self._touched[next(iter(self._touched))]
+
+    def take_touched(self) -> list[RecordKey]:
+        """The uses noted since the last time."""
+        with self._lock:
+            touched, self._touched = list(self._touched), {}
+        return touched
+
+    def pin(self, keys: Sequence[RecordKey]) -> None:
+        with self._lock:
+            self._pins.update(keys)
+
+    def unpin(self, keys: Sequence[RecordKey]) -> None:
+        with self._lock:
+            for key in keys:
+                if self._pins[key] > 1:
+                    self._pins[key] -= 1
+                else:
+                    del self._pins[key]
+
+    @contextmanager
+    def pinned(self, keys: Sequence[RecordKey]) -> Generator[None]:
+        self.pin(keys)
+        try:
+            yield
+        finally:
+            self.unpin(keys)
+
+    def pins(self) -> Sequence[RecordKey]:
+        """What must not be evicted now."""
+        with self._lock:
+            return list(self._pins)
+
+
+__all__ = ("RecordUses",)
