@@ -74,6 +74,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._problem: Problem | None = None
         self._is_done = False
         self._held = b""
+        self._running: RequestResponseCycle | None = None
         self._unsent_bytes = self._num_discarded = 0
         self._arrival = Deadline(self.loop, self._too_slow)
         self._departure = Deadline(self.loop, self._not_read)
@@ -93,6 +94,10 @@ class BoundedConnection(HttpToolsProtocol):
         self._arrival.cancel()
         self._departure.cancel()
         self._held = b""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True  # uvicorn tells only the request that came last
+            self._running.message_event.set()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     # What arrives
@@ -185,6 +190,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._arrival.cancel()
         super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
         self._meter.headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._meter.body(len(body))
@@ -206,6 +213,8 @@ class BoundedConnection(HttpToolsProtocol):
     # What departs
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_departure()

@@ -1,6 +1,7 @@
 """What one client may take of the server before anybody looked at its key: bytes, time and connections."""
 
 import json
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -169,6 +170,20 @@ class TestBytes:
             answers = rest_of(client).split(b"HTTP/1.1 200 OK\r\n")[1:]
         assert len(answers) == 601
         assert [b'"status"' in answer for answer in answers] == [True, False] * 300 + [True]
+
+
+def test_who_leaves_with_requests_still_pipelined_cancels_the_one_that_runs(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate("decode", 3)
+    with caplog.at_level(logging.ERROR), fake_service(FakeOptions(eos_every=0, hook=gate)) as service:
+        body = b'{"prompt": "x", "stream": true, "max_tokens": 30000}'
+        with connected(service) as client:
+            client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body + GET + GET)
+            gate.wait_until_reached()
+        service.wait_until(lambda: num_connections(service) == 0, "the connection to be gone")
+        gate.open()
+        service.wait_until_idle()
+        assert [event.reason for event in service.events.of("RequestEnded")] == ["cancelled"]  # type: ignore[attr-defined]
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def max_queued(service: FakeService) -> int:

@@ -176,6 +176,15 @@ def ask(app: AsgiApp, query: bytes, headers: list[tuple[bytes, bytes]]) -> list[
     return sent
 
 
+def test_what_clients_choose_is_short_in_spans(server: Server) -> None:
+    agent = {"user-agent": "a" * 5_000, **TRACEPARENT, "tracestate": f"a={'b' * 250}"}
+    assert server.client.get(f"/v1/models/{'x' * 3_000}?{'q' * 3_000}", headers=agent).status_code == 200
+    span = server.spans.named("GET /v1/models/{id}")
+    assert max(len(str(value)) for value in (span.attributes or {}).values()) <= 500
+    assert span.context is not None
+    assert (f"{span.context.trace_id:032x}", len(span.context.trace_state["a"])) == (TRACE_ID, 250)
+
+
 def test_bytes_that_are_not_text_are_traced_and_reach_the_application(server: Server) -> None:
     odd = [(b"user-agent", b"\xff\\x"), (b"x-odd", "ü".encode("latin-1")), (b"traceparent", b"\xff\\"), (b"\xfe", b"1")]
     start, body, *_ = ask(server.app, b"a=\xff", odd)
