@@ -11,7 +11,7 @@ from domain.host_name import address_of, bare_host
 ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
 
-_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#]+")
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 
 MIN_AGE_S = 3600
 MAX_AGE_S = 3650 * 86_400

@@ -87,7 +87,9 @@ def create_app(
 
 def _cors(settings: ServerSettings) -> CORSConfig:
     """Pages send their key as a header, never as a cookie, so no credentials are allowed."""
-    return CORSConfig(allow_origins=list(settings.cors_origins), expose_headers=_READABLE_HEADERS)
+    return CORSConfig(
+        allow_origins=[origin.lower() for origin in settings.cors_origins], expose_headers=_READABLE_HEADERS
+    )
 
 
 async def _refuse_unknown(response: Response[Any]) -> Response[Any]:

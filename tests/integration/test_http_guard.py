@@ -91,7 +91,7 @@ class TestOrigin:
         assert status(mode="navigate", dest="document") == 200, "somebody followed a link"
 
     def test_pages_by_setting(self) -> None:
-        settings = ServerSettings(port=0, api_key="k", cors_origins=(PAGE,))
+        settings = ServerSettings(port=0, api_key="k", cors_origins=(PAGE.upper(),))
         with fake_service(FakeOptions(reply=reply_with("ok")), settings=settings) as service:
             asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-any"}
             before = service.client.options(COMPLETIONS, headers={"origin": PAGE, **asked})

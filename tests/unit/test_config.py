@@ -203,6 +203,7 @@ def test_every_setting_can_be_set_by_variable_to_its_default(home: Home):
         ("CAIRN_SERVER__ALLOWED_HOSTS", "a:80", "server.allowed_hosts must be host names"),
         ("CAIRN_SERVER__CORS_ORIGINS", "localhost:3000", "server.cors_origins must be origins"),
         ("CAIRN_SERVER__CORS_ORIGINS", "http://a/b", "server.cors_origins must be origins"),
+        ("CAIRN_SERVER__CORS_ORIGINS", "https://*.example", "server.cors_origins must be origins"),
         ("CAIRN_SERVER__CORS_ORIGINS", "null", "server.cors_origins must be origins"),
         ("CAIRN_SERVER__MAX_CONNECTIONS", "0", "server.max_connections must be in"),
         ("CAIRN_SERVER__HEADER_TIMEOUT_S", "0", "server.header_timeout_s must be in"),
