@@ -14,6 +14,7 @@ from adapters.system.event_log import EventLog
 from application.events import (
     Event,
     FaultObserved,
+    HttpRefused,
     ModelLoaded,
     ModelUnloaded,
     PrefixAwaited,
@@ -40,6 +41,7 @@ OTHERS: list[Event] = [
     ModelLoaded(ModelId("demo"), 1, 1, "single", "probe failed", at(0)),
     ModelUnloaded(ModelId("demo"), at(0)),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
+    HttpRefused("host", "evil.example", at(0)),
     StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
     FaultObserved("engine.sequence", "no", at(0)),
     PrefixMatched(SCRIPT_ID, 1025, 512, 256, 1024, "no-snapshot", at(0), at(0.02)),

@@ -25,7 +25,6 @@ class HotTierMachine(RuleBasedStateMachine):
         self.tier = HotTier(self.budget)
         self.records: list[Record] = []
         self.pins: list[RecordKey] = []
-        self.is_shrunk = False
 
     @rule(data=st.data(), token=st.integers(0, 3), size=st.integers(0, 600), group=st.integers(0, 1))
     def put_block(self, data: st.DataObject, token: int, size: int, group: int) -> None:
@@ -58,9 +57,16 @@ class HotTierMachine(RuleBasedStateMachine):
         assert taken == self.held(record.key)
         if not has_parent and not was_here:
             assert not taken
-        elif not self.pins and record_bytes(record) <= self.budget // 2 and not self.is_shrunk:
+        elif not self.pins and self._lineage_bytes(record) <= self.budget:
             assert taken
         self.records.append(record)
+
+    def _lineage_bytes(self, record: Record) -> int:
+        """What cannot go to make room for it: itself and all it hangs on, with whatever groups they were ever given."""
+        hangs_on = [one for one in self.records if one.key == BlockKey(record.key.namespace, record.parent)]
+        given = [one for one in self.records if one.key == record.key]
+        above = self._lineage_bytes(hangs_on[0]) if hangs_on else 0
+        return above + sum(record_bytes(one) for one in (record, *given))
 
     def held(self, key: RecordKey) -> bool:
         return self.tier.held([key])[0] is not None
@@ -97,7 +103,6 @@ class HotTierMachine(RuleBasedStateMachine):
     @rule(num_records=st.integers(0, 12))
     def resize(self, num_records: int) -> None:
         self.budget = num_records * (RECORD_OVERHEAD_BYTES + 300)
-        self.is_shrunk = num_records < 4
         self.tier.resize(self.budget)
 
     @invariant()
