@@ -170,7 +170,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         with (
             live_service(settings_for("mlx", "cairn-demo")) as running,
-            openai.OpenAI(base_url=f"{running.base_url}/v1", api_key=KEY, max_retries=0, timeout=240) as client,
+            openai.OpenAI(base_url=f"{running.base_url}/v1", api_key=KEY, max_retries=0, timeout=800) as client,
         ):
             yield client
 

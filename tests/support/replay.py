@@ -13,7 +13,7 @@ import httpx
 from domain.explanation import common_length
 from tests.support import sse
 
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
