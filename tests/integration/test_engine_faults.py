@@ -160,7 +160,7 @@ class UnreliableStore(MemoryBlockStore):
         return object.__getattribute__(self, name)
 
 
-@pytest.mark.parametrize("operation", ["lookup", "snapshots", "get", "put", "open_namespace", "touch", "delete"])
+@pytest.mark.parametrize("operation", ["lookup", "find_snapshots", "get", "put", "open_namespace", "touch", "delete"])
 def test_a_store_that_raises_costs_one_request_at_most(operation: str) -> None:
     store = UnreliableStore(None)
     bench = FaultBench(store)
@@ -190,9 +190,11 @@ class OddCache(PrefixCache):
 
     num_begun = 0
 
-    def begin(self, *arguments: Any) -> Any:
+    def begin(self, *arguments: Any, **named: Any) -> Any:
         self.num_begun += 1
-        return UnplannableSequence(1, StopReason.DISABLED) if self.num_begun == 1 else super().begin(*arguments)
+        if self.num_begun == 1:
+            return UnplannableSequence(1, StopReason.DISABLED)
+        return super().begin(*arguments, **named)
 
 
 def test_a_step_that_fails_as_a_whole_ends_what_runs_and_not_the_engine() -> None:

@@ -15,6 +15,7 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
+from application.services.prompt_encoder import PromptEncoder
 from application.services.stream_hub import StreamHub
 from application.settings import ModelSettings
 from application.use_cases.generate import Generate, Generation
@@ -52,7 +53,8 @@ class Bench:
             ModelSettings(default="a", max_loaded=max_loaded, **settings),
             check=self._check,
         )
-        self.generate = Generate(self.pool, self.loop, self.hub, FakeIds(), self.events, FakeClock())
+        self.encoder = PromptEncoder()
+        self.generate = Generate(self.pool, self.loop, self.hub, FakeIds(), self.events, FakeClock(), self.encoder)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a test's coroutine with the engine started; a livelock ends as a TimeoutError."""

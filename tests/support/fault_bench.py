@@ -15,6 +15,7 @@ from application.events import Event
 from application.services.engine_loop import EngineLoop
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import ModelId, RequestId
@@ -62,9 +63,9 @@ class FaultBench:
         self.sink, self.events = UnreliableSink(), UnreliableEvents()
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
-        workers = ThreadPoolExecutor(1)
-        tiers = PrefixTiers(self.hot, self.store, DirectWriter(self.store), workers)
         clock = FakeClock(tick_ns=1000)
+        workers = StoreWorkers(clock, self.events, ThreadPoolExecutor(1))
+        tiers = PrefixTiers(self.hot, self.store, DirectWriter(self.store), workers)
         self.cache = make_cache(tiers, clock, self.events, CacheRules(16, 32))
         self.loop = EngineLoop(
             lambda: FaultyEngine(self.inner, self.faults),

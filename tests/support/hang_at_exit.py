@@ -57,7 +57,8 @@ def main() -> None:
     sequence.restore(model)
     model.prefill(SequenceId(0), list(range(512)))
     sequence.prefilled(model, 512)
-    assert tiers.flush(20)
+    assert tiers.writer is not None
+    assert tiers.writer.queue.await_empty(20)
     sequence.end(model, [])
     if sys.argv[1] == "memory":
         hanging.hang((*READS, "put", "delete", "touch", "flush", "close"))
