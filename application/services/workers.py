@@ -1,7 +1,7 @@
 """A few threads for one kind of blocking work, so that when it hangs nothing else does.
 
-asyncio's own executor is left to work that always ends (tokenizing): a volume that does not answer would otherwise
-hold its threads one request after the other, until no prompt is encoded any more.
+asyncio's own executor is left to work that always ends: a volume that does not answer would otherwise hold its threads
+one request after the other, until nothing is done any more. Nobody waits for these threads when the process ends.
 
 Invariant: at most `max_waiting` calls are under way or wait; a further one is refused, and none is kept for ever by one
 that does not return.
@@ -10,10 +10,11 @@ that does not return.
 import asyncio
 import contextvars
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from threading import Event, Lock
 from typing import TypeVar
 
+from application.services.daemon_threads import DaemonThreads
 from domain.errors import ServerUnavailable
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class Workers:
         self._name = name
         self._max_waiting = max_waiting
         self._timeout_s = timeout_s
-        self._executor = executor or ThreadPoolExecutor(num_threads, thread_name_prefix=f"cairn-{name}")
+        self._executor = executor or DaemonThreads(num_threads, f"cairn-{name}")
         self._lock = Lock()
         self._num_pending = 0
 

@@ -1,7 +1,7 @@
 """Emptying a prefix cache for good, or what it holds of one model or one tenant."""
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from application.ports.block_store import BlockStore, EraseReport
 from application.services.prefix.cache import Cleared, PrefixCache
@@ -15,8 +15,9 @@ class ClearCache:
         self._prefix_cache = prefix_cache
 
     async def __call__(self, model: str | None, salt: str | None) -> Cleared:
-        """Of one model and one `cache_salt`, or of any (None). Waits until it is done, in a worker."""
-        return await asyncio.to_thread(self._prefix_cache.clear, model, salt)
+        """Of one model and one `cache_salt`, or of any (None). Waits until it is done, by the thread that keeps the
+        store up. Raises StoreUnresponsive while the store is stuck."""
+        return await self._prefix_cache.keep_store(partial(self._prefix_cache.clear, model, salt))
 
 
 def clear_store(store: BlockStore, choice: NamespaceChoice) -> EraseReport:

@@ -130,6 +130,23 @@ def test_warming_says_that_the_store_does_not_answer(store: HangingStore) -> Non
         assert "store has not answered" in response.json()["error"]["message"]
 
 
+def test_clearing_is_refused_while_the_store_hangs_and_holds_nobody(store: HangingStore) -> None:
+    with restarted(store, read_timeout_s=SOON_S) as (service, _):
+        store.hang()
+        assert explain(service)["reason"] == "slow-store"
+        pass_deadline(service)  # by the server's clock the read is late as well
+        for _ in range(8):
+            response = service.client.post("/v1/cache/clear", json={})
+            assert response.status_code == 503
+            assert "store has not answered" in response.json()["error"]["message"]
+        assert store.entered["erase"] == 0
+        store.recover()
+        service.wait_until(
+            lambda: service.client.post("/v1/cache/clear", json={}).status_code == 200, "the store to be cleared"
+        )
+        assert explain(service)["reason"] == "never-seen"
+
+
 def test_deletes_and_uses_that_hang_hold_no_reads(store: HangingStore) -> None:
     """What is noted in the store has a thread of its own."""
     with restarted(store, hot_bytes=0) as (service, _):

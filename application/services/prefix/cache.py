@@ -131,6 +131,11 @@ class PrefixCache:
         and at once while the store does not answer others."""
         return await self._tiers.workers.answer(work)
 
+    async def keep_store(self, work: Callable[[], T]) -> T:
+        """Run something that writes to the store, and may take long, in the thread that keeps it up. Raises
+        StoreUnresponsive at once while the store does not answer."""
+        return await self._tiers.workers.await_upkeep(work, is_long=True)
+
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
         """What a request with this prompt would find, without computing anything. Reads the store, so it belongs in
         `read_store`; without `asks_store`, what a request finds while the store does not answer. Raises ModelNotFound

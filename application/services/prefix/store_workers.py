@@ -113,15 +113,20 @@ class StoreWorkers:
             with self._lock:
                 self._num_upkeep -= 1
 
-    async def await_upkeep(self, work: Callable[[], object]) -> None:
-        """Wait, on an event loop, for blocking work that one thread does for all who ask. Raises StoreUnresponsive
-        after the deadline; what has begun then goes on."""
+    async def await_upkeep(self, work: Callable[[], T], *, is_long: bool = False) -> T:
+        """What blocking work gives that one thread does for all who ask, for somebody on an event loop.
+
+        Raises StoreUnresponsive after the deadline, by the loop's clock (never for what `is_long`), and at once while
+        the store is stuck. What has begun goes on then.
+        """
+        if self.is_stuck:
+            raise self._unresponsive()
         try:
             future = self._upkeep.submit(work)
         except RuntimeError:  # shut down
             raise self._unresponsive() from None
         try:
-            await wait_for(wrap_future(future), self._timeout_s)
+            return await wait_for(wrap_future(future), None if is_long else self._timeout_s)
         except TimeoutError:
             raise self._unresponsive() from None
         finally:

@@ -39,7 +39,7 @@ def clear_route(clear_cache: ClearCache) -> HTTPRouteHandler:
         return_dto=None,
         status_code=200,
         operation_id="clearCache",
-        responses=errors(400, 401, 413),
+        responses=errors(400, 401, 413, 503),
     )
     async def clear(data: ClearRequest) -> ClearedBody:
         cleared = await clear_cache(data.model, data.salt)
