@@ -5,8 +5,12 @@ import threading
 from typing import NamedTuple
 
 
+GROWING = ("asyncio_", "uvloop_", "cairn-text", "cairn-long-text")
+
+
 class Resources(NamedTuple):
-    """`num_threads` leaves out the event loop's worker pool, which grows on demand up to a bound of its own."""
+    """`num_threads` leaves out the pools of the event loop and of the prompt encoder, which grow on demand up to bounds
+    of their own."""
 
     num_threads: int
     num_descriptors: int
@@ -17,7 +21,7 @@ class Resources(NamedTuple):
 
 def resources() -> Resources:
     """Of this process, now."""
-    threads = [thread for thread in threading.enumerate() if not thread.name.startswith(("asyncio_", "uvloop_"))]
+    threads = [thread for thread in threading.enumerate() if not thread.name.startswith(GROWING)]
     return Resources(len(threads), len(os.listdir("/dev/fd")))
 
 
