@@ -4,7 +4,6 @@ import os
 import threading
 from typing import NamedTuple
 
-
 GROWING = ("asyncio_", "uvloop_", "cairn-text", "cairn-long-text")
 
 
