@@ -19,7 +19,7 @@ from pathlib import Path
 from adapters.huggingface.embedded_models import embedded_folder
 from adapters.system.blas import load_blas
 from bench.float32 import float32_copy
-from bench.prefix_scenarios import Contender, Scenarios
+from bench.prefix_scenarios import GROUPS, Contender, Scenarios
 from bench.servers import ServerProcess
 
 
@@ -28,19 +28,20 @@ def main() -> None:
     parser.add_argument("--models", default="cairn-demo,cairn-demo-hybrid")
     parser.add_argument("--words", type=int, default=240)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--groups", default=",".join(GROUPS), help="scenarios to run")
     parser.add_argument("--vllm-mlx", help="a Python that has vllm-mlx installed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = {}
     for model in options.models.split(","):
-        contenders = compare(model, options.words, options.rounds, options.vllm_mlx)
+        contenders = compare(model, options)
         print_table(model, contenders)
         results[model] = {one.name: {"ms": one.ms, "reused": one.reused} for one in contenders}
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
 
-def compare(model: str, count: int, rounds: int, vllm_python: str | None) -> list[Contender]:
+def compare(model: str, options: argparse.Namespace) -> list[Contender]:
     """Cairn first."""
     blas = load_blas().path  # before anything here imports MLX
     scratch = Path(tempfile.mkdtemp(prefix="cairn-bench-"))
@@ -49,9 +50,9 @@ def compare(model: str, count: int, rounds: int, vllm_python: str | None) -> lis
         with ExitStack() as running:
             contenders = [
                 Contender(name, running.enter_context(server), folder)
-                for name, server in servers(folder, blas, vllm_python, scratch)
+                for name, server in servers(folder, blas, options.vllm_mlx, scratch)
             ]
-            Scenarios(contenders, count, rounds).run()
+            Scenarios(contenders, options.words, options.rounds).run(options.groups.split(","))
         return contenders
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -83,7 +84,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
 def print_table(model: str, contenders: Sequence[Contender]) -> None:
     """Rows are scenarios; the last column is Cairn against the best peer."""
     cairn, peers = contenders[0], [one for one in contenders if not one.name.startswith("cairn")]
-    print(f"\n{model}: ms to the first token, medians of {len(cairn.ms['cold'])} rounds (tokens reused)")
+    print(f"\n{model}: ms to the first token, medians (tokens reused)")
     print("| | " + " | ".join(one.name for one in contenders) + " | cairn / best peer, paired (range) |")
     print("|---" * (len(contenders) + 2) + "|")
     for scenario, ours in cairn.ms.items():

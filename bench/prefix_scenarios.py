@@ -7,7 +7,7 @@ ratios are of requests that lie next to each other.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ STORED_AFTER_S = 2.0
 """What was answered so long ago must survive a kill."""
 
 WORDS = "amber birch cedar delta ember fjord grove heath inlet juniper knoll larch".split()  # noqa: SIM905
+
+GROUPS = ("dialogues", "shared", "cancelled", "rotation", "restarts")
 
 Message = dict[str, str]
 
@@ -83,15 +85,17 @@ class Scenarios:
     count: int
     rounds: int
 
-    def run(self) -> None:
+    def run(self, groups: Collection[str] = GROUPS) -> None:
+        """`groups`: which to run, of GROUPS. The dialogues come first: a cancellation is timed by what is cold."""
         self._in_turn(0, lambda one: one.ask(one.chat(self._dialogue(900, 20))))  # compiles kernels
-        for step in (self._dialogues, self._shared, self._cancelled):
+        steps = {"dialogues": self._dialogues, "shared": self._shared, "cancelled": self._cancelled}
+        for step in [steps[group] for group in steps if group in groups]:
             for number in range(self.rounds):
                 step(number)
-        self._rotation()
-        for number in range(self.rounds):
+        if "rotation" in groups:
+            self._rotation()
+        for number in range(self.rounds if "restarts" in groups else 0):
             self._restarted("after restart", 400 + number, lambda one: one.server.stop())
-        for number in range(self.rounds):
             self._restarted("after kill -9", 500 + number, lambda one: one.server.kill())
 
     def _in_turn(self, number: int, act: Callable[[Contender], object]) -> None:
@@ -148,13 +152,14 @@ class Scenarios:
         self._in_turn(number, all_ask)
 
     def _cancelled(self, number: int) -> None:
+        """Leave and come back at once: who goes on computing for nobody must not gain from the others' turns."""
         messages = self._dialogue(300 + number)
 
-        def leave(one: Contender) -> None:
+        def leave_and_ask(one: Contender) -> None:
             one.ask(one.chat(messages, cancel_after_s=min(one.ms["cold"]) * 0.6 / 1e3))
+            one.note("after cancel at 60%", one.ask(one.chat(messages))[0])
 
-        self._in_turn(number, leave)
-        self._in_turn(number, lambda one: one.note("after cancel at 60%", one.ask(one.chat(messages))[0]))
+        self._in_turn(number, leave_and_ask)
 
     def _restarted(self, scenario: str, seed: int, end: Callable[[Contender], None]) -> None:
         messages = self._dialogue(seed)
