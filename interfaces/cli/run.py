@@ -61,6 +61,7 @@ def converse(
     import asyncio
 
     from interfaces.cli.chat import Chat
+    from interfaces.cli.interrupt import unless_interrupted
     from interfaces.cli.loading import wait_for_model
 
     with asyncio.Runner() as runner:
@@ -69,7 +70,8 @@ def converse(
             runner.run(wait_for_model(service, lambda line: typer.echo(line, err=True)))
             chat = Chat(service, sampling, stop, system)
             if prompt is not None:
-                runner.run(chat.ask(prompt, _show))
+                if not runner.run(unless_interrupted(chat.ask(prompt, _show))):
+                    fail("cancelled", 130)
                 typer.echo()
             else:
                 _chat_until_the_end(runner, chat, service.settings.model.default)
@@ -81,6 +83,7 @@ def converse(
 
 def _chat_until_the_end(runner: "Runner", chat: "Chat", name: str) -> None:
     from domain.errors import DomainError
+    from interfaces.cli.interrupt import unless_interrupted
 
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # gives `input` line editing and history, where Python has it
@@ -97,8 +100,8 @@ def _chat_until_the_end(runner: "Runner", chat: "Chat", name: str) -> None:
         if not text:
             continue
         try:
-            runner.run(chat.ask(text, _show))
-            typer.echo()
+            is_whole = runner.run(unless_interrupted(chat.ask(text, _show)))
+            typer.echo("" if is_whole else " [cancelled]")
         except KeyboardInterrupt:
             typer.echo(" [cancelled]")
         except DomainError as error:

@@ -4,12 +4,11 @@ import os
 import threading
 from typing import NamedTuple
 
-GROWING = ("asyncio_", "uvloop_", "cairn-text", "cairn-long-text")
+GROWING = ("asyncio_", "uvloop_", "cairn-text", "cairn-long-text", "cairn-model folder")
 
 
 class Resources(NamedTuple):
-    """`num_threads` leaves out the pools of the event loop and of the prompt encoder, which grow on demand up to bounds
-    of their own."""
+    """`num_threads` leaves out the pools that grow on demand up to bounds of their own."""
 
     num_threads: int
     num_descriptors: int
