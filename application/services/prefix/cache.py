@@ -34,6 +34,9 @@ T = TypeVar("T")
 MAX_NAMESPACES = 1_024
 """Namespaces remembered by (model, salt); beyond that they are worked out anew."""
 
+KEEPING_TIMEOUT_S = 600.0
+"""For what may have to copy a large store. Nobody waits for a volume that hangs longer than that."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheRules:
@@ -133,8 +136,8 @@ class PrefixCache:
 
     async def keep_store(self, work: Callable[[], T]) -> T:
         """Run something that writes to the store, and may take long, in the thread that keeps it up. Raises
-        StoreUnresponsive at once while the store does not answer."""
-        return await self._tiers.workers.await_upkeep(work, is_long=True)
+        StoreUnresponsive after KEEPING_TIMEOUT_S, and at once while the store does not answer."""
+        return await self._tiers.workers.await_upkeep(work, KEEPING_TIMEOUT_S)
 
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
         """What a request with this prompt would find, without computing anything. Reads the store, so it belongs in

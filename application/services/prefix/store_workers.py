@@ -113,12 +113,13 @@ class StoreWorkers:
             with self._lock:
                 self._num_upkeep -= 1
 
-    async def await_upkeep(self, work: Callable[[], T], *, is_long: bool = False) -> T:
+    async def await_upkeep(self, work: Callable[[], T], timeout_s: float | None = None) -> T:
         """What blocking work gives that one thread does for all who ask, for somebody on an event loop.
 
-        Raises StoreUnresponsive after the deadline, by the loop's clock (never for what `is_long`), and at once while
+        Raises StoreUnresponsive after `timeout_s` (None: what reads are given), by the loop's clock, and at once while
         the store is stuck. What has begun goes on then.
         """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if self.is_stuck:
             raise self._unresponsive()
         try:
@@ -126,9 +127,9 @@ class StoreWorkers:
         except RuntimeError:  # shut down
             raise self._unresponsive() from None
         try:
-            return await wait_for(wrap_future(future), None if is_long else self._timeout_s)
+            return await wait_for(wrap_future(future), timeout_s)
         except TimeoutError:
-            raise self._unresponsive() from None
+            raise self._unresponsive(timeout_s) from None
         finally:
             future.cancel()
 
@@ -175,10 +176,9 @@ class StoreWorkers:
         if error is not None:
             self._note("store.upkeep", f"{type(error).__name__}: {error}")
 
-    def _unresponsive(self) -> StoreUnresponsive:
-        return StoreUnresponsive(
-            f"the store has not answered within {self._timeout_s:g} s: its volume hangs or is slow"
-        )
+    def _unresponsive(self, timeout_s: float | None = None) -> StoreUnresponsive:
+        allowed_s = self._timeout_s if timeout_s is None else timeout_s
+        return StoreUnresponsive(f"the store has not answered within {allowed_s:g} s: its volume hangs or is slow")
 
     def _note(self, where: str, message: str) -> None:
         self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
