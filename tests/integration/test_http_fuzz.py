@@ -10,6 +10,7 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from tests.support.fake_service import FakeService, fake_service
+from tests.support.fuzz_requests import CHECK_EVERY, Fuzzer
 
 NUM_CONNECTIONS = 300
 QUICK = ServerSettings(port=0, header_timeout_s=0.05, body_timeout_s=0.05, write_timeout_s=0.5)
@@ -82,3 +83,12 @@ def test_random_bytes(caplog: pytest.LogCaptureFixture) -> None:
         assert server is not None
         service.wait_until(lambda: not server.server_state.connections, "every connection to be gone")
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_whatever_is_thrown_at_it_well_formed_requests_are_answered() -> None:
+    """A little of what `tests.support.fuzz_requests` throws by the ten thousand."""
+    with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
+        fuzzer = Fuzzer(service.base_url, seed=8)
+        fuzzer.run(2 * CHECK_EVERY)
+        assert fuzzer.answers.keys() >= {"400", "415", "421", "431"}
+        assert not service.events.of("FaultObserved")
