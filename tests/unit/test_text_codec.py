@@ -35,9 +35,11 @@ def _counting() -> Iterator[Callable[[], int]]:
 
     before = sys.getswitchinterval()
     thread = threading.Thread(target=run)
-    thread.start()
     sys.setswitchinterval(60)
+    thread.start()
     try:
+        # Whoever began to wait for the interpreter before, waits by the earlier interval and interrupts once.
+        time.sleep(2 * before)
         yield lambda: count
     finally:
         sys.setswitchinterval(before)
