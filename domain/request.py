@@ -61,9 +61,11 @@ class GenerationRequest:
 
 
 class FinishReason(Enum):
-    """Why a completion ended. STOP: end-of-sequence token or stop string. LENGTH: max_tokens or context."""
+    """Why a completion ended. STOP: end-of-sequence token or stop string. LENGTH: max_tokens or context. TOOL_CALLS: as
+    STOP, and the answer asks for tools."""
 
     STOP = "stop"
+    TOOL_CALLS = "tool_calls"
     LENGTH = "length"
     CANCELLED = "cancelled"
 
