@@ -43,7 +43,7 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and one completion. A dialect's `n` or list of prompts becomes several of these.
+    """One prompt and `num_choices` completions of it. A dialect's list of prompts becomes several of these.
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
@@ -58,6 +58,7 @@ class GenerationRequest:
     cache_salt: str = ""
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     persist: bool = True
+    num_choices: int = 1
 
 
 class FinishReason(Enum):

@@ -1,46 +1,71 @@
 """A plain answer: everything the choices of a request received, once all of them have finished."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from domain.errors import DomainError, ServerUnavailable
 from domain.request import FinishReason
-from domain.stream import Failed, Finished, TextDelta
+from domain.stream import ContentDelta, Failed, Finished, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
 from interfaces.http.fan_in import FanIn
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Collected:
-    """One choice. `finished` is set when `collect` returns."""
+    """One choice. `parts`: its reasoning, texts and tool calls, each whole, in the order in which they began."""
 
-    deltas: list[TextDelta] = field(default_factory=list[TextDelta])
-    finished: Finished | None = None
+    parts: tuple[ContentDelta, ...]
+    finished: Finished
 
     @property
     def text(self) -> str:
-        return "".join(delta.text for delta in self.deltas)
+        return "".join(part.text for part in self.parts if isinstance(part, TextDelta))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, ReasoningDelta))
+
+    @property
+    def tool_calls(self) -> list[ToolCallDelta]:
+        return [part for part in self.parts if isinstance(part, ToolCallDelta)]
 
     @property
     def token_ids(self) -> list[int]:
-        return [token_id for delta in self.deltas for token_id in delta.token_ids]
+        return [token_id for part in self.parts for token_id in part.token_ids]
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        return [entry for part in self.parts for entry in part.logprobs]
 
 
 async def collect(choices: FanIn) -> list[Collected]:
     """In order of index. Raises the error of the first choice that failed. The caller closes `choices`."""
-    collected = [Collected() for _ in choices.generations]
+    deltas: list[list[ContentDelta]] = [[] for _ in choices.explanations]
+    finished: dict[int, Finished] = {}
     while choices.is_open:
         index, item = await choices.next()
         match item:
-            case TextDelta():
-                collected[index].deltas.append(item)
             case Finished():
                 if (cut := cut_off(item)) is not None:
                     raise cut
-                collected[index].finished = item
+                finished[index] = item
             case Failed(error=error):
                 raise error
+            case ReasoningDelta() | TextDelta() | ToolCallDelta():
+                deltas[index].append(item)
             case _:
                 pass
-    return collected
+    return [Collected(whole_parts(found), finished[index]) for index, found in enumerate(deltas)]
+
+
+def whole_parts(deltas: Sequence[ContentDelta]) -> tuple[ContentDelta, ...]:
+    """Each run of deltas that can be told together as one, at a cost linear in them."""
+    runs: list[list[ContentDelta]] = []
+    for delta in deltas:
+        if runs and runs[-1][0].merges_with(delta):
+            runs[-1].append(delta)
+        else:
+            runs.append([delta])
+    return tuple(run[0].merged(run[1:]) for run in runs)  # type: ignore[arg-type]
 
 
 def cut_off(item: Finished) -> DomainError | None:
@@ -49,4 +74,4 @@ def cut_off(item: Finished) -> DomainError | None:
     return ServerUnavailable("the request was cancelled by the server") if cancelled else None
 
 
-__all__ = ("Collected", "collect", "cut_off")
+__all__ = ("Collected", "collect", "cut_off", "whole_parts")
