@@ -34,7 +34,6 @@ from domain.ids import ModelId
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.app import create_app
-from interfaces.http.refusal import refused_to
 from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
 from tests.support.patience import PATIENCE_S
@@ -151,7 +150,7 @@ def fake_service(
 
     def serve() -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(server.serve(app, lambda _url: started.set(), refused_to(events, clock)))
+            runner.run(server.serve(app, lambda _url: started.set()))
 
     thread = threading.Thread(target=serve, name="http")
     loop.start()

@@ -1,0 +1,8 @@
+"""The dialects that a server speaks; the first one's errors are for paths that nobody owns."""
+
+from interfaces.http.dialect import Dialects
+from interfaces.http.openai.dialect import OpenAi
+
+DIALECTS = Dialects([OpenAi()])
+
+__all__ = ("DIALECTS",)
