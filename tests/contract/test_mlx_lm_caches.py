@@ -14,7 +14,7 @@ from adapters.mlx import cache_state
 from adapters.mlx.file_limit import mlx_lm_module
 from domain.state_layout import StateKind
 from tests.support.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
-from tests.support.tiny_models import HAS_BROKEN_CHUNKS, build, modules
+from tests.support.tiny_models import build, modules
 
 NOT_A_LAYER = {"_BaseCache", "LRUPromptCache", "CacheEntry", "CacheOrder"}
 """The abstract base, and the prompt cache of mlx-lm's own server."""
@@ -109,7 +109,7 @@ def update(cache: Any, start: int, end: int, sizes: tuple[int, ...] = (5, 1, 1, 
         at, turn = at + size, turn + 1
 
 
-TOKEN_CACHES = ["KVCache", "ConcatenateKVCache", "RotatingKVCache", *([] if HAS_BROKEN_CHUNKS else ["ChunkedKVCache"])]
+TOKEN_CACHES = ["KVCache", "ConcatenateKVCache", "RotatingKVCache", "ChunkedKVCache"]
 
 
 @pytest.mark.parametrize("name", TOKEN_CACHES)
