@@ -1,7 +1,7 @@
 """A loaded model on MLX: open sequences, prefill one at a time, decode in groups, state in and out.
 
 Prefill runs each sequence alone on plain caches, in the chunks the caller chose: that is right for every family and
-makes stored state reproducible. See `batch.py` for decoding and `cache_state.py` for what a state is.
+makes stored state reproducible. See `batch` for decoding and `caches` for what a state is.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx import cache_state
 from adapters.mlx.arrays import token_array
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
-from adapters.mlx.cache_state import Caches
+from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.sampled import Sampled
@@ -62,7 +61,7 @@ class MlxModel:
     def open(self, id: SequenceId) -> None:
         if id in self._rows:
             raise RuntimeError(f"sequence {id} is open already")
-        self._rows[id] = Row(id, cache_state.new_caches(self._network))
+        self._rows[id] = Row(id, new_caches(self._network))
 
     def position(self, id: SequenceId) -> int:
         return self._rows[id].position
@@ -74,10 +73,10 @@ class MlxModel:
         row = self._rows[id]
         self._leave_group([row])
         row.position, row.sampler, row.first, row.is_first_out, row.failure = 0, None, None, False, None
-        row.caches = cache_state.new_caches(self._network)
+        row.caches = new_caches(self._network)
         if position == 0:
             return
-        caches = cache_state.new_caches(self._network)
+        caches = new_caches(self._network)
         try:
             restore_caches(caches, self._description.layout, self._specs, position, blocks, snapshot)
         except ComputeFailed:
@@ -91,7 +90,7 @@ class MlxModel:
         try:
             self._check_ids(token_ids)
             self._forward(token_array(token_ids)[None], row.caches)
-            self._chunks.put(cache_state.live_arrays(row.caches))  # the state only: nobody wants these logits
+            self._chunks.put(live_arrays(row.caches))  # the state only: nobody wants these logits
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
@@ -105,7 +104,7 @@ class MlxModel:
             row.sampler = self._make_sampler(start, self._num_logits)
             alone = GroupSampler([row.sampler])
             row.first = alone.sample(self._forward(token_array(token_ids)[None], row.caches)[:, -1])
-            self._chunks.put([*row.first.arrays(), *alone.history(), *cache_state.live_arrays(row.caches)])
+            self._chunks.put([*row.first.arrays(), *alone.history(), *live_arrays(row.caches)])
             alone.detach()
         except Exception as error:
             self.close([id])

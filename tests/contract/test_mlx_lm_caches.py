@@ -10,7 +10,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.mlx import cache_state
+from adapters.mlx.caches.classes import known_classes
+from adapters.mlx.caches.layout import layout_of, leaves, new_caches
+from adapters.mlx.caches.leaf_state import fill, token_slices, trailing_reach
+from adapters.mlx.caches.rows import unbatchable
 from adapters.mlx.file_limit import mlx_lm_module
 from domain.state_layout import StateKind
 from tests.support.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
@@ -32,7 +35,7 @@ def defined_in(path: Path) -> set[str]:
 
 def test_every_class_of_the_cache_module_is_known() -> None:
     found = defined_in(Path(lib.__file__))
-    known = {known_class.__name__ for known_class in cache_state.known_classes()}
+    known = {known_class.__name__ for known_class in known_classes()}
     assert found - NOT_A_LAYER == known
 
 
@@ -49,35 +52,35 @@ def test_a_subclass_is_not_taken_for_its_parent() -> None:
     class Odd(lib.KVCache):  # type: ignore[misc]
         pass
 
-    layout = cache_state.layout_of([lib.KVCache(), Odd()])
+    layout = layout_of([lib.KVCache(), Odd()])
     assert [layer.kind for layer in layout.layers] == [StateKind.SLICED, StateKind.UNSUPPORTED]
     assert layout.unsupported == ("Odd",)
     assert not layout.is_reusable
-    assert "Odd" in cache_state.unbatchable([Odd()])
+    assert "Odd" in unbatchable([Odd()])
 
 
 def test_quantised_caches_of_other_precision_have_other_layouts() -> None:
     settings = [(64, 8), (64, 4), (32, 4)]
     caches = [lib.QuantizedKVCache(group_size=size, bits=bits) for size, bits in settings]
-    told = [cache_state.layout_of([cache]).describe() for cache in caches]
+    told = [layout_of([cache]).describe() for cache in caches]
     assert told[0] == "sliced=QuantizedKVCache[bits=8,group_size=64]"
     assert len(set(told)) == len(settings)
 
 
 def test_kept_first_tokens_make_a_window_unsupported() -> None:
-    layout = cache_state.layout_of([lib.RotatingKVCache(max_size=16, keep=4)])
+    layout = layout_of([lib.RotatingKVCache(max_size=16, keep=4)])
     assert layout.unsupported == ("RotatingKVCache[keep=4]",)
 
 
 def test_a_composite_is_described_by_its_children() -> None:
     pair = lib.CacheList(lib.ArraysCache(2), lib.RotatingKVCache(max_size=9))
-    (layer,) = cache_state.layout_of([pair]).layers
+    (layer,) = layout_of([pair]).layers
     assert layer.kind is StateKind.COMPOSITE
     assert [(child.kind, child.window) for child in layer.children] == [
         (StateKind.RECURRENT, None),
         (StateKind.WINDOWED, 9),
     ]
-    assert list(cache_state.leaves([pair])) == list(pair.caches)
+    assert list(leaves([pair])) == list(pair.caches)
 
 
 def filled(name: str) -> Any:
@@ -121,9 +124,9 @@ def test_slices_are_the_tokens_they_are_asked_for(name: str, num_tokens: int) ->
     else:
         cache = type(cache)(12) if name in {"RotatingKVCache", "ChunkedKVCache"} else type(cache)()
         update(cache, 0, num_tokens)
-    reach = cache_state.trailing_reach(cache) or num_tokens
+    reach = trailing_reach(cache) or num_tokens
     for start, end in ((0, num_tokens), (num_tokens - 2, num_tokens), (num_tokens - 3, num_tokens - 1)):
-        found = cache_state.token_slices(cache, 0, num_tokens, start, end)
+        found = token_slices(cache, 0, num_tokens, start, end)
         first = max(start, end - reach)
         assert found is not None or first < num_tokens - reach
         if found is not None:
@@ -135,11 +138,11 @@ def test_slices_are_the_tokens_they_are_asked_for(name: str, num_tokens: int) ->
 
 def test_quantised_caches_are_cut_and_put_back() -> None:
     cache = filled("QuantizedKVCache")
-    parts = [cache_state.token_slices(cache, 0, 20, start, end) for start, end in ((0, 8), (8, 20))]
+    parts = [token_slices(cache, 0, 20, start, end) for start, end in ((0, 8), (8, 20))]
     assert all(part is not None for part in parts)
     joined = tuple(mx.concatenate(column, axis=-2) for column in zip(*parts, strict=True))  # type: ignore[arg-type]
     again = lib.QuantizedKVCache(group_size=32, bits=8)
-    cache_state.fill(again, joined, 20)
+    fill(again, joined, 20)
     update(cache, 20, 30)
     update(again, 20, 30)
     for own, other in zip((*cache.keys, *cache.values), (*again.keys, *again.values), strict=True):
@@ -148,14 +151,14 @@ def test_quantised_caches_are_cut_and_put_back() -> None:
 
 def test_a_batch_cache_cannot_be_restored() -> None:
     with pytest.raises(ValueError, match="holds a batch"):
-        cache_state.fill(lib.BatchKVCache([0]), (mx.zeros((1, 1, 1, 1)), mx.zeros((1, 1, 1, 1))), 1)
+        fill(lib.BatchKVCache([0]), (mx.zeros((1, 1, 1, 1)), mx.zeros((1, 1, 1, 1))), 1)
 
 
 def test_every_tiny_model_is_described() -> None:
     """All families are built in the census; here each module's caches are only looked at."""
     seen: set[StateKind] = set()
     for name in ("llama", "gemma3_text", "mamba2", "falcon_h1", "llama4", "longcat_flash_ngram"):
-        layout = cache_state.layout_of(cache_state.new_caches(build(name)))
+        layout = layout_of(new_caches(build(name)))
         assert layout.is_reusable, name
         seen |= {layer.kind for layer in layout.layers}
     assert seen == {StateKind.SLICED, StateKind.WINDOWED, StateKind.RECURRENT, StateKind.COMPOSITE}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.cache_state import live_arrays, new_caches
+from adapters.mlx.caches.layout import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.payload import DevicePayload, pack
 from adapters.mlx.sampler_row import SamplerRow

@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.cache_state import leaves
+from adapters.mlx.caches.layout import leaves
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
