@@ -4,6 +4,7 @@ When mlx-lm gains a class this fails before any user meets it.
 """
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx.caches.classes import known_classes
-from adapters.mlx.caches.layout import layout_of, leaves, new_caches
+from adapters.mlx.caches.layout import layout_of, leaves, live_arrays, new_caches
 from adapters.mlx.caches.leaf_state import fill, token_slices, trailing_reach
-from adapters.mlx.caches.rows import unbatchable
+from adapters.mlx.caches.rows import fork, unbatchable
 from adapters.mlx.file_limit import mlx_lm_module
 from domain.state_layout import StateKind
 from tests.support.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
@@ -147,6 +148,92 @@ def test_quantised_caches_are_cut_and_put_back() -> None:
     update(again, 20, 30)
     for own, other in zip((*cache.keys, *cache.values), (*again.keys, *again.values), strict=True):
         assert (own[..., :30, :] == other[..., :30, :]).all().item()
+
+
+def contents(held: object) -> object:
+    """All that a cache holds, as plain values."""
+    if isinstance(held, mx.array):
+        return held.shape, held.tolist()
+    if isinstance(held, list | tuple):
+        return [contents(one) for one in held]
+    return {name: contents(value) for name, value in vars(held).items()} if hasattr(held, "__dict__") else held
+
+
+def tick(cache: Any, start: int, end: int) -> None:
+    """A recurrent state takes in tokens: one slot is replaced, one is changed in place, as models do either."""
+    cache[0] = values_at(start, end)[..., -1:, :]
+    cache[1] = mx.zeros((1, 4)) if cache[1] is None else cache[1]
+    cache[1][..., start % 4] = float(end)
+    cache.lengths = mx.array([9]) if cache.lengths is None else cache.lengths
+    cache.advance(end - start)
+
+
+def slide(cache: Any, start: int, end: int) -> None:
+    cache.update_window(values_at(start, end)[:, 0])
+    cache.compress_kv = cache.window[:, :1] * 2
+
+
+def pair_up(cache: Any, start: int, end: int) -> None:
+    tick(cache[0], start, end)
+    update(cache[1], start, end)
+
+
+FORKED: dict[str, tuple[Callable[[], Any], Callable[[Any, int, int], None]]] = {
+    "KVCache": (lib.KVCache, update),
+    "ConcatenateKVCache": (lib.ConcatenateKVCache, update),
+    "QuantizedKVCache": (lambda: lib.QuantizedKVCache(group_size=32, bits=8), update),
+    "RotatingKVCache": (lambda: lib.RotatingKVCache(max_size=12), update),
+    "ChunkedKVCache": (lambda: lib.ChunkedKVCache(12), update),
+    "BatchKVCache": (lambda: lib.BatchKVCache([0]), update),
+    "BatchRotatingKVCache": (lambda: lib.BatchRotatingKVCache(12, [0]), update),
+    "ArraysCache": (lambda: lib.ArraysCache(2), tick),
+    "CacheList": (lambda: lib.CacheList(lib.ArraysCache(2), lib.KVCache()), pair_up),
+    "LayerCache": (lambda: mlx_lm_module("models.deepseek_v41").LayerCache(12), slide),
+}
+
+
+def test_every_known_class_is_forked_below() -> None:
+    assert set(FORKED) == {
+        *(known.__name__ for known in known_classes()),
+        *(name for _, name in OUTSIDE_THE_CACHE_MODULE),
+    }
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 7, 12, 14, 20, 256])
+@pytest.mark.parametrize("name", FORKED)
+def test_what_happens_to_a_fork_happens_to_no_other(name: str, num_tokens: int) -> None:
+    """Forks share memory until one writes: in spare slots, in a ring, in an array it changes in place."""
+    make, feed = FORKED[name]
+    cache, untouched = make(), make()
+    if num_tokens:
+        feed(cache, 0, num_tokens)
+        feed(untouched, 0, num_tokens)
+    before = contents(cache)
+    assert before == contents(untouched)
+    first, second = fork([cache])[0], fork([cache])[0]
+    for one in (first, second, cache):
+        assert contents(one) == before
+        for start in range(num_tokens, num_tokens + 3):
+            feed(one, start, start + 1)
+        feed(one, num_tokens + 3, num_tokens + 9)
+    for start in range(num_tokens, num_tokens + 3):
+        feed(untouched, start, start + 1)
+    feed(untouched, num_tokens + 3, num_tokens + 9)
+    assert contents(first) == contents(second) == contents(cache) == contents(untouched) != before
+
+
+@pytest.mark.parametrize("name", FORKED)
+def test_a_fork_takes_no_memory_of_its_own(name: str) -> None:
+    make, feed = FORKED[name]
+    cache = make()
+    feed(cache, 0, 20)
+    arrays = live_arrays([cache])
+    mx.eval(arrays)
+    forked = live_arrays(fork([cache]))
+    used = mx.get_active_memory()
+    mx.eval(forked)
+    assert mx.get_active_memory() == used
+    assert all(one is not other for one, other in zip(arrays, forked, strict=True))
 
 
 def test_a_batch_cache_cannot_be_restored() -> None:
