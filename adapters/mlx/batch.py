@@ -42,13 +42,15 @@ _logger = logging.getLogger("cairn.mlx")
 class Row:
     """One open sequence. `position`: tokens its state covers, the one in flight included.
 
-    `caches`: its own plain caches until it has a group, then the group's. `first`: its first token, from the end of
-    its prompt until it has a group. `failure`: what ended it, not yet reported.
+    `caches`: its own plain caches until it has a group, then the group's. `last_logits`: [vocab], of the prompt's last
+    token so far, if that was in a scored chunk. `first`: its first token, from the end of its prompt until it has a
+    group. `failure`: what ended it, not yet reported.
     """
 
     id: SequenceId
     caches: Caches
     position: int = 0
+    last_logits: mx.array | None = None
     sampler: SamplerRow | None = None
     first: Sampled | None = None
     is_first_out: bool = False

@@ -15,6 +15,7 @@ from application.services.engine_loop import EngineLoop
 from application.services.sequence_run import Submission
 from domain.errors import ComputeFailed, DomainError, QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
+from domain.model_card import LoadOptions
 from domain.request import FinishReason, GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
@@ -40,7 +41,7 @@ class Bench:
         self.loop.start()
         source = FakeModels().find(MODEL)
         assert source is not None
-        self.loop.load(source).result(WAIT_S)
+        self.loop.load(source, LoadOptions()).result(WAIT_S)
 
     def submit(self, id: str, text: str, max_tokens: int = 8, sampling: SamplingParams | None = None) -> None:
         rules = StopRules(max_tokens=max_tokens, ignore_eos=True)
@@ -229,7 +230,7 @@ def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
     source = FakeModels().find(MODEL)
     assert source is not None
     with pytest.raises(DomainError, match="no device"):
-        loop.load(source).result(WAIT_S)
+        loop.load(source, LoadOptions()).result(WAIT_S)
     assert loop.stop(WAIT_S)
     with pytest.raises(ServerUnavailable, match="no device"):
         loop.reserve()

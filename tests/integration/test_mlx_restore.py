@@ -160,7 +160,7 @@ def test_state_captured_while_decoding_resumes_the_same_stream(model: MlxModel) 
     for step in range(16):
         company = others if 4 <= step < 12 else []
         results = model.decode([*company[:1], id, *company[1:]])
-        output += [result.token_id for result in results if result.id == id]
+        output += [result.token_ids[0] for result in results if result.id == id]
         if step in (2, 5, 9, 14):
             tokens = (*prompt, *expected)[: model.position(id) + 1]
             held = Captured(model.position(id), [], model.capture_snapshot(id, 0))

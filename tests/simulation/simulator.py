@@ -233,7 +233,7 @@ def plain_answer(options: FakeOptions, prompt: EncodedPrompt, submission: Submis
     model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.request.sampling, submission.seed))
     output: list[int] = []
     while len(output) < submission.max_new_tokens and options.eos_id not in output:
-        output.append(model.decode([id])[0].token_id)
+        output += model.decode([id])[0].token_ids
     return output
 
 

@@ -19,7 +19,7 @@ from application.services.step_runner import StepRunner
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
 from domain.ids import BlockHash, ModelId, RequestId, SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.prefix import ReuseRules
 from domain.record import Namespace, Record, RecordKey
 from domain.scheduling import StepLimits
@@ -163,7 +163,8 @@ class World:
         self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
-            self.runner.load(FaultyEngine(self.engine, ComputeFaults(self._defect)), ModelSource(id, "nowhere"))
+            engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
+            self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions())
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""

@@ -10,7 +10,7 @@ from adapters.fake import EOS_ID, FakeEngine, FakeOptions, FakeTokenizer, reply_
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
 
 SOURCE = ModelSource(ModelId("toy"), "nowhere")
@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def load(options: FakeOptions) -> LoadedModel:
-    return FakeEngine(default=options).load(SOURCE, lambda _: None)
+    return FakeEngine(default=options).load(SOURCE, LoadOptions(), lambda _: None)
 
 
 def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 0, min_tokens: int = 0) -> SequenceId:
@@ -32,7 +32,7 @@ def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 
 
 def answer(model: LoadedModel, id: int, sampling: SamplingParams, num_tokens: int = 30, **rest: int) -> list[int]:
     sequence = begin(model, id, sampling, **rest)
-    return [model.decode([sequence])[0].token_id for _ in range(num_tokens)]
+    return [model.decode([sequence])[0].token_ids[0] for _ in range(num_tokens)]
 
 
 def test_scripted_answers_end_in_eos() -> None:
@@ -82,9 +82,9 @@ def test_logprobs_are_ranked_and_hold_the_choice() -> None:
     model = load(FakeOptions(eos_every=0))
     sequence = begin(model, 1, replace(GREEDY, num_logprobs=3))
     result = model.decode([sequence])[0]
-    assert result.logprob is not None
-    assert result.logprob.top[0] == (result.token_id, result.logprob.logprob)
-    values = [value for _, value in result.logprob.top]
+    (logprob,) = result.logprobs
+    assert logprob.top[0] == (result.token_ids[0], logprob.logprob)
+    values = [value for _, value in logprob.top]
     assert values == sorted(values, reverse=True)
     assert len(values) == 3
     assert sum(exp(value) for value in values) < 1
@@ -101,15 +101,15 @@ def test_a_hook_fails_one_sequence_and_spares_the_others() -> None:
         assert not [result for result in model.decode(both) if result.error]
     failed, fine = model.decode(both)
     assert isinstance(failed.error, ComputeFailed)
-    assert fine == DecodeResult(SequenceId(2), fine.token_id)
+    assert fine == DecodeResult(SequenceId(2), fine.token_ids)
     assert model.open_ids() == {SequenceId(2)}
 
 
 def test_loading_fails_and_memory_is_counted() -> None:
     engine = FakeEngine({ModelId("bad"): FakeOptions(load_error="no such weights")}, FakeOptions(weight_bytes=500))
     with pytest.raises(ModelLoadFailed, match="no such weights"):
-        engine.load(ModelSource(ModelId("bad"), "p"), lambda _: None)
-    model = engine.load(SOURCE, lambda _: None)
+        engine.load(ModelSource(ModelId("bad"), "p"), LoadOptions(), lambda _: None)
+    model = engine.load(SOURCE, LoadOptions(), lambda _: None)
     model.open(SequenceId(1))
     model.prefill(SequenceId(1), PROMPT)
     assert engine.memory()["active"] == 500 + 2 * 8 * len(PROMPT)
@@ -117,7 +117,7 @@ def test_loading_fails_and_memory_is_counted() -> None:
     assert engine.memory()["active"] == 0
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
-        engine.load(SOURCE, lambda _: None)
+        engine.load(SOURCE, LoadOptions(), lambda _: None)
 
 
 def test_another_thread_is_refused() -> None:
