@@ -166,7 +166,8 @@ class FakeModel:
             state.output_ids.append(state.feed)
         if self._options.runs_ahead:
             state.ahead = self._step(state, state.start)
-        self._settle(state, state.position - before)
+        if state.position > before:
+            self._settle(state, state.position - before)
         tokens, logprobs = zip(*given, strict=True)
         return DecodeResult(id, tokens, tuple(logprob for logprob in logprobs if logprob is not None))
 

@@ -55,7 +55,9 @@ def draw_plan(random: Random) -> Plan:
     is_exact = random.random() < 0.25
     names = random.sample([name for name in LAYOUTS if name != "unsupported"], 2)
     base = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=random.choice((0, 40)), eos_id=VOCAB - 1)
-    base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)
+    base = replace(
+        base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5, tokens_per_step=random.choice((1, 1, 4))
+    )
     models = {ModelId(name): replace(base, layout=LAYOUTS[name], weights=at) for at, name in enumerate(names)}
     models[ModelId("twin")] = models[ModelId(names[0])]
     models[ModelId("retrained")] = replace(models[ModelId(names[0])], weights=7)
