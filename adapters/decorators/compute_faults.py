@@ -106,12 +106,7 @@ class FaultyModel:
         )
 
     def start_decode(
-        self,
-        id: SequenceId,
-        token_ids: Sequence[int],
-        start: DecodeStart,
-        *,
-        num_prompt_logprobs: int | None = None,
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
     ) -> PromptScores:
         return self._faults.around(
             "start_decode",

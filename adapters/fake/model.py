@@ -107,12 +107,7 @@ class FakeModel:
         return self._feed(state, token_ids, num_prompt_logprobs)
 
     def start_decode(
-        self,
-        id: SequenceId,
-        token_ids: Sequence[int],
-        start: DecodeStart,
-        *,
-        num_prompt_logprobs: int | None = None,
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
     ) -> PromptScores:
         state = self._begin("start_decode", id)
         if not token_ids or state.start is not None:

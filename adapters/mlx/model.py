@@ -112,18 +112,13 @@ class MlxModel:
         return scores
 
     def start_decode(
-        self,
-        id: SequenceId,
-        token_ids: Sequence[int],
-        start: DecodeStart,
-        *,
-        num_prompt_logprobs: int | None = None,
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
     ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:
+            logits = self._feed(row, token_ids)
             row.sampler = self._make_sampler(start, self._num_logits)
             alone = GroupSampler([row.sampler])
-            logits = self._feed(row, token_ids)
             scores = self._score(row, logits, token_ids, num_prompt_logprobs)
             row.first = alone.sample(logits[-1:])
             self._chunks.put([*row.first.arrays(), *alone.history(), *live_arrays(row.caches)])

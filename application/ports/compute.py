@@ -100,12 +100,7 @@ class Generating(Protocol):
         ...
 
     def start_decode(
-        self,
-        id: SequenceId,
-        token_ids: Sequence[int],
-        start: DecodeStart,
-        *,
-        num_prompt_logprobs: int | None = None,
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
     ) -> PromptScores:
         """Append the end of the prompt, at least its last token, and choose the first token after it.
 
