@@ -136,10 +136,10 @@ def end_of(model: MlxModel, captured: Captured | None = None) -> Ending:
     logprobs: dict[int, float] = {}
     for _ in range(NUM_GREEDY):
         (result,) = model.decode([id])
-        if result.error is not None or result.logprob is None:
+        if result.error is not None or not result.logprobs:
             raise RuntimeError(f"decode failed: {result.error}")
-        logprobs = logprobs or dict(result.logprob.top)
-        tokens.append(result.token_id)
+        logprobs = logprobs or dict(result.logprobs[0].top)
+        tokens.append(result.token_ids[0])
     model.close([id])
     return Ending(state, logprobs, tokens)
 

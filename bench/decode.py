@@ -23,8 +23,9 @@ load_blas()
 import mlx.core as mx  # noqa: E402 - a BLAS only counts when it is there before MLX
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
-from adapters.mlx import cache_state  # noqa: E402
 from adapters.mlx.assembly import assemble  # noqa: E402
+from adapters.mlx.caches.layout import live_arrays, new_caches  # noqa: E402
+from adapters.mlx.caches.rows import merge  # noqa: E402
 from adapters.mlx.loader import load_folder  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
 from application.ports.compute import DecodeStart  # noqa: E402
@@ -42,12 +43,12 @@ def bare_loop(network: Any, prompts: list[list[int]], num_tokens: int) -> list[f
     """Seconds of each step."""
     rows = []
     for prompt in prompts:
-        caches = cache_state.new_caches(network)
+        caches = new_caches(network)
         for start in range(0, len(prompt) - 1, CHUNK):
             network(mx.array([prompt[start : min(start + CHUNK, len(prompt) - 1)]]), cache=caches)
-            mx.eval(cache_state.live_arrays(caches))
+            mx.eval(live_arrays(caches))
         rows.append(caches)
-    batch = rows[0] if len(rows) == 1 else cache_state.merge(rows)
+    batch = rows[0] if len(rows) == 1 else merge(rows)
     tokens = mx.argmax(network(mx.array([prompt[-1:] for prompt in prompts]), cache=batch)[:, -1], axis=-1)
     mx.async_eval(tokens)
     clock = [time.perf_counter()]

@@ -20,8 +20,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from adapters.mlx import cache_state
 from adapters.mlx.assembly import ModelFacts, assemble
+from adapters.mlx.caches.layout import new_caches
 from adapters.mlx.device import describe_device
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.model import MlxModel
@@ -66,7 +66,7 @@ def prefill(model: MlxModel, id: SequenceId, tokens: list[int], captures: bool) 
 
 def plain_prefill(network: Any, tokens: list[int]) -> float:
     """Seconds of the loop in mlx-lm's generate_step: a chunk, evaluate, return unused memory."""
-    caches = cache_state.new_caches(network)
+    caches = new_caches(network)
 
     def run() -> None:
         for start in range(0, len(tokens), CHUNK):

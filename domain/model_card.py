@@ -25,6 +25,14 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is to be loaded. `dtype`: what to compute in, `float32`, `bfloat16` or `float16`; `auto` leaves that
+    to the engine."""
+
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDescription:
     """A loaded model, as the rest of the server needs to know it.
 
@@ -57,4 +65,4 @@ class ModelDescription:
         return replace(self, context_length=context_length)
 
 
-__all__ = ("DecodeMode", "ModelDescription", "ModelSource")
+__all__ = ("DecodeMode", "LoadOptions", "ModelDescription", "ModelSource")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel
+from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel, PromptScores
 from domain.ids import SequenceId
-from domain.model_card import ModelDescription, ModelSource
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.payload import GroupPayloads
 
 T = TypeVar("T")
@@ -19,6 +19,7 @@ ENGINE_OPERATIONS = ("load", "unload", "memory", "close_engine")
 MODEL_OPERATIONS = (
     "description",
     "open",
+    "fork",
     "restore",
     "position",
     "prefill",
@@ -88,17 +89,29 @@ class FaultyModel:
     def open(self, id: SequenceId) -> None:
         self._faults.around("open", lambda: self.inner.open(id))
 
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        self._faults.around("fork", lambda: self.inner.fork(id, into))
+
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._faults.around("restore", lambda: self.inner.restore(id, position, blocks, snapshot))
 
     def position(self, id: SequenceId) -> int:
         return self._faults.around("position", lambda: self.inner.position(id))
 
-    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
-        self._faults.around("prefill", lambda: self.inner.prefill(id, token_ids))
+    def prefill(
+        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
+        return self._faults.around(
+            "prefill", lambda: self.inner.prefill(id, token_ids, num_prompt_logprobs=num_prompt_logprobs)
+        )
 
-    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
-        self._faults.around("start_decode", lambda: self.inner.start_decode(id, token_ids, start))
+    def start_decode(
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
+        return self._faults.around(
+            "start_decode",
+            lambda: self.inner.start_decode(id, token_ids, start, num_prompt_logprobs=num_prompt_logprobs),
+        )
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
         return self._faults.around("decode", lambda: self.inner.decode(ids))
@@ -123,8 +136,10 @@ class FaultyEngine:
         self._engine = engine
         self._faults = faults
 
-    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
-        return self._faults.around("load", lambda: FaultyModel(self._engine.load(source, on_progress), self._faults))
+    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
+        return self._faults.around(
+            "load", lambda: FaultyModel(self._engine.load(source, options, on_progress), self._faults)
+        )
 
     def unload(self, model: LoadedModel) -> None:
         inner = model.inner if isinstance(model, FaultyModel) else model

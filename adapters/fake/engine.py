@@ -8,11 +8,11 @@ from adapters.fake.options import FakeOptions
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 
 
 class FakeEngine:
-    """A ComputeEngine of FakeModels. `options` by model id; any other id gets `default`.
+    """A ComputeEngine of FakeModels. `options` by model id; any other id gets `default`; LoadOptions change nothing.
 
     Belongs to the thread of its first call. `loaded` and `is_closed` are for assertions.
     """
@@ -27,15 +27,15 @@ class FakeEngine:
         self.loaded: list[FakeModel] = []
         self.is_closed = False
 
-    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
         self._check_thread()
-        options = self._options.get(source.id, self._default)
-        if options.hook is not None:
-            options.hook("load", None, len(self.loaded))
-        if options.load_error is not None:
-            raise ModelLoadFailed(options.load_error)
+        toy = self._options.get(source.id, self._default)
+        if toy.hook is not None:
+            toy.hook("load", None, len(self.loaded))
+        if toy.load_error is not None:
+            raise ModelLoadFailed(toy.load_error)
         on_progress("making up weights")
-        model = FakeModel(source, options)
+        model = FakeModel(source, toy)
         with self._lock:
             self.loaded.append(model)
         return model

@@ -8,6 +8,7 @@ changes every token from there on.
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import get_ident
@@ -15,8 +16,8 @@ from threading import get_ident
 from adapters.fake.leaves import Leaf, RecurrentLeaf, SlicedLeaf, WindowedLeaf, pack, unpack
 from adapters.fake.mixing import GOLDEN, MASK, mix
 from adapters.fake.options import FakeOptions
-from adapters.fake.sampler import next_token
-from application.ports.compute import DecodeResult, DecodeStart
+from adapters.fake.sampler import next_token, score_token
+from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
 from domain.model_card import ModelDescription, ModelSource
@@ -33,6 +34,7 @@ class _State:
     feed: int = -1
     output_ids: list[int] = field(default_factory=list[int])
     ahead: tuple[int, TokenLogprob | None] | None = None
+    is_scored: bool = False
     calls: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -73,6 +75,13 @@ class FakeModel:
             raise RuntimeError(f"sequence {id} is open already")
         self._states[id] = self._empty()
 
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        state = self._begin("fork", id)
+        if state.start is not None or len(set(into)) < len(into) or not self._states.keys().isdisjoint(into):
+            raise RuntimeError(f"sequence {id} decodes, or one of {into} is open already")
+        for other in into:
+            self._states[other] = _State(deepcopy(state.leaves), state.position, is_scored=state.is_scored)
+
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._begin("restore", id)
         fresh = self._empty()
@@ -89,18 +98,23 @@ class FakeModel:
     def position(self, id: SequenceId) -> int:
         return self._state(id).position
 
-    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
+    def prefill(
+        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
         state = self._begin("prefill", id)
         if not token_ids or state.start is not None:
             raise RuntimeError("prefill needs tokens and a sequence that does not decode yet")
-        self._feed(state, token_ids)
+        return self._feed(state, token_ids, num_prompt_logprobs)
 
-    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+    def start_decode(
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
         state = self._begin("start_decode", id)
         if not token_ids or state.start is not None:
             raise RuntimeError("starting to decode needs tokens and a sequence that does not decode yet")
-        self._feed(state, token_ids)
+        scores = self._feed(state, token_ids, num_prompt_logprobs)
         state.start, state.ahead = start, self._choose(state, start)
+        return scores
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
         return [self._decode_one(id) for id in ids]
@@ -139,32 +153,56 @@ class FakeModel:
             return DecodeResult(id, error=error)
         if state.start is None:
             raise RuntimeError(f"sequence {id} has not started to decode")
-        token, logprob = state.ahead or self._step(state, state.start)
-        state.output_ids.append(token)
-        state.feed, state.ahead = token, None
+        given: list[tuple[int, TokenLogprob | None]] = []
+        before = state.position
+        for _ in range(self._num_in_step(state)):
+            given.append(state.ahead or self._step(state, state.start))
+            state.feed, state.ahead = given[-1][0], None
+            state.output_ids.append(state.feed)
         if self._options.runs_ahead:
             state.ahead = self._step(state, state.start)
-        return DecodeResult(id, token, logprob)
+        if state.position > before:
+            self._settle(state, state.position - before)
+        tokens, logprobs = zip(*given, strict=True)
+        return DecodeResult(id, tokens, tuple(logprob for logprob in logprobs if logprob is not None))
+
+    def _num_in_step(self, state: _State) -> int:
+        """The first token comes alone; then as many as a draft, which the state decides, happens to have right."""
+        return 1 + mix(self._reduce(state) + GOLDEN) % self._options.tokens_per_step if state.output_ids else 1
 
     def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
-        self._feed(state, (state.feed,))
+        self._append(state, state.feed, 1)
         return self._choose(state, start)
 
     def _choose(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         return next_token(self._reduce(state), self._options, start, state.output_ids)
 
-    def _feed(self, state: _State, token_ids: Sequence[int]) -> None:
-        noise = mix(len(token_ids)) if self._options.chunk_sensitive else 0
-        leaves = [(self._salts[path], leaf) for path, leaf in state.leaves.items()]
+    def _feed(self, state: _State, token_ids: Sequence[int], num_logprobs: int | None) -> PromptScores:
+        """One chunk of the prompt."""
+        scores: list[TokenLogprob | None] = []
+        is_known = state.is_scored
         for token in token_ids:
-            if not 0 <= token < self._options.vocab_size:
-                raise RuntimeError(f"token {token} is outside the vocabulary")
-            hidden = mix(self._reduce(state) + (token + 1) * GOLDEN + state.position + noise)
-            for salt, leaf in leaves:
-                leaf.append(mix(hidden ^ salt))
-            state.position += 1
-        for _, leaf in leaves:
-            leaf.settle(len(token_ids))
+            if num_logprobs is not None:
+                scored = score_token(self._reduce(state), self._options, token, num_logprobs) if is_known else None
+                scores.append(scored)
+                is_known = True
+            self._append(state, token, len(token_ids))
+        state.is_scored = num_logprobs is not None
+        self._settle(state, len(token_ids))
+        return scores
+
+    def _append(self, state: _State, token: int, chunk: int) -> None:
+        if not 0 <= token < self._options.vocab_size:
+            raise RuntimeError(f"token {token} is outside the vocabulary")
+        noise = mix(chunk) if self._options.chunk_sensitive else 0
+        hidden = mix(self._reduce(state) + (token + 1) * GOLDEN + state.position + noise)
+        for path, leaf in state.leaves.items():
+            leaf.append(mix(hidden ^ self._salts[path]))
+        state.position += 1
+
+    def _settle(self, state: _State, num_fed: int) -> None:
+        for leaf in state.leaves.values():
+            leaf.settle(num_fed)
 
     def _reduce(self, state: _State) -> int:
         total = self._options.weights * GOLDEN

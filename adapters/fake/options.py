@@ -57,7 +57,9 @@ class FakeOptions:
     printable ASCII by default, so that answers are text). `eos_every`: EOS comes about once in so many tokens, 0 for
     never. `reply`: fixed answers instead of computed ones. `chunk_sensitive`: a chunk's length enters the state, as
     rounding does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds
-    the token it just sampled at once, so `position` is one further. `load_error`: `load` fails with this message.
+    the token it just sampled at once, so `position` is one further. `tokens_per_step`: a decode step gives up to so
+    many tokens, as where a draft is checked; which ones does not depend on it. `load_error`: `load` fails with this
+    message.
     """
 
     layout: StateLayout = ATTENTION
@@ -73,6 +75,7 @@ class FakeOptions:
     hook: Hook | None = None
     chunk_sensitive: bool = False
     runs_ahead: bool = False
+    tokens_per_step: int = 1
     load_error: str | None = None
 
 

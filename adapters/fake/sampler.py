@@ -17,31 +17,49 @@ def next_token(
     state: int, options: FakeOptions, start: DecodeStart, output_ids: list[int]
 ) -> tuple[int, TokenLogprob | None]:
     """Choose the token after `state` (64 bits). Greedy is the arg max; else a function of (state, seed, index)."""
-    logits = _logits(state, options, start, output_ids)
+    first = None
+    if options.reply is not None:
+        answer = options.reply(start.prompt_ids)
+        first = answer[len(output_ids)] if len(output_ids) < len(answer) else options.eos_id
+    own = _own_logits(state, options, first)
+    logits = _adjusted(own, start, output_ids)
     sampling = start.sampling
-    logprobs = _log_softmax(logits)
     if sampling.is_greedy:
         chosen = max(logits, key=lambda token: (logits[token], -token))
     else:
         chosen = _sample(logits, sampling, start.seed, len(output_ids))
     if sampling.num_logprobs is None:
         return chosen, None
-    ranked = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))
-    return chosen, TokenLogprob(chosen, logprobs[chosen], tuple(ranked[: sampling.num_logprobs]))
+    return chosen, _logprob(own, chosen, sampling.num_logprobs)
 
 
-def _logits(state: int, options: FakeOptions, start: DecodeStart, output_ids: list[int]) -> dict[int, float]:
-    logits: dict[int, float] = {}
-    if options.reply is not None:
-        answer = options.reply(start.prompt_ids)
-        index = len(output_ids)
-        logits[answer[index] if index < len(answer) else options.eos_id] = 100.0
+def score_token(state: int, options: FakeOptions, token: int, num_tops: int) -> TokenLogprob:
+    """How likely `token` is after `state`, whatever answer is scripted."""
+    return _logprob(_own_logits(state, options, None), token, num_tops)
+
+
+def _logprob(own: dict[int, float], token: int, num_tops: int) -> TokenLogprob:
+    """Of the model's own distribution, where all but the candidates are as good as impossible."""
+    likely = _log_softmax(own)
+    total = max(own.values()) - max(likely.values())
+    ranked = sorted(likely.items(), key=lambda item: (-item[1], item[0]))
+    return TokenLogprob(token, likely.get(token, _UNLIKELY - total), tuple(ranked[:num_tops]))
+
+
+def _own_logits(state: int, options: FakeOptions, first: int | None) -> dict[int, float]:
+    """`first`: the token that a script says comes next."""
+    logits: dict[int, float] = {} if first is None else {first: 100.0}
     alphabet = options.alphabet
     for rank in range(NUM_CANDIDATES):
         draw = mix(state + rank * GOLDEN)
         logits.setdefault(alphabet[draw % len(alphabet)], 4.0 - 0.5 * rank)
     if options.reply is None and options.eos_every and mix(state ^ GOLDEN) % options.eos_every == 0:
         logits[options.eos_id] = 8.0
+    return logits
+
+
+def _adjusted(own: dict[int, float], start: DecodeStart, output_ids: list[int]) -> dict[int, float]:
+    logits = dict(own)
     for token, bias in start.sampling.logit_bias:
         logits[token] = logits.get(token, _UNLIKELY) + bias
     _penalise(logits, start, output_ids)
@@ -89,4 +107,4 @@ def _log_softmax(logits: dict[int, float]) -> dict[int, float]:
     return {token: logit - total for token, logit in logits.items()}
 
 
-__all__ = ("next_token",)
+__all__ = ("next_token", "score_token")

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from adapters.mlx import cache_state
 from adapters.mlx.arrays import evaluate_soon
-from adapters.mlx.cache_state import Caches
-from adapters.mlx.cache_twins import twins
+from adapters.mlx.caches.layout import Caches
+from adapters.mlx.caches.rows import extend, fork, keep_rows, merge, recurrent_shapes, take_row
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -43,13 +42,15 @@ _logger = logging.getLogger("cairn.mlx")
 class Row:
     """One open sequence. `position`: tokens its state covers, the one in flight included.
 
-    `caches`: its own plain caches until it has a group, then the group's. `first`: its first token, from the end of
-    its prompt until it has a group. `failure`: what ended it, not yet reported.
+    `caches`: its own plain caches until it has a group, then the group's. `last_logits`: [vocab], of the prompt's last
+    token so far, if that was in a scored chunk. `first`: its first token, from the end of its prompt until it has a
+    group. `failure`: what ended it, not yet reported.
     """
 
     id: SequenceId
     caches: Caches
     position: int = 0
+    last_logits: mx.array | None = None
     sampler: SamplerRow | None = None
     first: Sampled | None = None
     is_first_out: bool = False
@@ -120,7 +121,7 @@ class DecodeGroup:
         for row in leaving:
             index = self.rows.index(row)
             try:
-                caches, waiting = cache_state.take_row(self.caches, index), self.waiting.narrow([index])
+                caches, waiting = take_row(self.caches, index), self.waiting.narrow([index])
                 alone = DecodeGroup(self._forward, [row], caches)
                 alone.waiting = waiting
             except Exception as error:
@@ -139,10 +140,10 @@ class DecodeGroup:
             self.rows, self.caches, self.waiting = [], [], None
             return
         if len(kept) == 1 and len(self.rows) > 1:
-            self.caches = cache_state.take_row(self.caches, kept[0])
+            self.caches = take_row(self.caches, kept[0])
         elif len(kept) < len(self.rows) and self.caches:
-            caches = twins(self.caches)
-            cache_state.keep_rows(caches, kept)
+            caches = fork(self.caches)
+            keep_rows(caches, kept)
             self.caches = caches
         self.waiting = None if self.waiting is None else self.waiting.narrow(kept)
         self.rows = [self.rows[index] for index in kept]
@@ -150,13 +151,13 @@ class DecodeGroup:
 
     def _joined(self, other: "DecodeGroup") -> Caches:
         if len(self.rows) == 1 and len(other.rows) == 1:
-            return cache_state.merge([self.caches, other.caches])
+            return merge([self.caches, other.caches])
         batch = self._as_batch()
-        cache_state.extend(batch, other._as_batch())
+        extend(batch, other._as_batch())
         return batch
 
     def _as_batch(self) -> Caches:
-        return cache_state.merge([self.caches]) if len(self.rows) == 1 else twins(self.caches)
+        return merge([self.caches]) if len(self.rows) == 1 else fork(self.caches)
 
     def _lose(self, error: ComputeFailed) -> None:
         """The caches are in an unknown state: whoever is in the group has failed."""
@@ -213,10 +214,8 @@ def join_groups(groups: list[DecodeGroup]) -> list[DecodeGroup]:
 
 
 def _joins_one_of(settled: Sequence[DecodeGroup], group: DecodeGroup) -> bool:
-    shapes = cache_state.recurrent_shapes(group.caches)
-    alike = [
-        other for other in settled if not other.stays_alone and cache_state.recurrent_shapes(other.caches) == shapes
-    ]
+    shapes = recurrent_shapes(group.caches)
+    alike = [other for other in settled if not other.stays_alone and recurrent_shapes(other.caches) == shapes]
     index = choose_group(group.rows[0].position, [[row.position for row in other.rows] for other in alike])
     if index is None:
         return False

@@ -12,7 +12,7 @@ from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 
 
 class MlxEngine:
@@ -22,17 +22,15 @@ class MlxEngine:
     operations must call `close` before it ends, or the process may abort at exit.
     """
 
-    def __init__(self, dtype: str = "auto", memory_dir: Path | None = None, blas: str = "") -> None:
-        """`dtype` as in `load_folder`. `memory_dir`: a directory for remembered weight digests; None remembers none.
-        `blas` as in `assemble`."""
-        self._dtype = dtype
+    def __init__(self, memory_dir: Path | None = None, blas: str = "") -> None:
+        """`memory_dir`: a directory for remembered weight digests; None remembers none. `blas` as in `assemble`."""
         self._memory_dir = memory_dir
         self._blas = blas
         self._is_wired = False
 
-    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
         self._wire_memory()
-        found = self._try_load(source, on_progress)
+        found = self._try_load(source, options, on_progress)
         if isinstance(found, MlxModel):
             _settle_objects()
             return found
@@ -41,11 +39,13 @@ class MlxEngine:
         mx.clear_cache()
         raise ModelLoadFailed(found)
 
-    def _try_load(self, source: ModelSource, on_progress: Callable[[str], None]) -> MlxModel | str:
+    def _try_load(
+        self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]
+    ) -> MlxModel | str:
         """The model, or why there is none. An exception would hold, by its traceback, every weight that was read."""
         try:
             on_progress("reading weights")
-            network, facts = load_folder(Path(source.path), self._dtype, self._memory_dir)
+            network, facts = load_folder(Path(source.path), options.dtype, self._memory_dir)
             on_progress("trying a few tokens")
             return assemble(network, source.id, facts, blas=self._blas)
         except ModelLoadFailed as error:

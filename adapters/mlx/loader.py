@@ -98,6 +98,8 @@ def _is_quantised(network: Any) -> bool:
 def _wanted_dtype(dtype: str, *, is_quantised: bool) -> mx.Dtype | None:
     """None keeps what the files have."""
     if dtype != "auto":
+        if dtype not in _CASTS:
+            raise ValueError(f"{dtype!r} is none of auto, {', '.join(_CASTS)}")
         return _CASTS[dtype]
     return mx.float32 if mx.default_device() == mx.Device(mx.cpu) and not is_quantised else None
 

@@ -1,7 +1,7 @@
 """A loaded model on MLX: open sequences, prefill one at a time, decode in groups, state in and out.
 
 Prefill runs each sequence alone on plain caches, in the chunks the caller chose: that is right for every family and
-makes stored state reproducible. See `batch.py` for decoding and `cache_state.py` for what a state is.
+makes stored state reproducible. See `batch` for decoding and `caches` for what a state is.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,18 +9,19 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx import cache_state
 from adapters.mlx.arrays import token_array
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
-from adapters.mlx.cache_state import Caches
+from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
+from adapters.mlx.caches.rows import fork
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
+from adapters.mlx.prompt_scores import score_chunk
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
-from application.ports.compute import DecodeResult, DecodeStart
+from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from domain.errors import ComputeFailed, InvalidRequest
 from domain.ids import SequenceId
 from domain.model_card import DecodeMode, ModelDescription
@@ -62,7 +63,7 @@ class MlxModel:
     def open(self, id: SequenceId) -> None:
         if id in self._rows:
             raise RuntimeError(f"sequence {id} is open already")
-        self._rows[id] = Row(id, cache_state.new_caches(self._network))
+        self._rows[id] = Row(id, new_caches(self._network))
 
     def position(self, id: SequenceId) -> int:
         return self._rows[id].position
@@ -73,11 +74,10 @@ class MlxModel:
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         row = self._rows[id]
         self._leave_group([row])
-        row.position, row.sampler, row.first, row.is_first_out, row.failure = 0, None, None, False, None
-        row.caches = cache_state.new_caches(self._network)
+        self._rows[id] = row = Row(id, new_caches(self._network))
         if position == 0:
             return
-        caches = cache_state.new_caches(self._network)
+        caches = new_caches(self._network)
         try:
             restore_caches(caches, self._description.layout, self._specs, position, blocks, snapshot)
         except ComputeFailed:
@@ -86,31 +86,48 @@ class MlxModel:
             raise ComputeFailed(f"cannot restore the state at position {position}: {error}") from error
         row.caches, row.position = caches, position
 
-    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        row = self._row_of_prompt(id)
+        if len(set(into)) < len(into) or not self._rows.keys().isdisjoint(into):
+            raise RuntimeError(f"one of {into} is open already")
+        try:
+            forks = [Row(other, fork(row.caches), row.position, row.last_logits) for other in into]
+        except Exception as error:
+            self.close([id])
+            raise ComputeFailed(f"forking a sequence failed: {error}") from error
+        self._rows.update((forked.id, forked) for forked in forks)
+
+    def prefill(
+        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:
-            self._check_ids(token_ids)
-            self._forward(token_array(token_ids)[None], row.caches)
-            self._chunks.put(cache_state.live_arrays(row.caches))  # the state only: nobody wants these logits
+            scores = self._score(row, self._feed(row, token_ids), token_ids, num_prompt_logprobs)
+            self._chunks.put(live_arrays(row.caches))  # the state only: nobody else wants these logits
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
         row.position += len(token_ids)
         self._clear_spare()
+        return scores
 
-    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+    def start_decode(
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:
-            self._check_ids(token_ids)
+            logits = self._feed(row, token_ids)
             row.sampler = self._make_sampler(start, self._num_logits)
             alone = GroupSampler([row.sampler])
-            row.first = alone.sample(self._forward(token_array(token_ids)[None], row.caches)[:, -1])
-            self._chunks.put([*row.first.arrays(), *alone.history(), *cache_state.live_arrays(row.caches)])
+            scores = self._score(row, logits, token_ids, num_prompt_logprobs)
+            row.first = alone.sample(logits[-1:])
+            self._chunks.put([*row.first.arrays(), *alone.history(), *live_arrays(row.caches)])
             alone.detach()
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"the end of the prompt failed: {error}") from error
         row.position += len(token_ids)
+        return scores
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
         rows = [self._rows[id] for id in ids]
@@ -150,11 +167,23 @@ class MlxModel:
         self._network = None
         mx.clear_cache()
 
-    def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int]) -> Row:
+    def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
         row = self._rows[id]
-        if row.sampler is not None or not token_ids:
+        if row.sampler is not None or (token_ids is not None and not token_ids):
             raise RuntimeError(f"sequence {id} is decoding, or there is nothing to compute")
         return row
+
+    def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
+        """Append tokens to the state; their logits [tokens, vocab]. All lazy."""
+        self._check_ids(token_ids)
+        return self._forward(token_array(token_ids)[None], row.caches)[0]
+
+    def _score(self, row: Row, logits: mx.array, token_ids: Sequence[int], num_tops: int | None) -> PromptScores:
+        before, row.last_logits = row.last_logits, None
+        if num_tops is None:
+            return ()
+        scores, row.last_logits = score_chunk(logits, token_ids, before, num_tops)
+        return scores
 
     def _clear_spare(self) -> None:
         if mx.get_cache_memory() > self._spare_bytes:
@@ -225,7 +254,11 @@ def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResul
         tokens, logprobs = sampled.read()
     except Exception as error:
         return {row.id: DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in rows}
-    return {row.id: DecodeResult(row.id, tokens[index], logprobs.get(index)) for index, row in enumerate(rows)}
+    results: dict[SequenceId, DecodeResult] = {}
+    for index, row in enumerate(rows):
+        told = (logprobs[index],) if index in logprobs else ()
+        results[row.id] = DecodeResult(row.id, (tokens[index],), told)
+    return results
 
 
 __all__ = ("MlxModel",)

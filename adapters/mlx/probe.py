@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx import cache_state
 from adapters.mlx.arrays import evaluate, token_array
-from adapters.mlx.cache_state import Caches
+from adapters.mlx.caches.layout import Caches, layout_of, live_arrays, new_caches
+from adapters.mlx.caches.rows import merge, unbatchable
 from adapters.mlx.state_copy import HeldRow, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs
 from domain.errors import ModelLoadFailed
@@ -47,7 +47,7 @@ class Probe:
 
 def probe(network: Any, vocab_size: int | None) -> Probe:
     """Run the probes. Raises ModelLoadFailed when the model cannot compute here. Leaves nothing behind."""
-    layout = cache_state.layout_of(cache_state.new_caches(network))
+    layout = layout_of(new_caches(network))
     try:
         caches, logits = _prefill(network, _toy_tokens(_LONG, vocab_size))
     except Exception as error:
@@ -69,15 +69,15 @@ def _toy_tokens(count: int, vocab_size: int | None) -> list[int]:
 
 
 def _prefill(network: Any, tokens: Sequence[int]) -> tuple[Caches, mx.array]:
-    caches = cache_state.new_caches(network)
+    caches = new_caches(network)
     logits = network(token_array(tokens)[None], cache=caches)[:, -1]
-    evaluate([logits, *cache_state.live_arrays(caches)])
+    evaluate([logits, *live_arrays(caches)])
     return caches, logits
 
 
 def _why_single(network: Any, vocab_size: int | None) -> str:
     """Empty when batched decode agrees with single decode; otherwise the reason, for people."""
-    classes = cache_state.unbatchable(cache_state.new_caches(network))
+    classes = unbatchable(new_caches(network))
     if classes:
         return f"mlx-lm cannot batch {classes}"
     try:
@@ -94,7 +94,7 @@ def _batch_error(network: Any, vocab_size: int | None) -> tuple[float, mx.Dtype]
     and the logits' dtype."""
     prompts = [_toy_tokens(_SHORT, vocab_size), _toy_tokens(_LONG, vocab_size)]
     alone = [_prefill(network, prompt)[0] for prompt in prompts]
-    batch = cache_state.merge([_prefill(network, prompt)[0] for prompt in prompts])
+    batch = merge([_prefill(network, prompt)[0] for prompt in prompts])
     worst, dtype = 0.0, mx.float32
     for token in _toy_tokens(_STEPS, vocab_size):
         inputs = mx.array([[token], [token]], dtype=mx.uint32)

@@ -3,33 +3,15 @@
 Rows join and leave a group while a step is in flight, so a step's outcome can be joined and narrowed like the group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import mlx.core as mx
 
 from adapters.mlx.arrays import token_array
+from adapters.mlx.logprobs import LogprobArrays
 from domain.stream import TokenLogprob
-
-
-@dataclass(frozen=True, slots=True)
-class LogprobArrays:
-    """Log probabilities of the rows that asked, lazy: `chosen` [n], `top_ids` and `top_values` [n, k] unordered.
-
-    `rows`: the group row of each entry, None once that row has left. `num_tops`: how many alternatives each wants.
-    """
-
-    rows: tuple[int | None, ...]
-    num_tops: tuple[int, ...]
-    chosen: mx.array
-    top_ids: mx.array | None = None
-    top_values: mx.array | None = None
-
-    def renumber(self, new_row: Mapping[int, int]) -> "LogprobArrays":
-        """The same values for rows that moved; a row without a new number has left."""
-        rows = tuple(None if row is None else new_row.get(row) for row in self.rows)
-        return LogprobArrays(rows, self.num_tops, self.chosen, self.top_ids, self.top_values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +25,7 @@ class Sampled:
         """Everything to evaluate."""
         found = [self.tokens]
         for part in self.logprobs:
-            found += [array for array in (part.chosen, part.top_ids, part.top_values) if array is not None]
+            found += part.arrays()
         return found
 
     def narrow(self, rows: Sequence[int]) -> "Sampled":
@@ -58,21 +40,8 @@ class Sampled:
         tokens = cast(list[int], self.tokens.tolist())
         found: dict[int, TokenLogprob] = {}
         for part in self.logprobs:
-            _read_logprobs(part, tokens, found)
+            found.update(part.read(tokens))
         return tokens, found
-
-
-def _read_logprobs(part: LogprobArrays, tokens: Sequence[int], found: dict[int, TokenLogprob]) -> None:
-    chosen = cast(list[float], part.chosen.tolist())
-    ids: list[list[int]] = [[]] * len(chosen)
-    values: list[list[float]] = [[]] * len(chosen)
-    if part.top_ids is not None and part.top_values is not None:
-        ids = cast(list[list[int]], part.top_ids.tolist())
-        values = cast(list[list[float]], part.top_values.tolist())
-    for index, (row, count) in enumerate(zip(part.rows, part.num_tops, strict=True)):
-        if row is not None:
-            ranked = sorted(zip(ids[index], values[index], strict=True), key=lambda pair: (-pair[1], pair[0]))
-            found[row] = TokenLogprob(tokens[row], chosen[index], tuple(ranked[:count]))
 
 
 def join(parts: Sequence[Sampled]) -> Sampled:
@@ -87,4 +56,4 @@ def join(parts: Sequence[Sampled]) -> Sampled:
     return Sampled(mx.concatenate([part.tokens for part in parts]), tuple(logprobs))
 
 
-__all__ = ("LogprobArrays", "Sampled", "join")
+__all__ = ("Sampled", "join")

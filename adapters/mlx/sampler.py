@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from adapters.mlx.sampled import LogprobArrays, Sampled
+from adapters.mlx.logprobs import LogprobArrays
+from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.sampling_lane import lanes_of
 
@@ -55,17 +56,8 @@ class GroupSampler:
         return [array for lane in self._lanes for array in lane.history()]
 
     def _logprobs(self, logits: mx.array, tokens: mx.array) -> LogprobArrays:
-        """Of the model's own distribution, before penalties and temperature."""
         rows = mx.array(self._asking)
-        asked = logits[rows].astype(mx.float32)
-        normal = asked - mx.logsumexp(asked, axis=-1, keepdims=True)
-        chosen = mx.take_along_axis(normal, tokens[rows][:, None], axis=-1)[:, 0]
-        count = min(max(self._num_tops), normal.shape[-1])
-        if not count:
-            return LogprobArrays(self._asking, self._num_tops, chosen)
-        top_ids = mx.argpartition(-normal, kth=count - 1, axis=-1)[:, :count]
-        top_values = mx.take_along_axis(normal, top_ids, axis=-1)
-        return LogprobArrays(self._asking, self._num_tops, chosen, top_ids, top_values)
+        return LogprobArrays.of(logits[rows], tokens[rows], self._asking, self._num_tops)
 
 
 __all__ = ("GroupSampler",)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from adapters.mlx import cache_state
-from adapters.mlx.cache_state import Caches
+from adapters.mlx.caches.layout import Caches, leaf_at
+from adapters.mlx.caches.leaf_state import oldest_held, recurrent_tensors, token_slices, token_views, trailing_reach
 from adapters.mlx.device import on_cpu
 from adapters.mlx.payload import DevicePayload, evaluate_copies, pack, pack_blocks
 from domain.ids import GroupIndex
@@ -71,8 +71,8 @@ def _copy_spans(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int
             continue
         tensors: list[mx.array | None] = []
         for path in group.leaves:
-            leaf = cache_state.leaf(held.caches, path)
-            views = cache_state.token_views(leaf, held.row, held.num_tokens, run[0][0], run[-1][1])
+            leaf = leaf_at(held.caches, path)
+            views = token_views(leaf, held.row, held.num_tokens, run[0][0], run[-1][1])
             assert views is not None
             tensors += views
         found += pack_blocks(tensors, [end - start for start, end in run])
@@ -81,9 +81,9 @@ def _copy_spans(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int
 
 def _runs(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """The spans in order, cut into runs of adjacent whole ones and singles of any kind."""
-    caches = [cache_state.leaf(held.caches, path) for path in group.leaves]
-    oldest = max(cache_state.oldest_held(cache, held.num_tokens) for cache in caches)
-    reaches = [reach for cache in caches if (reach := cache_state.trailing_reach(cache)) is not None]
+    caches = [leaf_at(held.caches, path) for path in group.leaves]
+    oldest = max(oldest_held(cache, held.num_tokens) for cache in caches)
+    reaches = [reach for cache in caches if (reach := trailing_reach(cache)) is not None]
     longest = 1 if on_cpu() else MAX_RUN
     runs: list[list[tuple[int, int]]] = []
     was_whole = False
@@ -100,7 +100,7 @@ def _runs(group: StateGroup, held: HeldRow, spans: Sequence[tuple[int, int]]) ->
 def _copy_tokens(group: StateGroup, held: HeldRow, start: int, end: int) -> DevicePayload | None:
     tensors: list[mx.array | None] = []
     for path in group.leaves:
-        slices = cache_state.token_slices(cache_state.leaf(held.caches, path), held.row, held.num_tokens, start, end)
+        slices = token_slices(leaf_at(held.caches, path), held.row, held.num_tokens, start, end)
         if slices is None:
             return None
         tensors += slices
@@ -110,7 +110,7 @@ def _copy_tokens(group: StateGroup, held: HeldRow, start: int, end: int) -> Devi
 def _copy_recurrent(group: StateGroup, held: HeldRow) -> DevicePayload:
     tensors: list[mx.array | None] = []
     for path in group.leaves:
-        tensors += cache_state.recurrent_tensors(cache_state.leaf(held.caches, path), held.row)
+        tensors += recurrent_tensors(leaf_at(held.caches, path), held.row)
     return pack(tensors)
 
 

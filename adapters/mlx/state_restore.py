@@ -13,9 +13,10 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.mlx import cache_state
 from adapters.mlx.arrays import evaluate, from_numpy
-from adapters.mlx.cache_state import Caches, Tensors
+from adapters.mlx.caches.classes import Tensors
+from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays
+from adapters.mlx.caches.leaf_state import fill, num_tensors, spare_tokens, trailing_reach
 from adapters.mlx.cuda_link import HALF_BYTES, find_link
 from adapters.mlx.device import on_cpu
 from adapters.mlx.payload import ABSENT, DevicePayload, host_array, mlx_dtype
@@ -50,15 +51,15 @@ def restore_caches(
         link = find_link()
         if link is not None:
             link.settle()
-    evaluate(cache_state.live_arrays(caches))
+    evaluate(live_arrays(caches))
 
 
 def _fill_group(caches: Caches, group: StateGroup, tensors: Sequence[mx.array | None], position: int) -> None:
     at = 0
     for path in group.leaves:
-        cache = cache_state.leaf(caches, path)
-        count = cache_state.num_tensors(cache)
-        cache_state.fill(cache, tuple(tensors[at : at + count]), position)
+        cache = leaf_at(caches, path)
+        count = num_tensors(cache)
+        fill(cache, tuple(tensors[at : at + count]), position)
         at += count
 
 
@@ -101,13 +102,13 @@ def _tokens(
         raise ComputeFailed(f"state group {group.index} covers {min(covered)} tokens of the {max(needed)} needed")
     used.reverse()
     columns = _Columns(used)
-    spare = _by_tensor(group, caches, lambda cache: cache_state.spare_tokens(cache, position))
+    spare = _by_tensor(group, caches, lambda cache: spare_tokens(cache, position))
     return [columns.join(index, want, spare[index]) for index, want in enumerate(needed)]
 
 
 def _needed_tokens(cache: Any, position: int) -> int:
     """Trailing tokens that a leaf's tensors need."""
-    reach = cache_state.trailing_reach(cache)
+    reach = trailing_reach(cache)
     return position if reach is None else min(position, reach)
 
 
@@ -115,8 +116,8 @@ def _by_tensor(group: StateGroup, caches: Caches, number_of: Callable[[Any], int
     """A number of each leaf, for each of the group's tensors."""
     found: list[int] = []
     for path in group.leaves:
-        cache = cache_state.leaf(caches, path)
-        found += [number_of(cache)] * cache_state.num_tensors(cache)
+        cache = leaf_at(caches, path)
+        found += [number_of(cache)] * num_tensors(cache)
     return found
 
 

@@ -1,29 +1,36 @@
-"""The compute port: a loaded model that turns tokens into tokens, and its cached state into payloads and back.
+"""The compute port: loaded models, split by what they can do.
 
-Threading: every method of both protocols is called from one thread only, the compute thread, which also created the
+    capability     who needs it        Protocol
+    generating     the engine          Generating
+    state access   the prefix cache    StateAccess (application.ports.state_access)
+
+A LoadedModel has both. What a model of another kind can do is a Protocol beside these.
+
+Threading: every method of every Protocol is called from one thread only, the compute thread, which also created the
 engine. Nothing here blocks on anything but computation. Errors: ComputeFailed for one sequence's failure (the sequence
 is then closed, others go on); ModelLoadFailed from `load`; anything else is a defect.
 
 A sequence's *position* is the number of tokens its state covers. Prompt tokens move it by the chunk; a decode step
-moves it by the one token it feeds. The end of the prompt gives the first token, so the first decode step feeds nothing
+moves it by the tokens it feeds. The end of the prompt gives the first token, so the first decode step feeds nothing
 and each later one feeds what the last one gave:
 
     call         prefill     start_decode        decode     decode     decode
     computes     a chunk     the last chunk                 token 1    token 2
     gives                                        token 1    token 2    token 3
 
-An adapter may run ahead by one decode step (the token it just sampled is already being fed while the caller looks at
-it); `position` tells the truth at any time.
+A step may give several tokens (a draft that the model agreed with): all but the last of them are fed by then. And an
+adapter may run ahead by one token (the one it just sampled is already being fed while the caller looks at it). So
+after `n` tokens the position is `n - 1` or `n` behind the prompt; `position` tells the truth at any time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from application.ports.state_access import StateAccess
 from domain.errors import DomainError
 from domain.ids import SequenceId
-from domain.model_card import ModelDescription, ModelSource
-from domain.payload import GroupPayloads
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.sampling import SamplingParams
 from domain.stream import TokenLogprob
 
@@ -46,78 +53,69 @@ class DecodeStart:
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """One sequence's outcome of one decode step: a token, or the error that ended it."""
+    """One sequence's outcome of one decode step: one token or several, or the error that ended it.
+
+    `logprobs`: one for each token where `num_logprobs` asked for them, else empty.
+    """
 
     id: SequenceId
-    token_id: int = -1
-    logprob: TokenLogprob | None = None
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     error: DomainError | None = None
 
 
-class LoadedModel(Protocol):
-    """One model in memory and the states of its open sequences."""
+PromptScores: TypeAlias = Sequence[TokenLogprob | None]
+"""How likely the model found each token of one call's `token_ids`, in order; empty where that was not asked for.
 
-    @property
-    def description(self) -> ModelDescription: ...
+Of the model's own distribution, before any sampling setting. None for a token whose predecessor's output is not known:
+the first of a prompt, the first after a restore, the first after a chunk that was not scored.
+"""
+
+
+class Generating(Protocol):
+    """Sequences from their prompt's first token to their last."""
 
     def open(self, id: SequenceId) -> None:
         """Begin a sequence with an empty state at position 0. The id must not be open."""
         ...
 
-    def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
-        """Put an open sequence at `position` from captured state, replacing whatever it held.
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        """Open each of `into` with what `id`, which must not decode yet, holds: its state, at its present position.
 
-        `blocks`: block 0 onward without a gap; ALL groups in each, TRAILING groups at least in those their window
-        still reaches. `snapshot`: what `capture_snapshot` gave at `position` (or, without SNAPSHOT groups, what
-        `capture_blocks` gave for the partial block); empty where blocks alone suffice. Where a TRAILING slice is
-        shorter than its span, nothing before it is needed.
-        Raises ComputeFailed when the pieces do not fit; the sequence is then at position 0, empty.
+        Costs next to nothing: memory is shared until one of them computes on, and from then on none changes another.
+        When it fails, none of `into` is open.
         """
         ...
 
-    def position(self, id: SequenceId) -> int:
-        """Tokens covered by the sequence's state, exactly."""
-        ...
-
-    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
+    def prefill(
+        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
         """Append at least one token to the state and compute it. One chunk: the caller chose its bounds.
 
-        The last chunk may still be under way when this returns; whatever reads it waits for it.
+        `num_prompt_logprobs`: score these tokens, each with so many of the likeliest alternatives (0 for none); None
+        scores nothing. The state is the same either way. Scoring waits for the chunk and takes the memory of all its
+        logits, in the model's dtype. Where nothing is scored, the last chunk may still be under way when this returns;
+        whatever reads it waits for it.
         """
         ...
 
-    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+    def start_decode(
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
         """Append the end of the prompt, at least its last token, and choose the first token after it.
 
-        Also one chunk, and as `prefill` it may still be under way when this returns. The sequence takes part in the
-        next `decode` that names it. Of a state that cannot be cut by tokens nothing can be had any more for a position
-        inside `token_ids`: whoever wants a snapshot at the last but one position gives the last token alone.
+        Also one chunk, and as with `prefill` it may be scored, or still be under way when this returns. The sequence
+        takes part in the next `decode` that names it. Of a state that cannot be cut by tokens nothing can be had any
+        more for a position inside `token_ids`: whoever wants a snapshot at the last but one position gives the last
+        token alone.
         """
         ...
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
-        """One token for each named sequence (any subset of the decoding ones), in the order named.
+        """The next tokens of each named sequence (any subset of the decoding ones), in the order named.
 
         A sequence's first token was chosen by `start_decode` and waits for no computing of its second. A row that fails
         carries its error; the others are unaffected.
-        """
-        ...
-
-    def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
-        """Copy out token spans [start, end) of every ALL and TRAILING group; every span ends at or before `position`.
-
-        Returned payloads are copies: no live view on the cache remains, and reading one waits until it is computed. A
-        TRAILING group gives the longest suffix of the span that it still holds, if that is all of it or at least
-        window - 1 tokens (enough to resume anywhere at or after the span's end); with less it is left out of that
-        span's mapping. Works while prefilling and while decoding.
-        """
-        ...
-
-    def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
-        """Copy out what resuming at the current position needs beyond full blocks.
-
-        SNAPSHOT groups: their state now. ALL and TRAILING groups: the slice [block_start, position), as
-        `capture_blocks` gives it; left out where that is empty.
         """
         ...
 
@@ -125,15 +123,18 @@ class LoadedModel(Protocol):
         """Release sequences in any phase. Ids that are not open are ignored."""
         ...
 
-    def open_ids(self) -> frozenset[SequenceId]:
-        """Sequences that hold state; for leak checks."""
-        ...
+
+class LoadedModel(Generating, StateAccess, Protocol):
+    """One model in memory and the states of its open sequences."""
+
+    @property
+    def description(self) -> ModelDescription: ...
 
 
 class ComputeEngine(Protocol):
     """Loads models and ends the compute backend."""
 
-    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
         """Load and probe a model. `on_progress` gets short phrases for people. Raises ModelLoadFailed."""
         ...
 
@@ -150,4 +151,4 @@ class ComputeEngine(Protocol):
         ...
 
 
-__all__ = ("ComputeEngine", "DecodeResult", "DecodeStart", "LoadedModel")
+__all__ = ("ComputeEngine", "DecodeResult", "DecodeStart", "Generating", "LoadedModel", "PromptScores")

@@ -28,7 +28,7 @@ from application.services.sequence_run import Submission
 from application.services.step_runner import StepRunner
 from domain.errors import ComputeFailed, QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelDescription, ModelSource
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.scheduling import StepLimits
 
 T = TypeVar("T")
@@ -57,6 +57,7 @@ class _Cancel:
 @dataclass(frozen=True, slots=True)
 class _Load:
     source: ModelSource
+    options: LoadOptions
     result: "Future[ModelDescription]"
 
 
@@ -152,11 +153,11 @@ class EngineLoop:
         """End a request within one step, whatever it is doing. Unknown or ended ids are ignored."""
         self._put(_Cancel(id))
 
-    def load(self, source: ModelSource) -> "Future[ModelDescription]":
+    def load(self, source: ModelSource, options: LoadOptions) -> "Future[ModelDescription]":
         """Load a model on the compute thread; other requests wait meanwhile. The future carries ModelLoadFailed, or
         ServerUnavailable when the engine has ended."""
         result: Future[ModelDescription] = Future()
-        self._enqueue(_Load(source, result), result)
+        self._enqueue(_Load(source, options, result), result)
         return result
 
     def unload(self, id: ModelId) -> "Future[None]":
@@ -229,8 +230,8 @@ class EngineLoop:
                 self._runner.add(command)
             case _Cancel(id):
                 self._runner.cancel(id)
-            case _Load(source, result):
-                _settle(result, lambda: self._runner.load(engine, source))
+            case _Load(source, options, result):
+                _settle(result, lambda: self._runner.load(engine, source, options))
             case _Unload(id, result):
                 _settle(result, lambda: self._runner.unload(engine, id))
             case _Wake():

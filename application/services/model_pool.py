@@ -19,7 +19,7 @@ from application.services.workers import Workers
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId
-from domain.model_card import ModelDescription, ModelSource
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.model_turns import LoadModel, ModelTurns, UnloadModel
 from domain.shown import shown
 
@@ -32,7 +32,7 @@ NUM_WORKERS = 4
 class ModelHost(Protocol):
     """Where models run: the engine loop. Any thread; the futures carry DomainErrors."""
 
-    def load(self, source: ModelSource) -> "Future[ModelDescription]": ...
+    def load(self, source: ModelSource, options: LoadOptions) -> "Future[ModelDescription]": ...
 
     def unload(self, id: ModelId) -> "Future[None]": ...
 
@@ -195,7 +195,7 @@ class ModelPool:
     async def _load(self, found: _Found) -> None:
         id = found.source.id
         try:
-            description = await asyncio.wrap_future(self._engine.load(found.source))
+            description = await asyncio.wrap_future(self._engine.load(found.source, LoadOptions(self._settings.dtype)))
         except Exception as error:
             if isinstance(error, ModelLoadFailed):
                 self._failures.note(found.source, error.message, _now_s())

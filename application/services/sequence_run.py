@@ -7,6 +7,7 @@ Every method may raise; the step runner turns that into the end of this sequence
 """
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from application.events import (
     DecodeStarted,
@@ -135,16 +136,17 @@ class SequenceRun:
         return len(token_ids)
 
     def take(self, result: DecodeResult) -> Finished | None:
-        """Take in a sampled token; returns how the sequence ends, if it does."""
+        """Take in a step's tokens; returns how the sequence ends, if it does. What comes after its end is dropped."""
         assert self._cache is not None
         request, output_ids = self.sequence.request, self.sequence.output_ids
-        step = self._pipeline.feed(result.token_id, result.logprob)
-        output_ids.append(result.token_id)
-        if len(output_ids) == 1:
-            self._outlet.emit(FirstToken(request.id, self._outlet.now_ns()))
-        self._outlet.send(request.id, step.delta)
-        if step.reason is not None:
-            return Finished(step.reason, self.usage(), step.stop_text)
+        for token_id, logprob in zip_longest(result.token_ids, result.logprobs):
+            step = self._pipeline.feed(token_id, logprob)
+            output_ids.append(token_id)
+            if len(output_ids) == 1:
+                self._outlet.emit(FirstToken(request.id, self._outlet.now_ns()))
+            self._outlet.send(request.id, step.delta)
+            if step.reason is not None:
+                return Finished(step.reason, self.usage(), step.stop_text)
         self._cache.decoded(self._loaded(), output_ids)
         return None
 

@@ -16,7 +16,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.sequence_run import SequenceRun, Submission
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import ModelDescription, ModelSource
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.request import FinishReason
 from domain.scheduling import StepLimits, StepPlan, plan_step
 from domain.sequence import Phase
@@ -55,12 +55,12 @@ class StepRunner:
         """Sequences past the queue. Any thread; may be a step old."""
         return sum(run.phase is not Phase.QUEUED for run in tuple(self._runs.values()))
 
-    def load(self, engine: ComputeEngine, source: ModelSource) -> ModelDescription:
+    def load(self, engine: ComputeEngine, source: ModelSource, options: LoadOptions) -> ModelDescription:
         """Raises a bare DomainError, having let go of all that was loaded. A model that is there already stays."""
         started = self._outlet.now_ns()
         if source.id in self._models:
             return self._models[source.id].description
-        found = self._try_load(engine, source)
+        found = self._try_load(engine, source, options)
         if isinstance(found, DomainError):  # raised here, where no frame of the attempt is left
             raise found
         description, note = found
@@ -78,10 +78,12 @@ class StepRunner:
         )
         return description
 
-    def _try_load(self, engine: ComputeEngine, source: ModelSource) -> tuple[ModelDescription, str] | DomainError:
+    def _try_load(
+        self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
+    ) -> tuple[ModelDescription, str] | DomainError:
         model: LoadedModel | None = None
         try:
-            model = engine.load(source, lambda _: None)
+            model = engine.load(source, options, lambda _: None)
             description = model.description
             note = self._prefix_cache.attach(description)
         except Exception as error:
@@ -183,8 +185,9 @@ class StepRunner:
                 if result.error is not None:
                     self._fail(run, result.error)
                     continue
-                num_tokens += 1
+                num_before = len(run.sequence.output_ids)
                 finished = self._guarded(run, partial(run.take, result))
+                num_tokens += len(run.sequence.output_ids) - num_before
                 if finished is not None:
                     self._end(run, Phase.FINISHED, finished)
         return num_tokens

@@ -57,7 +57,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.tokenizers.loader import HfTokenizerLoader
 
     return Backend(
-        lambda: MlxEngine(settings.model.dtype, cache_dir(), blas.identity),
+        lambda: MlxEngine(cache_dir(), blas.identity),
         model_repository(settings),
         HfTokenizerLoader(),
         default_grid=preferred_grid(),

@@ -86,10 +86,10 @@ def test_the_first_decode_gives_what_the_prompt_ended_in(model: LoadedModel) -> 
         model.start_decode(id, PROMPT[cut:], DecodeStart(PROMPT, sampling, 3, 2, frozenset({eos})))
         assert model.position(id) == len(PROMPT)
         first = step(model, id)
-        assert first.logprob is not None
-        assert first.logprob.token_id == first.token_id
-        assert len(first.logprob.top) == 3
-        answers.append([first.token_id, *(step(model, id).token_id for _ in range(4))])
+        (logprob,) = first.logprobs
+        assert (logprob.token_id,) == first.token_ids
+        assert len(logprob.top) == 3
+        answers.append([first.token_ids[0], *(step(model, id).token_ids[0] for _ in range(4))])
         model.close([id])
     assert eos not in answers[0][:2]
     assert answers[0][2] == eos
@@ -129,13 +129,13 @@ def shapes(state: StateBytes) -> list[tuple[int, TensorSpec]]:
 def test_a_first_token_waits_for_nobody_and_holds_nobody_up(model: LoadedModel) -> None:
     expected, other = generate(model, 8), continue_greedy(model, open_at(model, OTHER), OTHER, 12)
     early = start(model, OTHER)
-    output = [step(model, early).token_id for _ in range(4)]
+    output = [step(model, early).token_ids[0] for _ in range(4)]
     late = start(model, PROMPT)
-    assert [step(model, early).token_id for _ in range(2)] == other[4:6]  # it is not named, and keeps its token
+    assert [step(model, early).token_ids[0] for _ in range(2)] == other[4:6]  # it is not named, and keeps its token
     results = [model.decode([early, late]) for _ in range(6)]
-    output += other[4:6] + [first.token_id for first, _ in results]
+    output += other[4:6] + [first.token_ids[0] for first, _ in results]
     assert output == other
-    assert [second.token_id for _, second in results] == expected[:6]
+    assert [second.token_ids[0] for _, second in results] == expected[:6]
     model.close([early, late])
 
 
@@ -159,7 +159,7 @@ def test_misuse_of_a_prompts_end_is_loud(model: LoadedModel) -> None:
 def test_greedy_is_deterministic_and_depends_on_the_prompt(model: LoadedModel) -> None:
     first, second = generate(model, 12), generate(model, 12)
     id = start(model, OTHER)
-    other = [step(model, id).token_id for _ in range(12)]
+    other = [step(model, id).token_ids[0] for _ in range(12)]
     model.close([id])
     assert first == second
     assert first != other
@@ -177,7 +177,7 @@ def test_decode_takes_any_subset_in_any_order(model: LoadedModel) -> None:
         assert [result.id for result in results] == [ids[index] for index in subset]
         for index, result in zip(subset, results, strict=True):
             assert result.error is None
-            output[index].append(result.token_id)
+            output[index].append(result.token_ids[0])
     model.close(list(ids.values()))
     assert output == {index: expected[index][: len(tokens)] for index, tokens in output.items()}
 
@@ -192,7 +192,7 @@ def test_the_same_seed_gives_the_same_answer_in_any_company(model: LoadedModel) 
     output: list[int] = []
     for number in range(16):
         named = [id, *company] if 3 < number < 12 else [id]
-        output += [result.token_id for result in model.decode(named) if result.id == id]
+        output += [result.token_ids[0] for result in model.decode(named) if result.id == id]
     model.close([id, *company])
     assert output == alone
 
@@ -293,6 +293,6 @@ def test_a_sequence_that_leaves_takes_nothing_with_it(model: LoadedModel) -> Non
         if number == 5:
             model.close([other])
         named = [id, other] if number < 5 else [id]
-        output.append(model.decode(named)[0].token_id)
+        output.append(model.decode(named)[0].token_ids[0])
     model.close([id])
     assert output == expected

@@ -43,7 +43,7 @@ def test_end_of_sequence_waits_for_min_tokens(model: LoadedModel) -> None:
     eos = min(model.description.eos_token_ids)
     eager = SamplingParams(temperature=0, logit_bias=((eos, 100.0),))
     id = start(model, PROMPT, eager, min_tokens=4)
-    output = [step(model, id).token_id for _ in range(6)]
+    output = [step(model, id).token_ids[0] for _ in range(6)]
     model.close([id])
     assert eos not in output[:4]
     assert output[4:] == [eos, eos]
@@ -55,14 +55,12 @@ def test_logprobs_are_of_the_chosen_and_the_likeliest(model: LoadedModel) -> Non
     bare = start(model, OTHER, SamplingParams(temperature=0, num_logprobs=0))
     for _ in range(4):
         asked, other, chosen_only = model.decode([id, silent, bare])
-        assert other.logprob is None
-        assert chosen_only.logprob is not None
-        assert chosen_only.logprob.top == ()
-        found = asked.logprob
-        assert found is not None
-        assert found.token_id == asked.token_id
+        assert other.logprobs == ()
+        assert [logprob.top for logprob in chosen_only.logprobs] == [()]
+        (found,) = asked.logprobs
+        assert found.token_id == asked.token_ids[0]
         assert len(found.top) == 5
-        assert found.top[0] == (asked.token_id, found.logprob)
+        assert found.top[0] == (asked.token_ids[0], found.logprob)
         values = [value for _, value in found.top]
         assert values == sorted(values, reverse=True)
         assert all(value <= 0 for value in values)

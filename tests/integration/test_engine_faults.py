@@ -4,7 +4,7 @@ happened, leaves nothing behind, and answers the next one."""
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -15,6 +15,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.uncached_sequence import UncachedSequence
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.explanation import StopReason
+from domain.model_card import LoadOptions
 from domain.stream import Failed, Finished
 from tests.support.fault_bench import MODEL, WAIT_S, FaultBench
 
@@ -129,7 +130,8 @@ def test_an_end_that_raises_is_an_end(operation: str) -> None:
 
 def test_every_operation_of_the_port_can_be_made_to_fail() -> None:
     def named(protocol: type) -> set[str]:
-        return {name for name in vars(protocol) if not name.startswith("_")}
+        parts = [part for part in protocol.__mro__ if part is not Protocol]
+        return {name for part in parts for name in vars(part) if not name.startswith("_")}
 
     assert set(MODEL_OPERATIONS) == named(LoadedModel)
     assert set(ENGINE_OPERATIONS) == {"close_engine" if name == "close" else name for name in named(ComputeEngine)}
@@ -274,8 +276,8 @@ def test_nothing_that_comes_while_the_engine_ends_waits_for_ever() -> None:
 
     def load() -> None:
         while not refused.is_set():
-            loads.append(bench.loop.load(bench.source))
-        loads.append(bench.loop.load(bench.source))
+            loads.append(bench.loop.load(bench.source, LoadOptions()))
+        loads.append(bench.loop.load(bench.source, LoadOptions()))
 
     threads = [threading.Thread(target=submit, args=(worker,)) for worker in range(3)] + [threading.Thread(target=load)]
     for thread in threads:

@@ -10,11 +10,12 @@ from adapters.fake.engine import FakeEngine
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
-from application.events import ModelLoaded, ModelUnloaded
+from application.events import ModelLoaded, ModelUnloaded, StepCompleted
 from application.services.engine_loop import EngineLoop
 from application.services.sequence_run import Submission
 from domain.errors import ComputeFailed, DomainError, QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
+from domain.model_card import LoadOptions
 from domain.request import FinishReason, GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
@@ -40,10 +41,18 @@ class Bench:
         self.loop.start()
         source = FakeModels().find(MODEL)
         assert source is not None
-        self.loop.load(source).result(WAIT_S)
+        self.loop.load(source, LoadOptions()).result(WAIT_S)
 
-    def submit(self, id: str, text: str, max_tokens: int = 8, sampling: SamplingParams | None = None) -> None:
-        rules = StopRules(max_tokens=max_tokens, ignore_eos=True)
+    def submit(
+        self,
+        id: str,
+        text: str,
+        max_tokens: int = 8,
+        sampling: SamplingParams | None = None,
+        *,
+        ignore_eos: bool = True,
+    ) -> None:
+        rules = StopRules(max_tokens=max_tokens, ignore_eos=ignore_eos)
         sampling = sampling or SamplingParams(temperature=0)
         request = GenerationRequest(RequestId(id), MODEL, TextPrompt(text), sampling, rules)
         tokenizer = FakeTokenizer()
@@ -59,6 +68,9 @@ class Bench:
 
     def tokens(self, id: str) -> list[int]:
         return [token for item in self.items(id) if isinstance(item, TextDelta) for token in item.token_ids]
+
+    def steps(self) -> list[StepCompleted]:
+        return [event for event in self.events.events if isinstance(event, StepCompleted)]
 
 
 @pytest.fixture
@@ -115,6 +127,38 @@ def test_the_answer_does_not_depend_on_the_company(make: Callable[..., Bench]) -
             bench.submit(str(index), text, max_tokens=4 + index, sampling=sampling)
     for index in range(len(texts)):
         assert alone.tokens(str(index)) == crowded.tokens(str(index))
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 7, 30])
+def test_several_tokens_a_step_make_the_same_answer(make: Callable[..., Bench], max_tokens: int) -> None:
+    """And no more: those of the last step that the answer has no room for are neither told nor counted."""
+    one, several = make(), make(FakeOptions(tokens_per_step=5))
+    for bench in (one, several):
+        bench.submit("a", "several", max_tokens)
+    expected, items = one.tokens("a"), several.items("a")
+    assert several.tokens("a") == expected
+    end = items[-1]
+    assert isinstance(end, Finished)
+    assert (end.reason, end.usage.completion_tokens) == (FinishReason.LENGTH, max_tokens)
+    assert sum(event.num_decode_tokens for event in several.steps()) == max_tokens
+    if max_tokens == 30:
+        assert sum(event.num_decode_tokens > 0 for event in several.steps()) < 20
+
+
+def test_what_a_step_gave_behind_the_end_is_dropped(make: Callable[..., Bench]) -> None:
+    """Scripted so that the answer ends inside a step of five, whichever that is."""
+    tokenizer = FakeTokenizer()
+    (eos,) = tokenizer.eos_token_ids
+    for length in range(1, 12):
+        answer = [65 + index for index in range(length)]
+        script = [*answer, eos, *[66] * 50]
+        bench = make(FakeOptions(reply=lambda _prompt, script=script: script, tokens_per_step=5))
+        bench.submit("a", "x", 40, ignore_eos=False)
+        assert bench.tokens("a") == [*answer, eos]
+        end = bench.items("a")[-1]
+        assert isinstance(end, Finished)
+        assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, length + 1)
+        assert sum(event.num_decode_tokens for event in bench.steps()) == length + 1
 
 
 class Gate:
@@ -229,7 +273,7 @@ def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
     source = FakeModels().find(MODEL)
     assert source is not None
     with pytest.raises(DomainError, match="no device"):
-        loop.load(source).result(WAIT_S)
+        loop.load(source, LoadOptions()).result(WAIT_S)
     assert loop.stop(WAIT_S)
     with pytest.raises(ServerUnavailable, match="no device"):
         loop.reserve()

@@ -17,6 +17,7 @@ from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
+from domain.model_card import LoadOptions
 from domain.record import Record, RecordKey
 from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
@@ -76,7 +77,7 @@ def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     try:
         source = FakeModels().find(MODEL)
         assert source is not None
-        loop.load(source).result(WAIT_S)
+        loop.load(source, LoadOptions()).result(WAIT_S)
         submit("first", "a prompt to be seen again " * 8, 2)
         sink.wait_for_end(RequestId("first"), WAIT_S)
         hot.resize(0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.cache_state import live_arrays, new_caches
+from adapters.mlx.caches.layout import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.payload import DevicePayload, pack
 from adapters.mlx.sampler_row import SamplerRow
@@ -21,7 +21,7 @@ from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from application.ports.compute import DecodeStart
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
-from domain.model_card import ModelDescription, ModelSource
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.sampling import SamplingParams
 from tests.support.state_replay import continue_greedy, new_id, open_at, prefill, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, tiny_model, write_folder
@@ -81,7 +81,7 @@ def test_one_rows_failing_sampler_is_its_own_failure() -> None:
     for _ in range(8):
         for result in model.decode(running):
             if result.error is None:
-                output[ids.index(result.id)].append(result.token_id)
+                output[ids.index(result.id)].append(result.token_ids[0])
             else:
                 errors.append(str(result.error))
                 running.remove(result.id)
@@ -104,7 +104,7 @@ def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
         start_greedy(model, id, prompt)
     output: list[int] = []
     for _ in range(2):  # the first tokens, and the step in which rows join
-        output += [result.token_id for result in model.decode([near, other, far]) if result.id == far]
+        output += [result.token_ids[0] for result in model.decode([near, other, far]) if result.id == far]
     network.countdown = 1  # the pair's next step
     running = [near, other, far]
     failed = set()
@@ -115,7 +115,7 @@ def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
                 assert "on fire" in str(result.error)
                 failed.add(result.id)
             elif result.id == far:
-                output.append(result.token_id)
+                output.append(result.token_ids[0])
         running = [id for id in running if id not in failed]
     assert failed == {near, other}
     assert model.open_ids() == {far}
@@ -199,7 +199,7 @@ def test_a_block_of_a_uniform_model_is_one_buffer() -> None:
 def test_unloading_returns_the_memory(folder: Path) -> None:
     engine = MlxEngine()
     before = engine.memory()["active"]
-    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: None)
+    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(), lambda _phrase: None)
     weights = model.description.weight_bytes
     id = open_at(model, PROMPT)
     prefill(model, id, PROMPT, len(PROMPT))
@@ -218,7 +218,7 @@ class Knot:
 
 def test_what_a_load_leaves_is_looked_at_again_when_a_model_is_unloaded(folder: Path) -> None:
     engine, knots = MlxEngine(), list[Knot]()
-    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: knots.append(Knot()))
+    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(), lambda _phrase: knots.append(Knot()))
     left = weakref.ref(knots.pop())
     gc.collect()
     assert left() is not None
@@ -234,7 +234,7 @@ def test_an_engine_lives_and_ends_on_its_own_thread(folder: Path) -> None:
 
     def run() -> None:
         engine = MlxEngine()
-        model = engine.load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: None)
+        model = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(), lambda _phrase: None)
         continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)
         descriptions.append(model.description)
         engine.unload(model)

@@ -9,14 +9,14 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.cache_state import leaves
+from adapters.mlx.caches.layout import leaves
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
 from application.services.faults import bare
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
 from tests.support.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, write_folder
@@ -55,7 +55,7 @@ def run(
                 assert isinstance(result.error, ComputeFailed)
                 errors[result.id] = str(result.error)
             else:
-                output[result.id].append(result.token_id)
+                output[result.id].append(result.token_ids[0])
     return output, errors
 
 
@@ -122,7 +122,7 @@ def test_a_failed_load_holds_nothing_whoever_keeps_its_error(tmp_path: Path, dam
     kept: list[Exception] = []
     for _ in range(3):
         with pytest.raises(ModelLoadFailed) as caught:
-            engine.load(source, lambda _phrase: None)
+            engine.load(source, LoadOptions(), lambda _phrase: None)
         kept.append(caught.value)
         assert mx.get_active_memory() <= before + 4096
         assert mx.get_cache_memory() == 0
@@ -135,7 +135,7 @@ def test_unloading_frees_a_model_that_collections_leave_out(tmp_path: Path, unco
     gc.collect()
     before = mx.get_active_memory()
     for _ in range(3):
-        model = engine.load(source, lambda _phrase: None)
+        model = engine.load(source, LoadOptions(), lambda _phrase: None)
         assert mx.get_active_memory() > before + model.description.weight_bytes // 2
         prompt = prompt_of(50)
         continue_greedy(model, open_at(model, prompt), prompt, 4)

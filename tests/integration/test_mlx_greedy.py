@@ -71,7 +71,7 @@ class Harness:
         for index, result in zip(ids, self.model.decode(list(ids.values())), strict=True):
             assert result.error is None, result.error
             assert result.id == ids[index]
-            into.setdefault(index, []).append(result.token_id)
+            into.setdefault(index, []).append(result.token_ids[0])
             ahead = self.model.position(result.id) - (LENGTHS[index] - 1 + len(into[index]))
             assert ahead in (0, 1)
 

@@ -16,7 +16,7 @@ from adapters.mlx.weights_digest import digest_folder
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from tests.support.state_replay import continue_greedy, open_at, prompt_of
 from tests.support.tiny_models import build, write_folder
 
@@ -24,7 +24,7 @@ PROMPT = prompt_of(50)
 
 
 def load(folder: Path, dtype: str = "auto") -> LoadedModel:
-    return MlxEngine(dtype).load(ModelSource(ModelId("tiny"), str(folder)), lambda _phrase: None)
+    return MlxEngine().load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(dtype), lambda _phrase: None)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_is_loaded_and_described(folder: Path) -> None:
     phrases: list[str] = []
     engine = MlxEngine()
-    model = engine.load(ModelSource(ModelId("my-name"), str(folder)), phrases.append)
+    model = engine.load(ModelSource(ModelId("my-name"), str(folder)), LoadOptions(), phrases.append)
     description = model.description
     config = json.loads((folder / "config.json").read_text())
     assert description.id == "my-name"
@@ -238,9 +238,8 @@ def test_a_file_is_read_once_as_long_as_nothing_happened_to_it(tmp_path: Path) -
 
 
 def test_what_rounds_is_told(folder: Path) -> None:
-    found = [
-        MlxEngine(blas=blas).load(ModelSource(ModelId("m"), str(folder)), print).description for blas in ("", "B 1")
-    ]
+    source, options = ModelSource(ModelId("m"), str(folder)), LoadOptions()
+    found = [MlxEngine(blas=blas).load(source, options, print).description for blas in ("", "B 1")]
     assert found[0].arithmetic
     assert found[0].runtime == found[1].runtime
     if mx.default_device() == mx.Device(mx.cpu):

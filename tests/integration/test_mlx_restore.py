@@ -8,7 +8,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx import cache_state, state_restore
+from adapters.mlx import state_restore
+from adapters.mlx.caches.classes import lib
+from adapters.mlx.caches.layout import leaves, live_arrays
 from adapters.mlx.landing import PACK_BYTES, land
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import ABSENT
@@ -101,8 +103,8 @@ def test_restoring_at_a_grid_position_changes_no_bit(
 
 def shapes_held(model: MlxModel, id: SequenceId) -> list[tuple[int, ...]]:
     """Of all caches that keep every token. Windowed ones put theirs together anew in each forward pass."""
-    growing = [cache for cache in cache_state.leaves(model._rows[id].caches) if type(cache) is cache_state._lib.KVCache]
-    return [array.shape for array in cache_state.live_arrays(growing)]
+    growing = [cache for cache in leaves(model._rows[id].caches) if type(cache) is lib.KVCache]
+    return [array.shape for array in live_arrays(growing)]
 
 
 @pytest.mark.parametrize("position", [AT_GRID, 128, 150])
@@ -158,7 +160,7 @@ def test_state_captured_while_decoding_resumes_the_same_stream(model: MlxModel) 
     for step in range(16):
         company = others if 4 <= step < 12 else []
         results = model.decode([*company[:1], id, *company[1:]])
-        output += [result.token_id for result in results if result.id == id]
+        output += [result.token_ids[0] for result in results if result.id == id]
         if step in (2, 5, 9, 14):
             tokens = (*prompt, *expected)[: model.position(id) + 1]
             held = Captured(model.position(id), [], model.capture_snapshot(id, 0))

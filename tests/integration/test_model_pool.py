@@ -13,6 +13,7 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
+from application.ports.compute import LoadedModel
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
@@ -21,7 +22,7 @@ from application.settings import ModelSettings
 from application.use_cases.generate import Generate, Generation
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
@@ -33,11 +34,23 @@ A, B, C = ModelId("a"), ModelId("b"), ModelId("c")
 PATIENCE_S = 20.0
 
 
+class AskedEngine(FakeEngine):
+    """Remembers how it was asked to load."""
+
+    def __init__(self, options: Mapping[ModelId, FakeOptions] | None = None) -> None:
+        super().__init__(options)
+        self.asked: list[LoadOptions] = []
+
+    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
+        self.asked.append(options)
+        return super().load(source, options, on_progress)
+
+
 class Bench:
     """A pool of `max_loaded` toy models over a running engine."""
 
     def __init__(self, max_loaded: int, options: Mapping[ModelId, FakeOptions] | None = None, **settings: Any) -> None:
-        self.engine = FakeEngine(options)
+        self.engine = AskedEngine(options)
         self.events = RecordingEvents()
         self.hub = StreamHub()
         self.loop = EngineLoop(
@@ -96,6 +109,12 @@ def test_two_models_wanted_at_once_where_one_fits_are_both_served() -> None:
 
     bench.run(work)
     assert sorted(bench.loads()) == [A, B]
+
+
+def test_models_are_loaded_as_the_settings_say() -> None:
+    bench = Bench(max_loaded=2, dtype="bfloat16")
+    bench.run(lambda: bench.use(A))
+    assert bench.engine.asked == [LoadOptions(dtype="bfloat16")]
 
 
 def test_clients_of_three_models_where_one_fits_are_all_served_with_few_loads() -> None:

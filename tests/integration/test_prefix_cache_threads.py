@@ -19,7 +19,7 @@ from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.sequence_run import Submission
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.request import GenerationRequest, TokenPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
@@ -55,7 +55,7 @@ class Server:
         engine = FakeEngine(default=options)
         loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
         loop.start()
-        loop.load(ModelSource(MODEL, "nowhere")).result(WAIT_S)
+        loop.load(ModelSource(MODEL, "nowhere"), LoadOptions()).result(WAIT_S)
         return cls(loop, sink, hot, cache, writer, workers, engine)
 
     def submit(self, id: str, prompt: list[int], num_output: int) -> None:

@@ -15,7 +15,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
 from application.services.sequence_run import Submission
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.request import GenerationRequest, TokenPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
@@ -35,7 +35,7 @@ WAIT_S = 120.0
 class TinyEngine(MlxEngine):
     """Loads tiny models by family, on the compute thread, as any engine does."""
 
-    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
         return tiny_model(source.id)
 
     def memory(self) -> Mapping[str, int]:
@@ -73,7 +73,7 @@ def test_greedy_output_equals_the_plain_loop(name: str) -> None:
     loop = EngineLoop(TinyEngine, sink, RecordingEvents(), FakeClock(), prefix_cache(), StepLimits(8, GRID, GRID), 100)
     loop.start()
     try:
-        loop.load(ModelSource(ModelId(name), "tiny")).result(WAIT_S)
+        loop.load(ModelSource(ModelId(name), "tiny"), LoadOptions()).result(WAIT_S)
         loop.reserve()
         loop.submit(submission(name, "alone", prompts[0], num_tokens[0]))
         alone = _tokens(sink, "alone")

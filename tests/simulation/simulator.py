@@ -1,7 +1,7 @@
 """Plays a random workload against a simulated server and checks every answer. One seed, one run, always the same."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from adapters.fake import FakeModel, FakeOptions, FakeTokenizer
@@ -223,8 +223,8 @@ class Simulation:
 
 
 def plain_answer(options: FakeOptions, prompt: EncodedPrompt, submission: Submission, limits: StepLimits) -> list[int]:
-    """The same model alone, in the canonical chunks."""
-    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), options)
+    """The same model alone, in the canonical chunks, token by token."""
+    model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), replace(options, tokens_per_step=1))
     id, at, tokens = SequenceId(0), 0, prompt.token_ids
     model.open(id)
     while (end := next_prompt_chunk(at, len(tokens), limits)) < len(tokens):
@@ -233,7 +233,7 @@ def plain_answer(options: FakeOptions, prompt: EncodedPrompt, submission: Submis
     model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.request.sampling, submission.seed))
     output: list[int] = []
     while len(output) < submission.max_new_tokens and options.eos_id not in output:
-        output.append(model.decode([id])[0].token_id)
+        output += model.decode([id])[0].token_ids
     return output
 
 

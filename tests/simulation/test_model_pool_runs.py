@@ -20,7 +20,7 @@ from application.services.workers import Workers
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
-from domain.model_card import DecodeMode, ModelDescription, ModelSource
+from domain.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
 from tests.support.cache_driver import InlineExecutor
 from tests.support.virtual_time import run_in_virtual_time
 
@@ -39,7 +39,7 @@ class TimedHost:
         self.resident: set[ModelId] = set()
         self.loads: list[ModelId] = []
 
-    def load(self, source: ModelSource) -> "Future[ModelDescription]":
+    def load(self, source: ModelSource, options: LoadOptions) -> "Future[ModelDescription]":
         assert source.id not in self.resident
         assert len(self.resident) < self._max_loaded, "more is loaded than may be"
         self.resident.add(source.id)

@@ -19,7 +19,7 @@ from application.services.step_runner import StepRunner
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
 from domain.ids import BlockHash, ModelId, RequestId, SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.prefix import ReuseRules
 from domain.record import Namespace, Record, RecordKey
 from domain.scheduling import StepLimits
@@ -55,7 +55,9 @@ def draw_plan(random: Random) -> Plan:
     is_exact = random.random() < 0.25
     names = random.sample([name for name in LAYOUTS if name != "unsupported"], 2)
     base = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=random.choice((0, 40)), eos_id=VOCAB - 1)
-    base = replace(base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5)
+    base = replace(
+        base, chunk_sensitive=is_exact, runs_ahead=random.random() < 0.5, tokens_per_step=random.choice((1, 1, 4))
+    )
     models = {ModelId(name): replace(base, layout=LAYOUTS[name], weights=at) for at, name in enumerate(names)}
     models[ModelId("twin")] = models[ModelId(names[0])]
     models[ModelId("retrained")] = replace(models[ModelId(names[0])], weights=7)
@@ -163,7 +165,8 @@ class World:
         self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
-            self.runner.load(FaultyEngine(self.engine, ComputeFaults(self._defect)), ModelSource(id, "nowhere"))
+            engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
+            self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions())
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""

@@ -229,7 +229,7 @@ class CacheDriver:
             job.cache.prefilled(self.model, reusable)
 
     def _decode(self, job: Job) -> None:
-        job.output.append(self.model.decode([job.id])[0].token_id)
+        job.output.append(self.model.decode([job.id])[0].token_ids[0])
         job.cache.decoded(self.model, job.output)
         if len(job.output) >= job.num_output:
             job.cache.end(self.model, job.output)

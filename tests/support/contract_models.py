@@ -6,7 +6,7 @@ from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from domain.ids import ModelId, SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
 from tests.support.state_replay import open_at, prompt_of
 from tests.support.tiny_models import tiny_model
@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0)
 def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], LoadedModel]:
     options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
     source = ModelSource(ModelId(layout), f"fake:{layout}")
-    return lambda: FakeEngine(default=options).load(source, lambda _phrase: None)
+    return lambda: FakeEngine(default=options).load(source, LoadOptions(), lambda _phrase: None)
 
 
 MODELS: dict[str, Callable[[], LoadedModel]] = {
@@ -51,7 +51,7 @@ def step(model: LoadedModel, id: SequenceId) -> DecodeResult:
 
 def generate(model: LoadedModel, num_new: int, sampling: SamplingParams = GREEDY, seed: int = 1) -> list[int]:
     id = start(model, PROMPT, sampling, seed)
-    output = [step(model, id).token_id for _ in range(num_new)]
+    output = [step(model, id).token_ids[0] for _ in range(num_new)]
     model.close([id])
     return output
 

@@ -19,7 +19,7 @@ from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
@@ -85,7 +85,7 @@ class FaultBench:
         return source
 
     def load(self) -> None:
-        self.loop.load(self.source).result(WAIT_S)
+        self.loop.load(self.source, LoadOptions()).result(WAIT_S)
 
     def submit(self, id: str, text: str, num_tokens: int = 6, detokenizer: Any = None) -> None:
         self.loop.reserve()

@@ -112,7 +112,7 @@ def continue_greedy(model: LoadedModel, id: SequenceId, tokens: Sequence[int], n
     for _ in range(num_new):
         (result,) = model.decode([id])
         assert result.error is None, result.error
-        output.append(result.token_id)
+        output.append(result.token_ids[0])
     model.close([id])
     return output
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from adapters.mlx.engine import MlxEngine
-from application.ports.compute import DecodeStart, LoadedModel
+from application.ports.compute import DecodeStart, LoadedModel, PromptScores
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from tests.support.patience import PATIENCE_S
 
 
@@ -62,13 +62,13 @@ class SteeredModel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
+    def prefill(self, id: SequenceId, token_ids: Sequence[int], **rest: Any) -> PromptScores:
         self._gate.pass_through(self._model.position(id))
-        self._model.prefill(id, token_ids)
+        return self._model.prefill(id, token_ids, **rest)
 
-    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart) -> None:
+    def start_decode(self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, **rest: Any) -> PromptScores:
         self._gate.pass_through(self._model.position(id))
-        self._model.start_decode(id, token_ids, start)
+        return self._model.start_decode(id, token_ids, start, **rest)
 
 
 class SteeredEngine(MlxEngine):
@@ -76,8 +76,8 @@ class SteeredEngine(MlxEngine):
         super().__init__()
         self._gate = gate
 
-    def load(self, source: ModelSource, on_progress: Callable[[str], None]) -> LoadedModel:
-        return cast(LoadedModel, SteeredModel(super().load(source, on_progress), self._gate))
+    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
+        return cast(LoadedModel, SteeredModel(super().load(source, options, on_progress), self._gate))
 
 
 __all__ = ("PrefillGate", "SteeredEngine", "SteeredModel")

@@ -8,7 +8,6 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,10 @@ _HELPER_MODULES = frozenset(
     | {"switch_layers"}
 )
 
-HAS_BROKEN_CHUNKS = version("mlx-lm").startswith("0.31.")
-"""mlx-lm 0.31 trims a chunked cache as if its buffer had no free slots: llama4 raises or computes nonsense."""
-
 
 def names() -> list[str]:
     """Every tiny model that the installed mlx-lm can run, variants included."""
-    installed = set(modules()) - ({"llama4"} if HAS_BROKEN_CHUNKS else set())
+    installed = set(modules())
     families = [name for name in (*FAMILIES, *WRAPPED, *WHOLE) if name in installed]
     variants = [name for name, (family, _) in VARIANTS.items() if family in installed]
     return sorted([*families, *variants], key=str.lower)
@@ -122,7 +118,6 @@ def save(network: Any, folder: Path) -> None:
 
 
 __all__ = (
-    "HAS_BROKEN_CHUNKS",
     "build",
     "build_from",
     "config_of",

@@ -6,11 +6,11 @@ from math import exp
 
 import pytest
 
-from adapters.fake import EOS_ID, FakeEngine, FakeOptions, FakeTokenizer, reply_with
+from adapters.fake import EOS_ID, LAYOUTS, FakeEngine, FakeOptions, FakeTokenizer, reply_with
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
 
 SOURCE = ModelSource(ModelId("toy"), "nowhere")
@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def load(options: FakeOptions) -> LoadedModel:
-    return FakeEngine(default=options).load(SOURCE, lambda _: None)
+    return FakeEngine(default=options).load(SOURCE, LoadOptions(), lambda _: None)
 
 
 def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 0, min_tokens: int = 0) -> SequenceId:
@@ -32,7 +32,7 @@ def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 
 
 def answer(model: LoadedModel, id: int, sampling: SamplingParams, num_tokens: int = 30, **rest: int) -> list[int]:
     sequence = begin(model, id, sampling, **rest)
-    return [model.decode([sequence])[0].token_id for _ in range(num_tokens)]
+    return [model.decode([sequence])[0].token_ids[0] for _ in range(num_tokens)]
 
 
 def test_scripted_answers_end_in_eos() -> None:
@@ -82,12 +82,35 @@ def test_logprobs_are_ranked_and_hold_the_choice() -> None:
     model = load(FakeOptions(eos_every=0))
     sequence = begin(model, 1, replace(GREEDY, num_logprobs=3))
     result = model.decode([sequence])[0]
-    assert result.logprob is not None
-    assert result.logprob.top[0] == (result.token_id, result.logprob.logprob)
-    values = [value for _, value in result.logprob.top]
+    (logprob,) = result.logprobs
+    assert logprob.top[0] == (result.token_ids[0], logprob.logprob)
+    values = [value for _, value in logprob.top]
     assert values == sorted(values, reverse=True)
     assert len(values) == 3
     assert sum(exp(value) for value in values) < 1
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1.2, frequency_penalty=0.5, num_logprobs=2)])
+def test_several_tokens_a_step_are_those_that_come_one_by_one(sampling: SamplingParams, *, runs_ahead: bool) -> None:
+    plain = FakeOptions(layout=LAYOUTS["everything"], eos_every=0, runs_ahead=runs_ahead)
+    one, several = load(plain), load(replace(plain, tokens_per_step=4))
+    expected = begin(one, 1, sampling)
+    sequence = begin(several, 1, sampling)
+    sizes: list[int] = []
+    for _ in range(40):
+        result = several.decode([sequence])[0]
+        single = [one.decode([expected])[0] for _ in result.token_ids]
+        assert result.token_ids == tuple(token for step in single for token in step.token_ids)
+        assert result.logprobs == tuple(logprob for step in single for logprob in step.logprobs)
+        sizes.append(len(result.token_ids))
+        assert several.position(sequence) == one.position(expected) == len(PROMPT) + sum(sizes) - (not runs_ahead)
+        # What the step fed does not push out what a window needs to resume before it.
+        end = several.position(sequence) - sizes[-1]
+        (groups,) = several.capture_blocks(sequence, [(end - 20, end)])
+        assert len(groups) == 3
+    assert sizes[0] == 1
+    assert set(sizes) == {1, 2, 3, 4}
 
 
 def test_a_hook_fails_one_sequence_and_spares_the_others() -> None:
@@ -101,15 +124,15 @@ def test_a_hook_fails_one_sequence_and_spares_the_others() -> None:
         assert not [result for result in model.decode(both) if result.error]
     failed, fine = model.decode(both)
     assert isinstance(failed.error, ComputeFailed)
-    assert fine == DecodeResult(SequenceId(2), fine.token_id)
+    assert fine == DecodeResult(SequenceId(2), fine.token_ids)
     assert model.open_ids() == {SequenceId(2)}
 
 
 def test_loading_fails_and_memory_is_counted() -> None:
     engine = FakeEngine({ModelId("bad"): FakeOptions(load_error="no such weights")}, FakeOptions(weight_bytes=500))
     with pytest.raises(ModelLoadFailed, match="no such weights"):
-        engine.load(ModelSource(ModelId("bad"), "p"), lambda _: None)
-    model = engine.load(SOURCE, lambda _: None)
+        engine.load(ModelSource(ModelId("bad"), "p"), LoadOptions(), lambda _: None)
+    model = engine.load(SOURCE, LoadOptions(), lambda _: None)
     model.open(SequenceId(1))
     model.prefill(SequenceId(1), PROMPT)
     assert engine.memory()["active"] == 500 + 2 * 8 * len(PROMPT)
@@ -117,7 +140,7 @@ def test_loading_fails_and_memory_is_counted() -> None:
     assert engine.memory()["active"] == 0
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
-        engine.load(SOURCE, lambda _: None)
+        engine.load(SOURCE, LoadOptions(), lambda _: None)
 
 
 def test_another_thread_is_refused() -> None:

@@ -5,13 +5,13 @@ from dataclasses import replace
 from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
 from domain.fingerprint import Fingerprint, shares_tenant, tenant_salt
 from domain.ids import ModelId
-from domain.model_card import ModelDescription, ModelSource
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
 
 BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", 256, 512, "mlx-lm 0.32")
 
 
 def description(name: str, options: FakeOptions) -> ModelDescription:
-    return FakeEngine(default=options).load(ModelSource(ModelId(name), "p"), lambda _: None).description
+    return FakeEngine(default=options).load(ModelSource(ModelId(name), "p"), LoadOptions(), lambda _: None).description
 
 
 def root(model: ModelDescription) -> bytes:

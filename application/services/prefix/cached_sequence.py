@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from application.events import FaultObserved, PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.ports.clock import Clock
-from application.ports.compute import LoadedModel
 from application.ports.event_sink import EventSink
+from application.ports.state_access import StateAccess
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.capture import Captured, StateCapture
 from application.services.prefix.fetch import Fetched, PrefixFetch
@@ -115,7 +115,7 @@ class CachedSequence:
         self._tenure = self._context.tiers.tenures.begin(self._info)
         self._ask()
 
-    def restore(self, model: LoadedModel) -> int:
+    def restore(self, model: StateAccess) -> int:
         lookup, fetched = self._lookup, self._fetched
         position, reason, is_canonical = 0, lookup.match.reason, True
         if fetched is not None and self._restore(model, fetched):
@@ -143,18 +143,18 @@ class CachedSequence:
         self._close_fetch()
         return position
 
-    def prefilled(self, model: LoadedModel, position: int) -> None:
+    def prefilled(self, model: StateAccess, position: int) -> None:
         if self._capture is not None:
             started = self._context.clock.now_ns()
             self._note(self._capture.after_prefill(model, self.id, position), started)
             self.position = position
 
-    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+    def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         if self._capture is not None:
             started = self._context.clock.now_ns()
             self._note(self._capture.after_decode(model, self.id, output_ids), started)
 
-    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+    def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         if self._capture is not None:
             started = self._context.clock.now_ns()
             self._note(self._capture.at_end(model, self.id, output_ids), started)
@@ -249,7 +249,7 @@ class CachedSequence:
                 self._decide(None)
         return True
 
-    def _restore(self, model: LoadedModel, fetched: Fetched) -> bool:
+    def _restore(self, model: StateAccess, fetched: Fetched) -> bool:
         context = self._context
         fetched_ns = context.clock.now_ns()
         try:

@@ -8,7 +8,7 @@ Compute thread only.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from application.ports.compute import LoadedModel
+from application.ports.state_access import StateAccess
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.tenure import Tenure
 from application.services.prefix.tiers import Lookup, PrefixTiers
@@ -80,14 +80,14 @@ class StateCapture:
         if position > self._position:
             self._due.add(position)
 
-    def after_prefill(self, model: LoadedModel, id: SequenceId, position: int) -> Captured:
+    def after_prefill(self, model: StateAccess, id: SequenceId, position: int) -> Captured:
         """A chunk up to `position` has been computed."""
         grid = self._rules.grid
         self._is_canonical &= self._position % grid == 0 and position == self._position + grid
         due = [at for at in sorted(self._due) if self._position < at <= position]
         return self._capture(model, id, position, due)
 
-    def after_decode(self, model: LoadedModel, id: SequenceId, output_ids: Sequence[int]) -> Captured:
+    def after_decode(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> Captured:
         """Tokens were decoded; `output_ids` are all of them so far. Cheap while no block has filled up."""
         num_tokens = len(self._prompt.token_ids) + len(output_ids)
         if self._is_broken or num_tokens // self._rules.block_size <= self._next_block:
@@ -95,7 +95,7 @@ class StateCapture:
         self._take_output(output_ids)
         return self._capture(model, id, min(model.position(id), len(self._tokens)), ())
 
-    def at_end(self, model: LoadedModel, id: SequenceId, output_ids: Sequence[int]) -> Captured:
+    def at_end(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> Captured:
         """The sequence ends, done or cancelled; its state is still there."""
         self._take_output(output_ids)
         reached = model.position(id)
@@ -113,7 +113,7 @@ class StateCapture:
         self._tokens += fresh
         self._chain.feed(fresh)
 
-    def _capture(self, model: LoadedModel, id: SequenceId, position: int, snapshots: Sequence[int]) -> Captured:
+    def _capture(self, model: StateAccess, id: SequenceId, position: int, snapshots: Sequence[int]) -> Captured:
         self._is_canonical &= position < len(self._prompt.token_ids)
         self._position = position
         self._is_broken |= self._rules.is_exact and not self._is_canonical
@@ -127,7 +127,7 @@ class StateCapture:
             records += self._tails(model, id, wanted)
         return self._hand_over(sorted(records, key=lambda record: record.position))
 
-    def _due_blocks(self, model: LoadedModel, id: SequenceId, end: int) -> list[Record]:
+    def _due_blocks(self, model: StateAccess, id: SequenceId, end: int) -> list[Record]:
         """Full blocks up to index `end` that are not where they are to be kept already."""
         blocks = [at for at in range(self._next_block, end) if not self._is_kept(at)]
         self._next_block = end
@@ -140,18 +140,18 @@ class StateCapture:
         is_hot = index < len(self._is_hot) and self._is_hot[index]
         return is_hot and (self._is_persisted[index] or not self._is_storing)
 
-    def _snapshot_here(self, model: LoadedModel, id: SequenceId) -> Record:
+    def _snapshot_here(self, model: StateAccess, id: SequenceId) -> Record:
         position, size = self._position, self._rules.block_size
         return self._snapshot(position, model.capture_snapshot(id, position // size * size))
 
-    def _tails(self, model: LoadedModel, id: SequenceId, positions: list[int]) -> list[Record]:
+    def _tails(self, model: StateAccess, id: SequenceId, positions: list[int]) -> list[Record]:
         """Partial blocks: all that a snapshot holds where there are no recurrent layers."""
         size = self._rules.block_size
         inside = [at for at in positions if at % size]
         slices = self._slices(model, id, [(at // size * size, at) for at in inside])
         return [self._snapshot(at, groups) for at, groups in zip(inside, slices, strict=True)]
 
-    def _slices(self, model: LoadedModel, id: SequenceId, spans: list[tuple[int, int]]) -> Sequence[GroupPayloads]:
+    def _slices(self, model: StateAccess, id: SequenceId, spans: list[tuple[int, int]]) -> Sequence[GroupPayloads]:
         if not spans or not self._rules.sliced_groups:
             return [{} for _ in spans]
         return model.capture_blocks(id, spans)

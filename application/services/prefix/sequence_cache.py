@@ -7,7 +7,7 @@ step and `end` (or `abandon`) at the end. Compute thread only.
 from collections.abc import Sequence
 from typing import Protocol
 
-from application.ports.compute import LoadedModel
+from application.ports.state_access import StateAccess
 from domain.explanation import Explanation
 
 
@@ -28,19 +28,19 @@ class SequenceCache(Protocol):
         """Move on; True when `restore` may be called. Cheap, called once a step while not ready."""
         ...
 
-    def restore(self, model: LoadedModel) -> int:
+    def restore(self, model: StateAccess) -> int:
         """Put the (open, empty) sequence at the furthest position that could be had; returns it."""
         ...
 
-    def prefilled(self, model: LoadedModel, position: int) -> None:
+    def prefilled(self, model: StateAccess, position: int) -> None:
         """A chunk up to `position` has been computed."""
         ...
 
-    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+    def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         """A token was decoded; `output_ids` are all so far."""
         ...
 
-    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+    def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         """The sequence finished or was cancelled; its state is still open. Keeps what there is of it."""
         ...
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from application.ports.compute import LoadedModel
+from application.ports.state_access import StateAccess
 from domain.explanation import Explanation, StopReason
 
 
@@ -17,16 +17,16 @@ class UncachedSequence:
     def poll(self) -> bool:
         return True
 
-    def restore(self, model: LoadedModel) -> int:
+    def restore(self, model: StateAccess) -> int:
         return 0
 
-    def prefilled(self, model: LoadedModel, position: int) -> None:
+    def prefilled(self, model: StateAccess, position: int) -> None:
         pass
 
-    def decoded(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+    def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         pass
 
-    def end(self, model: LoadedModel, output_ids: Sequence[int]) -> None:
+    def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         pass
 
     def abandon(self) -> None:

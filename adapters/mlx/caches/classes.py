@@ -1,0 +1,203 @@
+"""What each of mlx-lm's cache classes is: its kind, its tensors, where tokens lie in them, how it is filled.
+
+A class is known by its exact type or not at all: a subclass may mean something else by the same fields, so it counts as
+unsupported until it has an entry in `_TRAITS`. Fields are read and set directly, because the `state` property changed
+its shape between versions of mlx-lm while the fields did not.
+
+Where token `p` of a sequence of `n` tokens lies on the token axis (axis -2):
+
+    class                    oldest token held            slot of the oldest token            ring
+    KVCache, Quantized       0                            0                                   -
+    ChunkedKVCache           start_position               0                                   -
+    RotatingKVCache          n - len if full, else 0      _idx once it wraps, else 0          len
+    BatchKVCache             0                            _idx - n (left padding)             -
+    BatchRotatingKVCache     max(0, n - slots in use)     right-justified; _idx once it wraps len
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import mlx.core as mx
+
+from adapters.mlx.caches.token_slots import TokenSlots
+from adapters.mlx.file_limit import mlx_lm_module
+from domain.state_layout import StateKind
+
+lib: Any = mlx_lm_module("models.cache")
+
+Tensors: TypeAlias = tuple[mx.array | None, ...]
+"""The arrays of one leaf in a fixed order; None for a slot that the model left empty."""
+
+_LAYER_CACHE_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What one cache class is. `surplus`: tokens of a full window that resuming does not need."""
+
+    kind: StateKind
+    tensors: Callable[[Any], Tensors]
+    fill: Callable[[Any, Tensors, int], None] | None = None
+    slots: Callable[[Any, int], TokenSlots] | None = None
+    window: Callable[[Any], int] | None = None
+    surplus: int = 0
+    can_batch: bool = False
+
+
+def _key_value(cache: Any) -> Tensors:
+    return cache.keys, cache.values
+
+
+def _quantized(cache: Any) -> Tensors:
+    return (None,) * 6 if cache.keys is None else (*cache.keys, *cache.values)
+
+
+def _arrays(cache: Any) -> Tensors:
+    return tuple(cache.cache)
+
+
+def _layer_cache(cache: Any) -> Tensors:
+    return tuple(getattr(cache, name) for name in _LAYER_CACHE_FIELDS)
+
+
+def _window(cache: Any) -> int:
+    return int(cache.max_size)
+
+
+def _from_start(cache: Any, num_tokens: int) -> TokenSlots:
+    return TokenSlots(0, 0)
+
+
+def _chunked_slots(cache: Any, num_tokens: int) -> TokenSlots:
+    return TokenSlots(cache.start_position, 0)
+
+
+def _rotating_slots(cache: Any, num_tokens: int) -> TokenSlots:
+    length, index = cache.keys.shape[2], cache._idx
+    if index == length:
+        return TokenSlots(num_tokens - length, 0)
+    if index < cache.offset:
+        return TokenSlots(num_tokens - length, index, ring=length)
+    return TokenSlots(0, 0)
+
+
+def _batch_slots(cache: Any, num_tokens: int) -> TokenSlots:
+    return TokenSlots(0, cache._idx - num_tokens)
+
+
+def _batch_rotating_slots(cache: Any, num_tokens: int) -> TokenSlots:
+    in_use = cache.keys.shape[2] if cache.rotated else cache._idx
+    held = min(num_tokens, in_use)
+    origin = in_use - held
+    if cache.rotated:
+        return TokenSlots(num_tokens - held, (cache._idx + origin) % in_use, ring=in_use)
+    return TokenSlots(num_tokens - held, origin)
+
+
+# ---- putting back --------------------------------------------------------------------------------------------------
+
+
+def _fill_key_value(cache: Any, tensors: Tensors, position: int) -> None:
+    cache.keys, cache.values = tensors
+    cache.offset = position
+
+
+def _fill_quantized(cache: Any, tensors: Tensors, position: int) -> None:
+    cache.keys, cache.values = list(tensors[:3]), list(tensors[3:])
+    cache.offset = position
+
+
+def _fill_rotating(cache: Any, tensors: Tensors, position: int) -> None:
+    """The oldest slot of a full window is overwritten or dropped by the next update before anything attends to it."""
+    if position >= cache.max_size:
+        tensors = tuple(_with_stale_slot(cast(mx.array, tensor)) for tensor in tensors)
+    cache.keys, cache.values = tensors
+    cache.offset = position
+    cache._idx = _num_tokens(tensors)
+
+
+def _with_stale_slot(tensor: mx.array) -> mx.array:
+    return mx.concatenate([mx.zeros_like(tensor[..., :1, :]), tensor], axis=-2)
+
+
+def _fill_chunked(cache: Any, tensors: Tensors, position: int) -> None:
+    cache.keys, cache.values = tensors
+    cache.offset = position
+    cache.start_position = position - _num_tokens(tensors)
+
+
+def _num_tokens(tensors: Tensors) -> int:
+    return cast(mx.array, tensors[0]).shape[-2]
+
+
+def _fill_arrays(cache: Any, tensors: Tensors, position: int) -> None:
+    cache.cache = list(tensors)
+
+
+def _fill_layer_cache(cache: Any, tensors: Tensors, position: int) -> None:
+    for name, tensor in zip(_LAYER_CACHE_FIELDS, tensors, strict=True):
+        setattr(cache, name, tensor)
+    cache.offset = position
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+_SLICED, _WINDOWED, _RECURRENT = StateKind.SLICED, StateKind.WINDOWED, StateKind.RECURRENT
+
+_TRAITS: dict[type, Traits] = {
+    lib.KVCache: Traits(_SLICED, _key_value, _fill_key_value, slots=_from_start, can_batch=True),
+    lib.ConcatenateKVCache: Traits(_SLICED, _key_value, _fill_key_value, slots=_from_start),
+    lib.QuantizedKVCache: Traits(_SLICED, _quantized, _fill_quantized, slots=_from_start),
+    lib.BatchKVCache: Traits(_SLICED, _key_value, slots=_batch_slots),
+    lib.RotatingKVCache: Traits(
+        _WINDOWED, _key_value, _fill_rotating, _rotating_slots, _window, surplus=1, can_batch=True
+    ),
+    lib.BatchRotatingKVCache: Traits(_WINDOWED, _key_value, None, _batch_rotating_slots, _window, surplus=1),
+    lib.ChunkedKVCache: Traits(_WINDOWED, _key_value, _fill_chunked, _chunked_slots, lambda c: int(c.chunk_size)),
+    lib.ArraysCache: Traits(_RECURRENT, _arrays, _fill_arrays, can_batch=True),
+}
+
+_LAYER_CACHE = Traits(_RECURRENT, _layer_cache, _fill_layer_cache)
+
+
+def _class_of(cache: Any) -> type:
+    return cache.__class__  # type: ignore[no-any-return]
+
+
+def traits_of(cache: Any) -> Traits | None:
+    """None for a class that is not known."""
+    known = _TRAITS.get(_class_of(cache))
+    if known is not None:
+        return None if getattr(cache, "keep", 0) else known  # kept first tokens are beyond what a window describes
+    deepseek = sys.modules.get("mlx_lm.models.deepseek_v41")  # loaded if and only if its model is
+    return _LAYER_CACHE if deepseek is not None and type(cache) is deepseek.LayerCache else None
+
+
+def label_of(cache: Any) -> str:
+    """Class name with the parameters that change its meaning; they are part of the fingerprint."""
+    found = {name: getattr(cache, name, 0) for name in ("keep", "bits", "group_size")}
+    told = ",".join(f"{name}={value}" for name, value in found.items() if value)
+    return f"{type(cache).__name__}[{told}]" if told else type(cache).__name__
+
+
+def known_traits(cache: Any) -> Traits:
+    """Raises ValueError for a class that is not known."""
+    traits = traits_of(cache)
+    if traits is None:
+        raise ValueError(f"cache class {label_of(cache)} is not supported")
+    return traits
+
+
+def children_of(cache: Any) -> Sequence[Any] | None:
+    """The parts of a composite; None for what is none."""
+    return cast(Sequence[Any], cache.caches) if type(cache) is lib.CacheList else None
+
+
+def known_classes() -> frozenset[type]:
+    """Classes with an entry of their own, composites included; what the contract test compares mlx-lm with."""
+    return frozenset({*_TRAITS, lib.CacheList})
+
+
+__all__ = ("Tensors", "Traits", "children_of", "known_classes", "known_traits", "label_of", "lib", "traits_of")
