@@ -92,7 +92,7 @@ class Containment:
 
     def repair(self) -> None:
         """Open what is broken again. Raises StoreOpenError, and it stays broken, when the volume is not back."""
-        if self.broken is None:
+        if not self._is_broken():
             return
         with self.lock:
             broken = self.broken
@@ -104,6 +104,9 @@ class Containment:
             self._directory.release()
             self._reopen()
             self.broken = None
+
+    def _is_broken(self) -> bool:
+        return self.broken is not None
 
     def note_lost(self) -> None:
         """After the environment was replaced: if it is not there, the next write opens it."""
