@@ -1,6 +1,7 @@
 """Threads for one kind of blocking work: bounded, timed, and never held by a client that left."""
 
 import asyncio
+import gc
 import threading
 import weakref
 from collections.abc import Iterator
@@ -148,3 +149,27 @@ def test_an_error_of_the_work_that_is_a_timeout_is_told_as_it_is() -> None:
             await Lane("test", 1, timeout_s=PATIENCE_S).run(late)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_call_gave_or_failed_with_is_freed_at_once(fails: bool) -> None:
+    class Prompt:
+        """Something large."""
+
+    def use(prompt: Prompt) -> Prompt:
+        if fails:
+            raise ValueError("of the work")
+        return prompt
+
+    gc.disable()
+    try:
+        lane, prompt = Lane("test", 1), Prompt()
+        kept = weakref.ref(prompt)
+        future = lane.submit(use, prompt)
+        del prompt
+        assert bool(future.exception(PATIENCE_S)) == fails
+        lane.submit(int).result(PATIENCE_S)  # the thread has gone on
+        del future
+        assert kept() is None, "no cycle keeps it"
+    finally:
+        gc.enable()
