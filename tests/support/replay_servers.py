@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from application.services.prefix.landing_store import Land
+from application.services.prefix.landing import Land
 
 from adapters.mlx.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
