@@ -112,6 +112,11 @@ class Record:
         elif self.key.hash in (self.parent, self.key.namespace):
             raise ValueError("a block is its own parent")
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its state, before encoding."""
+        return sum(payload.size_bytes for payload in self.groups.values())
+
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:

@@ -13,15 +13,17 @@ from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.daemon_threads import DaemonThreads
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.landing_store import Land, LandingStore
 from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.prefix.write_queue import QueueCounts
 from application.settings import Settings
+from domain.block_grid import BlockGrid
 from domain.scheduling import StepLimits
 
 NUM_READERS = 2
@@ -54,20 +56,22 @@ class CacheTiers:
         readers = DaemonThreads(NUM_READERS, "cairn-restore")
         lookups = DaemonThreads(1, "cairn-lookup")
         upkeep = DaemonThreads(1, "cairn-upkeep")
-        self._threads = (readers, lookups, upkeep)
+        hashing = DaemonThreads(1, "cairn-hash")
+        self._threads = (readers, lookups, upkeep, hashing)
         self._workers = workers = StoreWorkers(
             clock, events, readers, lookups, upkeep, timeout_s=settings.store.read_timeout_s
         )
+        stored: list[StoredTier] = []
         if store is not None:
             self.writer = WriteBehind(store, events, clock, max_bytes=int(total_bytes * QUEUE_SHARE))
             readable = store if land is None else LandingStore(store, land, events, clock)
-            store = WriteBehindStore(readable, self.writer)
+            stored = [StoredTier("store", WriteBehindStore(readable, self.writer), self.writer, workers)]
         self._hot = HotTier(hot_bytes)
-        tiers = PrefixTiers(self._hot, store, self.writer, workers)
+        tiers = PrefixTiers(self._hot, stored, workers)
         is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
-        rules = CacheRules(settings.engine.block_size, limits.grid, cache.exact, is_enabled, cache.salt)
-        self.prefix_cache = PrefixCache(tiers, clock, events, rules)
+        grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
+        self.prefix_cache = PrefixCache(tiers, clock, events, grid, hashing, is_enabled=is_enabled, salt=cache.salt)
 
     def mark(self) -> int:
         """For `is_settled`: everything captured so far. Any thread; never blocks."""

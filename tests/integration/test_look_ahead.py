@@ -11,11 +11,13 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.engine_loop import EngineLoop
 from application.services.forwarding_store import ForwardingStore
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
+from domain.block_grid import BlockGrid
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
 from domain.record import Record, RecordKey
 from domain.request import GenerationRequest, TextPrompt
@@ -47,12 +49,9 @@ class WatchedStore(ForwardingStore):
 
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
-    cache = PrefixCache(
-        PrefixTiers(hot, store, DirectWriter(store), StoreWorkers(FakeClock(), events, InlineExecutor())),
-        FakeClock(),
-        events,
-        CacheRules(16, 32),
-    )
+    workers = StoreWorkers(FakeClock(), events, InlineExecutor())
+    tiers = PrefixTiers(hot, [StoredTier("store", store, DirectWriter(store), workers)], workers)
+    cache = PrefixCache(tiers, FakeClock(), events, BlockGrid(16, 32), InlineExecutor())
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
     # keeps its place until that was seen.
     submitted, seen = Gate("decode", 2), Gate("decode", 50)

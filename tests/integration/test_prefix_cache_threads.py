@@ -11,13 +11,15 @@ from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeToken
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.sequence_run import Submission
+from domain.block_grid import BlockGrid
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
 from domain.request import GenerationRequest, TokenPrompt
@@ -50,8 +52,9 @@ class Server:
         workers = ThreadPoolExecutor(3)
         hot = HotTier(hot_bytes)
         store = WriteBehindStore(FaultInjectingBlockStore(memory, faults), writer)
-        tiers = PrefixTiers(hot, store, writer, StoreWorkers(clock, events, workers))
-        cache = PrefixCache(tiers, clock, events, CacheRules(BLOCK, GRID))
+        reading = StoreWorkers(clock, events, workers)
+        tiers = PrefixTiers(hot, [StoredTier("store", store, writer, reading)], reading)
+        cache = PrefixCache(tiers, clock, events, BlockGrid(BLOCK, GRID), workers)
         engine = FakeEngine(default=options)
         loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
         loop.start()
@@ -63,7 +66,7 @@ class Server:
         request = GenerationRequest(
             RequestId(id), MODEL, TokenPrompt(tuple(prompt)), SamplingParams(temperature=0), StopRules()
         )
-        encoded = EncodedPrompt(tuple(prompt))
+        encoded = EncodedPrompt.of_text(tuple(prompt))
         tokenizer = FakeTokenizer()
         detokenizer, eos = tokenizer.detokenizer(), tokenizer.eos_token_ids
         self.loop.submit(Submission(request, encoded, num_output, 0, detokenizer, MODEL, eos))

@@ -9,19 +9,21 @@ from adapters.fake import FakeClock, FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, PutOutcome
 from application.ports.compute import DecodeStart
-from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.store_read import StoreRead
 from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
+from domain.block_grid import BlockGrid
 from domain.explanation import Explanation
 from domain.fork_point import ForkPoint
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
+from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo, Record
 from domain.sampling import SamplingParams
 from domain.scheduling import next_chunk_end
@@ -132,10 +134,13 @@ class CacheDriver:
         self.events, self.clock = RecordingEvents(), FakeClock()
         inline = InlineExecutor()
         workers = StoreWorkers(self.clock, self.events, executor or inline, lookups or inline)
-        self.tiers = PrefixTiers(self.hot, view, queue or self.writer, workers)
-        rules = CacheRules(BLOCK, GRID, is_exact, is_enabled)
+        stored = [StoredTier("store", view, queue or self.writer, workers)] if view is not None else []
+        self.tiers = PrefixTiers(self.hot, stored, workers)
         self.num_wakes = 0
-        self.cache = PrefixCache(self.tiers, self.clock, self.events, rules, self._wake)
+        grid = BlockGrid(BLOCK, GRID, is_exact)
+        self.cache = PrefixCache(
+            self.tiers, self.clock, self.events, grid, inline, is_enabled=is_enabled, on_ready=self._wake
+        )
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
         self.note = self.cache.attach(self.model.description)
         self._next_id = 0
@@ -152,9 +157,10 @@ class CacheDriver:
         """Admit a request; it does nothing until stepped."""
         id = SequenceId(self._next_id)
         self._next_id += 1
-        encoded = EncodedPrompt(tuple(prompt), tuple(forks))
+        encoded = EncodedPrompt.of_text(tuple(prompt), tuple(forks))
         self.model.open(id)
         cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, persist=persist)
+        cache.prepare()
         return Job(id, encoded, num_output, cache)
 
     def step(self, job: Job) -> bool:

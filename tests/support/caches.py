@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from adapters.fake.clock import FakeClock
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
+from domain.block_grid import BlockGrid
 from tests.support.recording import RecordingEvents
 
 
@@ -23,9 +24,9 @@ def prefix_cache(
 ) -> PrefixCache:
     """Without a store; `is_enabled` False: nothing is ever reused."""
     events, clock = events or RecordingEvents(), clock or FakeClock()
-    tiers = PrefixTiers(HotTier(hot_bytes), None, None, StoreWorkers(clock, events, ThreadPoolExecutor(1)))
-    rules = CacheRules(block_size, grid, is_enabled=is_enabled)
-    return PrefixCache(tiers, clock, events, rules)
+    workers = ThreadPoolExecutor(1)
+    tiers = PrefixTiers(HotTier(hot_bytes), [], StoreWorkers(clock, events, workers))
+    return PrefixCache(tiers, clock, events, BlockGrid(block_size, grid), workers, is_enabled=is_enabled)
 
 
 __all__ = ("prefix_cache",)

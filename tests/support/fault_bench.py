@@ -13,11 +13,13 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import Event
 from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
+from domain.block_grid import BlockGrid
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
 from domain.request import GenerationRequest, TextPrompt
@@ -64,9 +66,10 @@ class FaultBench:
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
         clock = FakeClock(tick_ns=1000)
-        workers = StoreWorkers(clock, self.events, ThreadPoolExecutor(1))
-        tiers = PrefixTiers(self.hot, self.store, DirectWriter(self.store), workers)
-        self.cache = make_cache(tiers, clock, self.events, CacheRules(16, 32))
+        threads = ThreadPoolExecutor(1)
+        workers = StoreWorkers(clock, self.events, threads)
+        tiers = PrefixTiers(self.hot, [StoredTier("store", self.store, DirectWriter(self.store), workers)], workers)
+        self.cache = make_cache(tiers, clock, self.events, BlockGrid(16, 32), threads)
         self.loop = EngineLoop(
             lambda: FaultyEngine(self.inner, self.faults),
             self.sink,

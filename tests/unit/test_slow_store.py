@@ -56,7 +56,7 @@ def test_what_arrived_before_the_deadline_is_used(layout: StateLayout) -> None:
     driver.finish(job)
     assert job.output == plain_answer(options(layout), PROMPT)
     assert job.explanation.reason is StopReason.SLOW_STORE
-    assert job.explanation.num_hot == (2 * PER_READ if layout is ATTENTION else 0)
+    assert job.explanation.reused.get("hot", 0) == (2 * PER_READ if layout is ATTENTION else 0)
     assert len(driver.events.of("FaultObserved")) == 3  # each read that hung, once
     executor.run()
     driver.check_idle()
@@ -71,7 +71,7 @@ def test_the_deadline_counts_anew_for_each_read() -> None:
         assert not driver.step(job)
         assert executor.run(1)
     driver.finish(job)
-    assert job.explanation.num_store == len(PROMPT) - 1
+    assert job.explanation.reused.get("store", 0) == len(PROMPT) - 1
 
 
 @KINDS
@@ -106,7 +106,7 @@ def test_while_a_read_hangs_the_store_is_not_asked_and_afterwards_it_is(layout: 
     executor.run()
     driver.finish(again)
     assert again.computed == 0
-    assert again.explanation.num_store == len(PROMPT) - 1
+    assert again.explanation.reused.get("store", 0) == len(PROMPT) - 1
     executor.run()
     driver.check_idle()
 
