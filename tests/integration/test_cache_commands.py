@@ -10,11 +10,11 @@ from typer.testing import CliRunner, Result
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import PutOutcome
+from application.ports.record_writer import PutOutcome
 from domain.record import Record
 from interfaces.cli.cache import cache_app
 from tests.support.processes import finish, start
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
 ONE, TWO = namespace_of("org/one"), namespace_of("org/two")
 
@@ -122,7 +122,7 @@ def test_clear_asks_first(path: Path) -> None:
 
 def test_compact_gives_space_back(path: Path) -> None:
     store = open_store(path)
-    store.delete_namespace(ONE.namespace)
+    assert empty(store, ONE)
     store.close()
     found = facts("compact", "--store", path)
     assert int(str(found["after_bytes"])) < int(str(found["before_bytes"]))

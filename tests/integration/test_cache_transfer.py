@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import PutOutcome
+from application.ports.record_writer import PutOutcome
 from interfaces.cli.cache import cache_app
 from tests.support.export_files import ONE, TWO, content, entries_of, export_bytes, sealed
 from tests.support.store_records import EventList, chain, keys_of, same

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 
+from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
 from adapters.fake.models import FakeModels
@@ -10,12 +11,9 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.engine_loop import EngineLoop
-from application.services.forwarding_store import ForwardingStore
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
-from application.services.prefix.stored_tier import StoredTier
-from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.sequence_run import Submission
 from domain.block_grid import BlockGrid
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
@@ -24,10 +22,12 @@ from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Finished
-from tests.support.cache_driver import DirectWriter, InlineExecutor
+from tests.support.caches import prefix_tiers
 from tests.support.gate import Gate
+from tests.support.lanes import InlineLane
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.stepped_writer import DirectWriter
 
 MODEL = ModelId("fake-hybrid")
 WAIT_S = PATIENCE_S
@@ -49,9 +49,10 @@ class WatchedStore(ForwardingStore):
 
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
-    workers = StoreWorkers(FakeClock(), events, InlineExecutor())
-    tiers = PrefixTiers(hot, [StoredTier("store", store, DirectWriter(store), workers)], workers)
-    cache = PrefixCache(tiers, FakeClock(), events, BlockGrid(16, 32), InlineExecutor())
+    lane = InlineLane()
+    lanes = StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)
+    tiers = prefix_tiers(hot, DirectWriter(store), lanes)
+    cache = PrefixCache(tiers, FakeClock(), events, BlockGrid(16, 32), lane)
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
     # keeps its place until that was seen.
     submitted, seen = Gate("decode", 2), Gate("decode", 50)

@@ -1,7 +1,6 @@
 """An engine loop with a prefix cache, in which every neighbour of the loop can be made to fail."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
@@ -13,11 +12,10 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import Event
 from application.services.engine_loop import EngineLoop
+from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
-from application.services.prefix.stored_tier import StoredTier
-from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.sequence_run import Submission
 from domain.block_grid import BlockGrid
 from domain.ids import ModelId, RequestId
@@ -26,8 +24,9 @@ from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import StreamItem, TextDelta
-from tests.support.cache_driver import DirectWriter
+from tests.support.caches import prefix_tiers
 from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.stepped_writer import DirectWriter
 
 MODEL = ModelId("fake-hybrid")
 WAIT_S = 20.0
@@ -66,10 +65,8 @@ class FaultBench:
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
         clock = FakeClock(tick_ns=1000)
-        threads = ThreadPoolExecutor(1)
-        workers = StoreWorkers(clock, self.events, threads)
-        tiers = PrefixTiers(self.hot, [StoredTier("store", self.store, DirectWriter(self.store), workers)], workers)
-        self.cache = make_cache(tiers, clock, self.events, BlockGrid(16, 32), threads)
+        tiers = prefix_tiers(self.hot, DirectWriter(self.store), StoreLanes(clock, self.events))
+        self.cache = make_cache(tiers, clock, self.events, BlockGrid(16, 32), Lane("hash", 1))
         self.loop = EngineLoop(
             lambda: FaultyEngine(self.inner, self.faults),
             self.sink,

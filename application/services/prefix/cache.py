@@ -6,13 +6,13 @@ thread; the rest may be called from any thread.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
+from application.services.lane import Lane
 from application.services.prefix.cached_sequence import CacheContext, CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.hot_tier import HotUsage
@@ -59,7 +59,7 @@ class PrefixCache:
         clock: Clock,
         events: EventSink,
         grid: BlockGrid,
-        hashing: Executor,
+        hashing: Lane,
         *,
         is_enabled: bool = True,
         salt: str = "",
@@ -128,12 +128,12 @@ class PrefixCache:
     async def read_store(self, work: Callable[[], T]) -> T:
         """Run something that reads the store in one of its workers. Raises StoreUnresponsive when that takes too long,
         and at once while the store does not answer others."""
-        return await self._tiers.workers.answer(work)
+        return await self._tiers.lanes.answer(work)
 
     async def keep_store(self, work: Callable[[], T]) -> T:
         """Run something that writes to the store, and may take long, in the thread that keeps it up. Raises
         StoreUnresponsive after KEEPING_TIMEOUT_S, and at once while the store does not answer."""
-        return await self._tiers.workers.await_upkeep(work, KEEPING_TIMEOUT_S)
+        return await self._tiers.lanes.await_upkeep(work, KEEPING_TIMEOUT_S)
 
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
         """What a request with this prompt would find, without computing anything. Reads the store, so it belongs in

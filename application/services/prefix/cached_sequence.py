@@ -6,7 +6,7 @@ what other sequences are computing, and with what came in since it was given. Se
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -15,6 +15,7 @@ from application.events import FaultObserved, PrefixAwaited, PrefixMatched, Stat
 from application.ports.clock import Clock
 from application.ports.compute import LoadedModel
 from application.ports.event_sink import EventSink
+from application.services.lane import Lane
 from application.services.prefix.capture import StateCapture
 from application.services.prefix.explainer import told_from_memory
 from application.services.prefix.fetch import Fetched, PrefixFetch
@@ -49,13 +50,13 @@ P = TypeVar("P", bound=Phase)
 
 @dataclass(frozen=True, slots=True)
 class CacheContext:
-    """What all sequences of one cache share. `hashing`: runs work that ends. `on_ready`: wakes the engine loop; called
+    """What all sequences of one cache share. `hashing`: hashes prompts. `on_ready`: wakes the engine loop; called
     from workers."""
 
     tiers: PrefixTiers
     clock: Clock
     events: EventSink
-    hashing: Executor
+    hashing: Lane
     open: "dict[SequenceId, CachedSequence]"
     on_ready: Callable[[], None]
 
@@ -187,7 +188,8 @@ class CachedSequence:
         """Let go of what the present phase holds outside."""
         match self._phase:
             case Queued(question) | Asking(question):
-                question.add_done_callback(_abandon)
+                if not question.cancel():
+                    question.add_done_callback(_abandon)
             case Fetching(_, fetch):
                 fetch.close()
             case Ready(_, Fetched() as fetched):
@@ -325,7 +327,7 @@ class CachedSequence:
     def _note(self, captured: Sequence[Record], started_ns: int) -> None:
         if captured:
             num_blocks = sum(isinstance(record.key, BlockKey) for record in captured)
-            size_bytes = sum(record.size_bytes for record in captured)
+            size_bytes = sum(record.raw_bytes for record in captured)
             now_ns, num_snapshots = self._context.clock.now_ns(), len(captured) - num_blocks
             self._context.events.emit(
                 StateCaptured(self.request_id, num_blocks, num_snapshots, size_bytes, started_ns, now_ns)
@@ -333,7 +335,7 @@ class CachedSequence:
 
 
 def _abandon(question: Future[Question]) -> None:
-    if question.exception() is None:
+    if not question.cancelled() and question.exception() is None:
         question.result().abandon()
 
 

@@ -70,7 +70,7 @@ def explain(
     if match.reason is not StopReason.LAST_TOKEN:
         followers += tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
         for tier in tiers.stored if asks_stores else ():
-            followers += tier.followers(chain.namespace, parent, MAX_FOLLOWERS)
+            followers += tier.reader.followers(chain.namespace, parent, MAX_FOLLOWERS)
     explained = told(found, _expected(tiers, found), match.reason, followers, forks)
     if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
         return _elsewhere(tiers, explained, chain, fingerprint, info)
@@ -96,13 +96,14 @@ def _elsewhere(
         return explained
     first, media = chain.key_ids(0, size), chain.prompt.media_within(0, size)
     for tier in tiers.stored:
+        spaces = tier.writer.store.usage().namespaces if tier.writer is not None else ()
         others = [
             usage.info
-            for usage in tier.store.usage().namespaces
+            for usage in spaces
             if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, fingerprint.salt_digest)
         ]
         keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first, media)) for one in others]
-        for other, presence in zip(others, tier.store.lookup(keys) if keys else (), strict=True):
+        for other, presence in zip(others, tier.reader.lookup(keys) if keys else (), strict=True):
             if presence.is_readable:
                 fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"
                 note = f"stored by {other.model} with another {fields}"

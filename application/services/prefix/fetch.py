@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from application.services.prefix.store_read import StoreRead
+from application.services.prefix.store_lanes import StoreRead
 from application.services.prefix.tiers import HOT, PrefixTiers
 from domain.holdings import Found
 from domain.ids import GroupIndex
@@ -50,7 +50,7 @@ class Fetched:
 
     @property
     def size_bytes(self) -> int:
-        return sum(record.size_bytes for record in self.records)
+        return sum(record.raw_bytes for record in self.records)
 
     @property
     def is_canonical(self) -> bool:

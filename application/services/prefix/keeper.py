@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from copy import copy
 
 from application.services.prefix.fetch import Fetched
-from application.services.prefix.stored_tier import RecordWriter
 from application.services.prefix.tenure import Tenure
 from application.services.prefix.tiers import HOT, PrefixTiers
+from application.services.prefix.write_behind import WriteBehind
 from domain.hashing import BlockChain
 from domain.holdings import Found, Holdings
 from domain.prefix import ReuseRules
@@ -27,7 +27,7 @@ class RecordKeeper:
         self._tenure = tenure
         self._holdings = found.holdings
         self._persist = persist
-        self._writers: dict[str, RecordWriter] = {}
+        self._writers: dict[str, WriteBehind] = {}
         if persist:
             self._writers = {tier.name: tier.writer for tier in tiers.stored if tier.writer is not None}
 

@@ -112,7 +112,7 @@ TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
 
 
 def _hashed(question: Future[Question]) -> BlockChain | None:
-    is_known = question.done() and question.exception() is None
+    is_known = question.done() and not question.cancelled() and question.exception() is None
     return question.result().chain if is_known else None
 
 

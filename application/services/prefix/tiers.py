@@ -11,8 +11,7 @@ from functools import partial
 from application.ports.block_store import EraseReport
 from application.services.prefix.arrivals import Arrivals
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_read import StoreRead
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes, StoreRead
 from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tenure import Tenures
 from domain.explanation import StopReason
@@ -54,13 +53,13 @@ class Question:
 
 
 class PrefixTiers:
-    """Any thread. `stored`: the tiers behind memory, fastest first; none when nothing is persisted. `workers`: for work
+    """Any thread. `stored`: the tiers behind memory, fastest first; none when nothing is persisted. `lanes`: for work
     that concerns all tiers."""
 
-    def __init__(self, hot: HotTier, stored: Sequence[StoredTier], workers: StoreWorkers) -> None:
+    def __init__(self, hot: HotTier, stored: Sequence[StoredTier], lanes: StoreLanes) -> None:
         self.hot = hot
         self.stored = tuple(stored)
-        self.workers = workers
+        self.lanes = lanes
         self.arrivals = Arrivals()
         self.tenures = Tenures()
 
@@ -71,12 +70,12 @@ class PrefixTiers:
 
     def at_rest(self) -> "PrefixTiers":
         """What a restart would leave: no memory, and of the stores what is written."""
-        return PrefixTiers(HotTier(0), [tier.at_rest() for tier in self.stored], self.workers)
+        return PrefixTiers(HotTier(0), [tier.at_rest() for tier in self.stored], self.lanes)
 
     def ask(self, chain: BlockChain, on_done: Callable[[], None]) -> Question:
         """Let workers ask every store about a prompt."""
         num_arrivals = self.arrivals.count
-        reads = {tier.name: tier.workers.look_up(partial(self.find, tier, chain), on_done) for tier in self.stored}
+        reads = {tier.name: tier.lanes.look_up(partial(self.find, tier, chain), on_done) for tier in self.stored}
         return Question(chain, reads, num_arrivals)
 
     def find(self, tier: StoredTier, chain: BlockChain) -> Holdings:
@@ -157,12 +156,12 @@ class PrefixTiers:
         What runs and was begun before leaves nothing behind from then on.
         """
         self.tenures.end(choice.includes)
-        written = [tier.store for tier in self.stored if tier.writer is not None]
-        stored = [usage.info for store in written for usage in store.usage().namespaces]
+        written = [tier.writer for tier in self.stored if tier.writer is not None]
+        stored = [usage.info for writer in written for usage in writer.store.usage().namespaces]
         num_hot = self.hot.forget({info.namespace for info in (*known, *stored) if not choice.includes(info)})
         if choice.is_everything:
             self.arrivals.clear()
-        reports = [store.erase(None if choice.is_everything else choice.includes) for store in written]
+        reports = [writer.erase(None if choice.is_everything else choice.includes) for writer in written]
         num_records, num_bytes = sum(one.num_records for one in reports), sum(one.num_bytes for one in reports)
         return num_hot, EraseReport(num_records, num_bytes, "; ".join(one.problem for one in reports if one.problem))
 
