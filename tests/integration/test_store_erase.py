@@ -111,7 +111,7 @@ def test_a_volume_that_fails_while_clearing_is_opened_again(path: Path, monkeypa
     assert report.num_records == 0
     assert report.problem
     monkeypatch.undo()
-    store._paused_until_ns = 0  # pyright: ignore[reportPrivateUsage]
+    store._containment._paused_until_ns = 0  # pyright: ignore[reportPrivateUsage]
     assert store.put(content(BOB)) is PutOutcome.STORED
     assert all(map(same, store.get(keys_of(content(BOB))), content(BOB)))
     store.close()

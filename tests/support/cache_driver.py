@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from adapters.fake import FakeClock, FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
@@ -124,16 +125,9 @@ class CacheDriver:
             progress = [self.step(job) for job in jobs]
             assert any(progress), "every sequence waits"
 
-    def run(
-        self,
-        prompt: Sequence[int],
-        num_output: int = 4,
-        forks: Sequence[ForkPoint] = (),
-        salt: str = "",
-        *,
-        persist: bool = True,
-    ) -> Job:
-        job = self.begin(prompt, num_output, forks, salt, persist=persist)
+    def run(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:
+        """`begin` it, and step it until it is done."""
+        job = self.begin(prompt, *arguments, **options)
         self.finish(job)
         return job
 
