@@ -54,7 +54,7 @@ class CacheDriver:
     """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model.
 
     `queue`: what stands in front of the store; without one records are stored at once. `lane` fetches and deletes,
-    `lookups` looks up; by default both do so at once.
+    `lookups` looks up, `hashing` hashes; by default all do so at once.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class CacheDriver:
         is_enabled: bool = True,
         lane: Lane | None = None,
         lookups: Lane | None = None,
+        hashing: Lane | None = None,
     ) -> None:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
@@ -78,14 +79,15 @@ class CacheDriver:
         self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes)
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
+        hashing = hashing or InlineLane()
         self.cache = PrefixCache(
-            self.tiers, self.clock, self.events, grid, InlineLane(), is_enabled=is_enabled, on_ready=self._wake
+            self.tiers, self.clock, self.events, grid, hashing, is_enabled=is_enabled, on_ready=self._wake
         )
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
         self.note = self.cache.attach(self.model.description)
         self._next_id = 0
 
-    def begin(
+    def submit(
         self,
         prompt: Sequence[int],
         num_output: int = 4,
@@ -94,14 +96,19 @@ class CacheDriver:
         *,
         persist: bool = True,
     ) -> Job:
-        """Admit a request; it does nothing until stepped."""
+        """A request arrives and waits in the queue: workers look it up, and nobody looks at it yet."""
         id = SequenceId(self._next_id)
         self._next_id += 1
-        encoded = EncodedPrompt.of_text(tuple(prompt), tuple(forks))
+        encoded = EncodedPrompt.of_text(prompt, forks)
         self.model.open(id)
         cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, persist=persist)
-        cache.prepare()
         return Job(id, encoded, num_output, cache)
+
+    def begin(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:
+        """`submit` a request and admit it at once; it does nothing until stepped."""
+        job = self.submit(prompt, *arguments, **options)
+        job.cache.prepare()
+        return job
 
     def step(self, job: Job) -> bool:
         """One restore, prefill chunk or decode step. False when there was nothing to do (it waits, or is done)."""
