@@ -58,7 +58,7 @@ class PromptContent:
         return tuple(
             Media(max(one.start, start) - start, min(one.end, end) - start, one.digest)
             for one in self.media
-            if one.start < end and start < one.end
+            if max(one.start, start) < min(one.end, end)
         )
 
 
