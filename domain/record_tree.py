@@ -42,41 +42,36 @@ class RecordTree:
 
     def insert(self, record: Record, size_bytes: int) -> None:
         """One that is not here, and whose parent is."""
-        self.nodes[record.key] = Node(record, size_bytes)
+        node = self.nodes[record.key] = Node(record, size_bytes)
         self.links.add(record)
         self.used_bytes += size_bytes
-        self.touch(record.key)
+        self.touch(node)
 
-    def replace(self, record: Record, size_bytes: int) -> None:
-        """Another content of one that is here."""
-        node = self.nodes[record.key]
+    def replace(self, node: Node, record: Record, size_bytes: int) -> None:
+        """Another content under the same key."""
         self.used_bytes += size_bytes - node.size_bytes
         node.record, node.size_bytes = record, size_bytes
 
-    def touch(self, key: RecordKey) -> None:
+    def touch(self, node: Node) -> None:
         """It was used now."""
         self._clock += 1
-        self.nodes[key].clock = self._clock
-        self._note(key)
+        node.clock = self._clock
+        self._note(node)
 
-    def pin(self, key: RecordKey) -> None:
-        self.nodes[key].pins += 1
-
-    def unpin(self, key: RecordKey) -> None:
+    def unpin(self, node: Node) -> None:
         """Raises RuntimeError when nobody had pinned it."""
-        if not self.nodes[key].pins:
-            raise RuntimeError(f"{key} was released more often than acquired")
-        self.nodes[key].pins -= 1
-        self._note(key)
+        if not node.pins:
+            raise RuntimeError(f"{node.record.key} was released more often than acquired")
+        node.pins -= 1
+        self._note(node)
 
-    def is_evictable(self, key: RecordKey) -> bool:
-        return not self.nodes[key].pins and not self.links.following(key)
+    def is_evictable(self, node: Node) -> bool:
+        return not node.pins and not self.links.following(node.record.key)
 
     def remove_leaf(self, key: RecordKey) -> None:
         record = self._take(key).record
-        parent = parent_of(record)
         self.links.discard(record)
-        if parent in self.nodes:
+        if (parent := self.nodes.get(parent_of(record))) is not None:
             self._note(parent)
 
     def remove_below(self, key: RecordKey) -> int:
@@ -131,7 +126,7 @@ class RecordTree:
         return found + [
             f"{key} is a leaf that eviction cannot find"
             for key, node in self.nodes.items()
-            if self.is_evictable(key) and (node.clock, key) not in listed
+            if self.is_evictable(node) and (node.clock, key) not in listed
         ]
 
     def _take(self, key: RecordKey) -> Node:
@@ -139,10 +134,10 @@ class RecordTree:
         self.used_bytes -= node.size_bytes
         return node
 
-    def _note(self, key: RecordKey) -> None:
+    def _note(self, node: Node) -> None:
         """Every evictable record is in the heap under its present clock; outdated items are skipped when met."""
-        if self.is_evictable(key):
-            heappush(self._heap, (self.nodes[key].clock, key))
+        if self.is_evictable(node):
+            heappush(self._heap, (node.clock, node.record.key))
             if len(self._heap) > 4 * len(self.nodes) + 64:
                 self._rebuild()
 
@@ -153,7 +148,7 @@ class RecordTree:
     def _is_current(self, item: tuple[int, RecordKey]) -> bool:
         clock, key = item
         node = self.nodes.get(key)
-        return node is not None and node.clock == clock and self.is_evictable(key)
+        return node is not None and node.clock == clock and self.is_evictable(node)
 
 
 __all__ = ("Node", "RecordTree")

@@ -52,8 +52,8 @@ class MemoryBlockStore:
     def touch(self, keys: Sequence[RecordKey]) -> None:
         with self._lock:
             for key in keys:
-                if key in self._tree.nodes:
-                    self._tree.touch(key)
+                if (node := self._tree.nodes.get(key)) is not None:
+                    self._tree.touch(node)
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
         with self._lock:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
+from functools import partial
 from threading import Condition, Thread
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -32,30 +33,37 @@ class Call(Generic[T]):
     def __init__(self, work: Callable[[], T]) -> None:
         self.future: Future[T] = Future()
         self.count_down: Callable[[], None] = lambda: None
-        self._work: Callable[[], T] | None = work
-        self.future.add_done_callback(self._forget)
+        self._work = [work]
+        # Nothing that a future keeps refers to its call: in a cycle large results would outlive their use.
+        self.future.add_done_callback(partial(_clear, self._work))
 
     def begin(self) -> bool:
         """False when it was cancelled."""
         return self.future.set_running_or_notify_cancel()
 
     def finish(self) -> None:
-        assert self._work is not None
+        future = self.future
         try:
-            result = self._work()
+            result = self._work[0]()
         except BaseException as error:  # whoever asked is told, as by the standard library's executors
-            self.ended(error)
-            self.future.set_exception(error)
+            try:
+                self.ended(error)
+            finally:
+                future.set_exception(error)
+                del self, future  # an error keeps the frames that it passed, and must not keep itself by them
         else:
-            self.ended(None)
-            self.future.set_result(result)
+            try:
+                self.ended(None)
+            finally:
+                future.set_result(result)
 
     def ended(self, error: BaseException | None) -> None:
         """It is over; nobody has been told yet."""
         self.count_down()
 
-    def _forget(self, _future: "Future[T]") -> None:
-        self._work = None
+
+def _clear(work: list[Callable[[], T]], _future: "Future[T]") -> None:
+    work.clear()
 
 
 class Lane:
@@ -72,7 +80,7 @@ class Lane:
         self._timeout_s = timeout_s
         self._changed = Condition()
         self._waiting: deque[Call[Any]] = deque()
-        self._num_pending = self._num_started = self._num_live = 0
+        self._num_pending = self._num_threads_live = 0
         self._is_closed = False
 
     @property
@@ -122,24 +130,25 @@ class Lane:
     def join(self, timeout_s: float | None = None) -> bool:
         """After `close`: wait for what runs, at most so long. False when something does still."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._num_live, timeout_s)
+            return self._changed.wait_for(lambda: not self._num_threads_live, timeout_s)
 
     def _wake(self) -> None:
         """Something waits. Called with the lock held; lanes of tests have no threads."""
         self._changed.notify()
-        if self._num_started < self._num_threads:
-            thread = Thread(target=self._work, name=f"cairn-{self.name}-{self._num_started}", daemon=True)
-            self._num_started += 1
-            self._num_live += 1
-            thread.start()
+        if self._num_threads_live < self._num_threads:
+            name = f"cairn-{self.name}-{self._num_threads_live}"
+            self._num_threads_live += 1
+            Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        while (call := self._next()) is not None:
-            self._do(call)
-            del call  # an idle thread keeps nothing alive
-        with self._changed:
-            self._num_live -= 1
-            self._changed.notify_all()
+        try:
+            while (call := self._next()) is not None:
+                self._do(call)
+                del call  # an idle thread keeps nothing alive
+        finally:
+            with self._changed:
+                self._num_threads_live -= 1
+                self._changed.notify_all()
 
     def _next(self) -> Call[Any] | None:
         """None when there is no more and will be none."""
@@ -152,6 +161,7 @@ class Lane:
             call.finish()
         else:
             self._count_down()
+        del call  # as in Call.finish
 
     def _count_down(self) -> None:
         with self._changed:

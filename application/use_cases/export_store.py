@@ -33,7 +33,7 @@ def export_store(
     choice: NamespaceChoice = EVERYTHING,
     progress: Callable[[int], None] = lambda _: None,
 ) -> TransferReport:
-    """Write the records of these namespaces. One that cannot be read is skipped as `unreadable`, what hangs on it as
+    """Write the records of these namespaces. One that cannot be read is skipped as `unreadable`, what follows it as
     `orphan`, and what was stored without its fingerprint, so that no importer could check it, as `unnamed`."""
     spaces = chosen(store, choice)
     named = [usage.info for usage in spaces if namespace_of(usage.info.fingerprint) == usage.info.namespace]

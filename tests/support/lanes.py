@@ -25,8 +25,10 @@ class HeldLane(Lane):
 
     def hang(self, count: int | None = None) -> int:
         """Begin reads that wait, all or so many, without an answer before `run`; returns how many that were."""
-        waiting = [call for call in self._waiting if isinstance(call, StoreRead) and not call.is_done]
-        begun = [read for read in [call for call in waiting if call not in self._begun][:count] if read.begin()]
+        reads = [call for call in self._waiting if isinstance(call, StoreRead) and not call.future.cancelled()]
+        begun = [read for read in reads if read not in self._begun][:count]
+        for read in begun:
+            assert read.begin()
         self._begun.update(begun)
         return len(begun)
 

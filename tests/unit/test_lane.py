@@ -1,7 +1,9 @@
 """Threads for one kind of blocking work: bounded, timed, and never held by a client that left."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -87,3 +89,87 @@ def test_what_nobody_waits_for_any_more_is_passed_over(hung: Hung) -> None:
         assert lane.num_pending == 0
 
     asyncio.run(run())
+
+
+def test_closing_cancels_what_waits_and_waits_for_nobody(hung: Hung) -> None:
+    lane = Lane("test", 1)
+    running, waiting = lane.submit(hung), lane.submit(hung)
+    assert hung.begun.wait(PATIENCE_S)
+    lane.close()
+    assert waiting.cancelled()
+    assert not lane.join(0.01)
+    hung.go.set()
+    assert lane.join(PATIENCE_S)
+    assert running.result() == 1
+    assert lane.num_pending == 0
+    with pytest.raises(ServerUnavailable, match="stopping"):
+        lane.submit(hung)
+
+
+def test_as_many_calls_run_at_once_as_there_are_threads(hung: Hung) -> None:
+    lane = Lane("test", 3)
+    barrier = threading.Barrier(3)
+    assert sorted(
+        future.result(PATIENCE_S) for future in [lane.submit(barrier.wait, PATIENCE_S) for _ in range(3)]
+    ) == [0, 1, 2]
+    held = [lane.submit(hung) for _ in range(3)]
+    behind = lane.submit(int)
+    assert hung.begun.wait(PATIENCE_S)
+    assert not behind.done()
+    hung.go.set()
+    assert behind.result(PATIENCE_S) == 0
+    assert all(future.result(PATIENCE_S) for future in held)
+
+
+def test_what_was_cancelled_or_is_done_keeps_nothing_alive(hung: Hung) -> None:
+    class Prompt:
+        """Something large."""
+
+    lane = Lane("test", 1)
+    first = lane.submit(hung)
+    prompts = [Prompt(), Prompt()]
+    kept = [weakref.ref(prompt) for prompt in prompts]
+    cancelled, done = lane.submit(id, prompts[0]), lane.submit(id, prompts[1])
+    prompts.clear()
+    assert cancelled.cancel()
+    assert kept[0]() is None
+    hung.go.set()
+    done.result(PATIENCE_S)
+    lane.submit(int).result(PATIENCE_S)  # the thread has gone on
+    assert kept[1]() is None
+    assert first.result() == 1
+
+
+def test_an_error_of_the_work_that_is_a_timeout_is_told_as_it_is() -> None:
+    def late() -> None:
+        raise TimeoutError("of the work")
+
+    async def run() -> None:
+        with pytest.raises(TimeoutError, match="of the work"):
+            await Lane("test", 1, timeout_s=PATIENCE_S).run(late)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_call_gave_or_failed_with_is_freed_at_once(fails: bool) -> None:
+    class Prompt:
+        """Something large."""
+
+    def use(prompt: Prompt) -> Prompt:
+        if fails:
+            raise ValueError("of the work")
+        return prompt
+
+    gc.disable()
+    try:
+        lane, prompt = Lane("test", 1), Prompt()
+        kept = weakref.ref(prompt)
+        future = lane.submit(use, prompt)
+        del prompt
+        assert bool(future.exception(PATIENCE_S)) == fails
+        lane.submit(int).result(PATIENCE_S)  # the thread has gone on
+        del future
+        assert kept() is None, "no cycle keeps it"
+    finally:
+        gc.enable()

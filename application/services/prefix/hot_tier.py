@@ -88,8 +88,8 @@ class HotTier:
                 if node is None or not (wanted or frozenset()) <= node.record.groups.keys():
                     found.append(None)
                     continue
-                self._tree.pin(key)
-                self._tree.touch(key)
+                node.pins += 1
+                self._tree.touch(node)
                 found.append(node.record)
         return found
 
@@ -97,10 +97,10 @@ class HotTier:
         """Undo one `acquire` of each key."""
         with self._lock:
             for key in keys:
-                if self._forgotten[key]:
+                if self._forgotten and self._forgotten[key]:
                     self._forgotten[key] -= 1
                 else:
-                    self._tree.unpin(key)
+                    self._tree.unpin(self._tree.nodes[key])
             self._forgotten = +self._forgotten
             self._make_room(0)
 
@@ -131,7 +131,8 @@ class HotTier:
         num_gone = 0
         with self._lock:
             for key in keys:
-                if key in self._tree.nodes and self._tree.is_evictable(key):
+                node = self._tree.nodes.get(key)
+                if node is not None and self._tree.is_evictable(node):
                     self._tree.remove_leaf(key)
                     num_gone += 1
         return num_gone
@@ -164,7 +165,7 @@ class HotTier:
                 for key, node in tree.nodes.items()
                 if node.size_bytes != record_bytes(node.record)
             ]
-            if tree.used_bytes > self._budget_bytes and any(map(tree.is_evictable, tree.nodes)):
+            if tree.used_bytes > self._budget_bytes and any(map(tree.is_evictable, tree.nodes.values())):
                 problems.append(f"{tree.used_bytes} bytes used of {self._budget_bytes}, and some could be evicted")
             return problems
 
@@ -188,8 +189,8 @@ class HotTier:
             whole = replace(node.record, groups={**node.record.groups, **missing})
             size_bytes = record_bytes(whole)
             if self._make_room(size_bytes - node.size_bytes, record.key):
-                self._tree.replace(whole, size_bytes)
-        self._tree.touch(record.key)
+                self._tree.replace(node, whole, size_bytes)
+        self._tree.touch(node)
 
     def _make_room(self, needed_bytes: int, kept: RecordKey | None = None) -> bool:
         return self._tree.make_room(needed_bytes, self._budget_bytes, () if kept is None else (kept,))

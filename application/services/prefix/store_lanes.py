@@ -1,26 +1,20 @@
-"""The lanes that wait for the store, so that nobody else does; and when it is not asked any more.
+"""The lanes that wait for the store, so that nobody else does.
 
 Reads, lookups and upkeep have a lane each: a lookup does not wait for everybody's state to be read, and neither waits
-for deletes and notes of use, which wait for writes. A call that hangs on its volume cannot be stopped, so as long as a
-read is late the store counts as stuck: no read is started, those that wait give up, and everybody does with what is in
-memory. When it returns after all, the store is asked again. Time is looked at when somebody looks at a read: there are
-no timers.
-
-    answers ──a read is late──► stuck ──it returns──► suspect: one read at a time ──that one is in time──► answers
-                                  ▲                        │
-                                  └────it is late too──────┘
+for deletes and notes of use, which wait for writes. While a read is late none is started (see StoreBreaker), so no more
+threads hang than there are, whoever asks and however often.
 """
 
 from asyncio import wait_for, wrap_future
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from application.events import FaultObserved
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.lane import Call, Lane, LaneFull
+from application.services.prefix.store_breaker import StoreBreaker
 from domain.errors import ServerUnavailable, StoreUnresponsive
 
 T = TypeVar("T")
@@ -94,26 +88,15 @@ class StoreLanes:
         self._readers = readers or Lane("restore", NUM_READERS)
         self._lookups = lookups or Lane("lookup", 1)
         self._upkeep = upkeep or Lane("upkeep", 1, max_pending=MAX_UPKEEP)
-        self._lock = Lock()
-        self._running: dict[StoreRead[Any], int] = {}
-        self._late: set[StoreRead[Any]] = set()
-        self._is_suspect = False
-        self._probe: StoreRead[Any] | None = None
+        self._breaker = StoreBreaker(timeout_s)
 
     @property
     def is_stuck(self) -> bool:
         """Whether a read is late. Each is counted as a fault when that is first noticed."""
-        if not self._running:
-            return False
-        latest_ns = self._clock.now_ns() - int(self._timeout_s * 1e9)
-        with self._lock:
-            late = {read for read, started_ns in self._running.items() if started_ns < latest_ns}
-            fresh = late - self._late
-            self._late |= fresh
-            self._is_suspect |= bool(fresh)
-        for _ in fresh:
+        is_stuck, num_fresh = self._breaker.look(self._clock.now_ns())
+        for _ in range(num_fresh):
             self._note("store.read_timeout", f"a read has not returned for {self._timeout_s:g} s; going on without")
-        return bool(late)
+        return is_stuck
 
     def read(self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> StoreRead[T] | None:
         """Start to read state; None while the store is stuck."""
@@ -171,29 +154,18 @@ class StoreLanes:
 
     def began(self, read: StoreRead[T]) -> None:
         """For StoreRead."""
-        with self._lock:
-            self._running[read] = self._clock.now_ns()
+        self._breaker.began(read, self._clock.now_ns())
 
     def ended(self, read: StoreRead[T], error: BaseException | None = None) -> None:
         """For StoreRead: it has run, or never will."""
-        with self._lock:
-            has_run = self._running.pop(read, None) is not None
-            if read is self._probe:
-                self._is_suspect &= not has_run or read in self._late
-                self._probe = None
-            self._late.discard(read)
+        self._breaker.ended(read)
         if error is not None:
             self._note("store.read", f"{type(error).__name__}: {error}")
 
     def _start(self, lane: Lane, work: Callable[[], T], on_done: Callable[[], None]) -> StoreRead[T] | None:
-        if self.is_stuck:
-            return None
         read = StoreRead(self, work, on_done)
-        with self._lock:
-            if self._is_suspect:
-                if self._probe is not None:
-                    return None
-                self._probe = read
+        if self.is_stuck or not self._breaker.admits(read):
+            return None
         try:
             lane.start(read)
         except ServerUnavailable:  # stopping: as if the store did not answer

@@ -26,7 +26,7 @@ QUEUE_FULL = "queue_full"
 SHUTDOWN = "shutdown"
 DELETED = "deleted"
 
-_MAX_SEVERED = 1 << 16
+_MAX_LOST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class WriteQueue:
         self._waiting: deque[Offer] = deque()
         self._writing: list[Offer] = []
         self._records = QueuedRecords()
-        self._severed: dict[RecordKey, None] = {}
+        # Refused, dropped or withdrawn, and not offered again since: what follows one of them is refused.
+        self._lost: dict[RecordKey, None] = {}
         self._queued_bytes = 0
         self._num_queued = 0
         self._num_offers = 0
@@ -81,13 +82,13 @@ class WriteQueue:
         with self._changed:
             reason = self._why_refused(records, raw_bytes)
             if reason is not None:
-                self._sever(records, reason)
+                self._lose(records, reason)
                 return reason
             self._num_offers += 1
             self._waiting.append(Offer(info, tuple(records), raw_bytes, self._num_offers))
             self._records.add(records)
             for record in records:
-                self._severed.pop(record.key, None)
+                self._lost.pop(record.key, None)
             self._queued_bytes += raw_bytes
             self._enqueued += len(records)
             self._num_queued += len(records)
@@ -114,7 +115,7 @@ class WriteQueue:
             if reason is None:
                 self._persisted += len(offer.records)
             else:
-                self._sever(offer.records, reason)
+                self._lose(offer.records, reason)
             self._release(offer.records, offer.raw_bytes)
             return self._queued_bytes
 
@@ -132,7 +133,7 @@ class WriteQueue:
                 if kept:
                     self._waiting.append(Offer(offer.info, kept, offer.raw_bytes - _raw_bytes(lost), offer.number))
             if gone:
-                self._sever(gone, DELETED)
+                self._lose(gone, DELETED)
                 self._release(gone, _raw_bytes(gone))
             return {record.key for record in gone}
 
@@ -205,17 +206,17 @@ class WriteQueue:
             return SHUTDOWN
         own = {record.key for record in records}
         parents = {BlockKey(record.key.namespace, record.parent) for record in records} - own
-        if any(parent in self._severed for parent in parents):
+        if any(parent in self._lost for parent in parents):
             return QUEUE_FULL
         is_full = self._waiting and self._queued_bytes + raw_bytes > self._max_bytes
         return QUEUE_FULL if is_full else None
 
-    def _sever(self, records: Sequence[Record], reason: str) -> None:
+    def _lose(self, records: Sequence[Record], reason: str) -> None:
         self._dropped[reason] += len(records)
         for record in records:
-            self._severed[record.key] = None
-        while len(self._severed) > _MAX_SEVERED:
-            del self._severed[next(iter(self._severed))]
+            self._lost[record.key] = None
+        while len(self._lost) > _MAX_LOST:
+            del self._lost[next(iter(self._lost))]
 
     def _release(self, records: Sequence[Record], raw_bytes: int) -> None:
         self._records.remove(records)
