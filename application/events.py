@@ -3,6 +3,7 @@
 Emitted to the EventSink; telemetry derives spans, metrics and logs from them, and nothing else knows of telemetry.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -166,14 +167,14 @@ class StoreFault:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatched:
-    """A lookup's outcome: tokens reused by tier, and why no more (a StopReason value). `num_known`: tokens whose
-    blocks are in some tier. `diverged_at`: the first token that differs from what RAM holds, None if that is unknown.
+    """A lookup's outcome: tokens reused by tier (tiers that gave none are left out), and why no more (a StopReason
+    value). `num_known`: tokens whose blocks are in some tier. `diverged_at`: the first token that differs from what RAM
+    holds, None if that is unknown.
     """
 
     id: RequestId
     num_prompt: int
-    num_hot: int
-    num_store: int
+    reused: Mapping[str, int]
     num_known: int
     reason: str
     started_ns: int

@@ -73,16 +73,15 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request. Prompt tokens = computed + reused; reused = from the hot tier + from the store."""
+    """Token counts of one request. Prompt tokens = computed + reused. `reused`: by tier, as Explanation has it."""
 
     prompt_tokens: int
     completion_tokens: int
-    reused_hot_tokens: int = 0
-    reused_store_tokens: int = 0
+    reused: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def reused_tokens(self) -> int:
-        return self.reused_hot_tokens + self.reused_store_tokens
+        return sum(self.reused.values())
 
     @property
     def computed_tokens(self) -> int:

@@ -59,7 +59,7 @@ class FakeTokenizer:
             raise PromptTooLong(len(text), is_exact=False)
         token_ids = tuple(text.encode("utf-8", errors="replace"))
         _check_count(token_ids, max_tokens)
-        return EncodedPrompt(token_ids)
+        return EncodedPrompt.of_text(token_ids)
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
         if not self._has_chat_template:
@@ -70,7 +70,7 @@ class FakeTokenizer:
         opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
         token_ids = (*rendered, START_ID, *opening.encode())
         _check_count(token_ids, max_tokens)
-        return EncodedPrompt(token_ids, self._fork_points(prompt, turns, token_ids))
+        return EncodedPrompt.of_text(token_ids, self._fork_points(prompt, turns, token_ids))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         text: list[str] = []

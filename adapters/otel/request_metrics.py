@@ -22,6 +22,7 @@ from application.events import (
 )
 from application.services.event_router import Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
+from domain.explanation import TIER_NAMES
 from domain.ids import ModelId
 
 MAX_KNOWN_MODELS = 1_024
@@ -90,8 +91,8 @@ class RequestMetrics:
             record(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request)
         add(catalogue.REQUESTS_ENDED, 1, {**model, names.CAIRN_REASON: event.reason, **error})
         add(catalogue.OUTPUT_TOKENS, usage.completion_tokens, model)
-        self._count_prompt(timeline, "hot", usage.reused_hot_tokens)
-        self._count_prompt(timeline, "store", usage.reused_store_tokens)
+        for tier in TIER_NAMES:
+            self._count_prompt(timeline, tier, usage.reused.get(tier, 0))
 
     def _refused(self, event: RequestRefused) -> None:
         model = event.model if event.model in self._known_models else names.VALUE_OTHER

@@ -176,8 +176,7 @@ class SpanEvents:
     def _matched(self, event: PrefixMatched) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
             attributes: Attributes = {
-                names.CAIRN_HOT_TOKENS: event.num_hot,
-                names.CAIRN_STORE_TOKENS: event.num_store,
+                **{name: event.reused.get(tier, 0) for tier, name in names.CAIRN_TIER_TOKENS.items()},
                 names.CAIRN_KNOWN_TOKENS: event.num_known,
                 names.CAIRN_STOP_REASON: event.reason,
             }

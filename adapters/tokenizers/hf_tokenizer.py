@@ -51,7 +51,7 @@ class HfTokenizer:
             ids = self._codec.encode(text, max_tokens=room, wants_spans=False).ids
         except PromptTooLong as error:
             raise PromptTooLong(error.num_tokens + num_start, is_exact=error.is_exact) from None
-        return EncodedPrompt((*self._start_ids, *ids))
+        return EncodedPrompt.of_text((*self._start_ids, *ids))
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
         if self._template is None:
@@ -62,7 +62,7 @@ class HfTokenizer:
         rendered = self._template.render(prompt)
         encoded = self._codec.encode(rendered.text, max_tokens=max_tokens)
         fork_points = find_fork_points(prompt, self._template, self._codec, rendered, encoded)
-        return EncodedPrompt(tuple(encoded.ids), fork_points)
+        return EncodedPrompt.of_text(tuple(encoded.ids), fork_points)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=False)

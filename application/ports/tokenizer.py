@@ -7,20 +7,12 @@ a time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from domain.fork_point import ForkKind, ForkPoint
 from domain.model_card import ModelSource
+from domain.prompt_content import EncodedPrompt
 from domain.request import ChatPrompt
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """Token ids ready for the engine, and the fork points found in them, ascending, one a position."""
-
-    token_ids: tuple[int, ...]
-    fork_points: tuple[ForkPoint, ...] = ()
 
 
 class PromptTooLong(Exception):

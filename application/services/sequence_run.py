@@ -80,24 +80,26 @@ class SequenceRun:
         num_prompt, num_output = len(self.sequence.prompt_ids), len(self.sequence.output_ids)
         if reused is None or self.phase is Phase.QUEUED:
             return Usage(num_prompt, num_output)
-        return Usage(num_prompt, num_output, reused.num_hot, reused.num_store)
+        return Usage(num_prompt, num_output, reused.reused)
 
     def look_up(self, prefix_cache: PrefixCache) -> None:
-        """Look for a prefix, and begin to fetch what there is of it: in the queue, step by step, or on admission."""
-        if self._cache is not None:
-            self._cache.poll()
-        else:
-            submission, request = self.submission, self.sequence.request
-            self._cache = prefix_cache.begin(
-                self.id, request.id, submission.model, submission.prompt, request.cache_salt, persist=request.persist
-            )
+        """Let workers look for a prefix, while the sequence waits."""
+        submission, request = self.submission, self.sequence.request
+        self._cache = prefix_cache.begin(
+            self.id, request.id, submission.model, submission.prompt, request.cache_salt, persist=request.persist
+        )
 
-    def admit(self, prefix_cache: PrefixCache) -> None:
+    def prepare(self) -> None:
+        """Begin to fetch what was found: near the head of the queue, step by step, or on admission."""
+        assert self._cache is not None
+        self._cache.prepare()
+
+    def admit(self) -> None:
         """Open a state; it is restored as soon as its prefix has been fetched."""
         self.sequence.enter(Phase.RESTORING)
         model, self._has_state = self._loaded(), True
         model.open(self.id)
-        self.look_up(prefix_cache)
+        self.prepare()
 
     def try_restore(self) -> bool:
         """Restore once everything needed is here; False while it is not."""

@@ -117,6 +117,7 @@ class StepRunner:
         self._next_id += 1
         try:
             run = SequenceRun(id, submission, self._models.get(submission.model), self._outlet)
+            run.look_up(self._prefix_cache)
         except Exception as error:
             self._outlet.fault("engine.add", error)
             self._on_left_queue()
@@ -147,9 +148,9 @@ class StepRunner:
         for id in plan.admit:
             run = self._runs[id]
             self._on_left_queue()
-            self._guarded(run, partial(run.admit, self._prefix_cache))
+            self._guarded(run, run.admit)
         for run in self._in_phase(Phase.QUEUED)[:LOOK_AHEAD]:
-            self._guarded(run, partial(run.look_up, self._prefix_cache))
+            self._guarded(run, run.prepare)
         num_running = self.num_running
         if not plan.is_empty:
             now = self._outlet.now_ns()

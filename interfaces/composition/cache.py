@@ -11,13 +11,15 @@ from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.landing import Land, LandingReader
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import QueueCounts, WriteBehind
 from application.settings import Settings
+from domain.block_grid import BlockGrid
 from domain.scheduling import StepLimits
 
 CLOSE_TIMEOUT_S = 5.0
@@ -45,16 +47,21 @@ class CacheTiers:
         self.writer: WriteBehind | None = None
         self._events, self._clock = events, clock
         self._lanes = StoreLanes(clock, events, timeout_s=settings.store.read_timeout_s)
+        self._hashing = Lane("hash", 1)
+        stored: list[StoredTier] = []
         if store is not None:
             reader = LandingReader(store, land, events, clock) if land is not None else store
             max_bytes = int(total_bytes * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes, reader=reader)
+            stored.append(StoredTier("store", self.writer, self._lanes, self.writer))
         self._hot = HotTier(hot_bytes)
-        tiers = PrefixTiers(self._hot, self.writer, self._lanes)
+        tiers = PrefixTiers(self._hot, stored, self._lanes)
         is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
-        rules = CacheRules(settings.engine.block_size, limits.grid, cache.exact, is_enabled, cache.salt)
-        self.prefix_cache = PrefixCache(tiers, clock, events, rules)
+        grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
+        self.prefix_cache = PrefixCache(
+            tiers, clock, events, grid, self._hashing, is_enabled=is_enabled, salt=cache.salt
+        )
 
     def mark(self) -> int:
         """For `is_settled`: everything captured so far. Any thread; never blocks."""
@@ -74,6 +81,7 @@ class CacheTiers:
 
         A store whose reads return has as long again to close, because what it holds back may be much.
         """
+        self._hashing.close()
         self._lanes.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)

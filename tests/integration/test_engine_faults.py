@@ -12,7 +12,7 @@ from adapters.decorators.compute_faults import ENGINE_OPERATIONS, MODEL_OPERATIO
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import ComputeEngine, LoadedModel
 from application.services.prefix.cache import PrefixCache
-from application.services.prefix.uncached_sequence import UncachedSequence
+from application.services.prefix.sequence_cache import UncachedSequence
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.explanation import StopReason
 from domain.model_card import LoadOptions

@@ -55,7 +55,7 @@ class TestHeader:
             complete(service)
             header = complete(service, EDITED, stream=stream)
             assert header == "reused=512; hot=512; store=0; computed=188; reason=never-seen; diverged=600"
-            (event,) = [event for event in service.events.of("PrefixMatched") if event.num_hot]
+            (event,) = [event for event in service.events.of("PrefixMatched") if event.reused.get("hot")]
             assert event.diverged_at == 600
 
     @pytest.mark.parametrize("stream", [False, True])

@@ -11,11 +11,11 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
+from domain.block_grid import BlockGrid
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions
 from domain.record import Record, RecordKey
@@ -23,6 +23,7 @@ from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Finished
+from tests.support.caches import prefix_tiers
 from tests.support.gate import Gate
 from tests.support.lanes import InlineLane
 from tests.support.patience import PATIENCE_S
@@ -50,12 +51,9 @@ class WatchedStore(ForwardingStore):
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
     lane = InlineLane()
-    cache = PrefixCache(
-        PrefixTiers(hot, DirectWriter(store), StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)),
-        FakeClock(),
-        events,
-        CacheRules(16, 32),
-    )
+    lanes = StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)
+    tiers = prefix_tiers(hot, DirectWriter(store), lanes)
+    cache = PrefixCache(tiers, FakeClock(), events, BlockGrid(16, 32), lane)
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
     # keeps its place until that was seen.
     submitted, seen = Gate("decode", 2), Gate("decode", 50)

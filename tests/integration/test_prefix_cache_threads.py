@@ -10,12 +10,13 @@ from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeToken
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.lane import Lane
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.sequence_run import Submission
+from domain.block_grid import BlockGrid
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import GenerationRequest, TokenPrompt
@@ -23,6 +24,7 @@ from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Finished, TextDelta
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, plain_answer
+from tests.support.caches import prefix_tiers
 from tests.support.recording import RecordingEvents, RecordingSink
 
 WAIT_S = 60.0
@@ -47,8 +49,8 @@ class Server:
         reader, store = (FaultInjectingBlockStore(memory, faults) for _ in range(2))
         writer = WriteBehind(store, events, clock, max_bytes=100_000, reader=reader)
         hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
-        tiers = PrefixTiers(hot, writer, lanes)
-        cache = PrefixCache(tiers, clock, events, CacheRules(BLOCK, GRID))
+        tiers = prefix_tiers(hot, writer, lanes)
+        cache = PrefixCache(tiers, clock, events, BlockGrid(BLOCK, GRID), Lane("hash", 1))
         engine = FakeEngine(default=options)
         loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
         loop.start()
@@ -60,7 +62,7 @@ class Server:
         request = GenerationRequest(
             RequestId(id), MODEL, TokenPrompt(tuple(prompt)), SamplingParams(temperature=0), StopRules()
         )
-        encoded = EncodedPrompt(tuple(prompt))
+        encoded = EncodedPrompt.of_text(tuple(prompt))
         tokenizer = FakeTokenizer()
         detokenizer, eos = tokenizer.detokenizer(), tokenizer.eos_token_ids
         self.loop.submit(Submission(request, encoded, num_output, 0, detokenizer, MODEL, eos))

@@ -59,7 +59,7 @@ def submission(name: str, id: str, prompt: tuple[int, ...], num_tokens: int) -> 
     rules = StopRules(max_tokens=num_tokens, ignore_eos=True)
     request = GenerationRequest(RequestId(id), ModelId(name), TokenPrompt(prompt), SamplingParams(temperature=0), rules)
     return Submission(
-        request, EncodedPrompt(prompt), num_tokens, 1, FakeTokenizer().detokenizer(), ModelId(name), frozenset()
+        request, EncodedPrompt.of_text(prompt), num_tokens, 1, FakeTokenizer().detokenizer(), ModelId(name), frozenset()
     )
 
 

@@ -63,7 +63,7 @@ class StorageOracle:
         """The furthest position at which every group can be restored."""
         rules, tokens = self._rules, tuple(prompt)
         for position in range(len(tokens) - 1, 0, -1):
-            if rules.is_exact and position % rules.grid:
+            if not rules.grid.is_resumable(position):
                 continue
             if self._is_restorable(tokens[:position]):
                 return position
@@ -71,7 +71,7 @@ class StorageOracle:
 
     def _is_restorable(self, tokens: tuple[int, ...]) -> bool:
         rules, position = self._rules, len(tokens)
-        size = rules.block_size
+        size = rules.grid.block_size
         has_snapshot = tokens in self._snapshots
         if not has_snapshot and (position % size or rules.needs_snapshots):
             return False

@@ -186,7 +186,7 @@ class Simulation:
         assert usage.completion_tokens == len(output)
         told = [item.explanation for item in items if isinstance(item, Admitted)]
         if told:
-            assert (told[0].num_hot, told[0].num_store) == (usage.reused_hot_tokens, usage.reused_store_tokens)
+            assert told[0].reused == usage.reused
             self._check_accounting(submission, usage.reused_tokens, is_whole=last.reason is not FinishReason.CANCELLED)
             assert usage.reused_tokens <= self._bound.allowance(submission), "more was reused than there was to share"
             promise = asked.promise

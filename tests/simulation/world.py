@@ -1,6 +1,6 @@
 """One simulated server: the real services on toy models, rebuilt at each restart around a store that stays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -9,17 +9,20 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.outlet import Outlet
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
+from application.services.prefix.stored_tier import StoredTier
+from application.services.prefix.tiers import Answers, PrefixTiers
 from application.services.step_runner import StepRunner
+from domain.block_grid import BlockGrid
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
-from domain.ids import BlockHash, ModelId, RequestId, SequenceId
+from domain.holdings import Found, Holdings
+from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.prefix import ReuseRules
-from domain.record import Namespace, Record, RecordKey
+from domain.record import Record, RecordKey
 from domain.scheduling import StepLimits
 from domain.stream import StreamItem
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
@@ -83,10 +86,13 @@ def draw_plan(random: Random) -> Plan:
 
 
 @dataclass(frozen=True)
-class TrueStoredPrefix(StoredPrefix):
+class TrueHoldings(Holdings):
     """`records`: what was really there when the store was asked; None when it did not tell the truth."""
 
     records: Sequence[Record] | None = None
+
+    def without(self, chain: BlockChain, absent: Collection[RecordKey]) -> Holdings:
+        return Holdings(self.blocks, self.snapshots).without(chain, absent)
 
 
 class CheckedTiers(PrefixTiers):
@@ -95,34 +101,28 @@ class CheckedTiers(PrefixTiers):
     is_store_truthful = True
     num_checked = 0
 
-    def read_stored(
-        self, prompt_ids: Sequence[int], namespace: Namespace, hashes: Sequence[BlockHash], block_size: int
-    ) -> StoredPrefix:
-        found = super().read_stored(prompt_ids, namespace, hashes, block_size)
+    def find(self, tier: StoredTier, chain: BlockChain) -> Holdings:
+        found = super().find(tier, chain)
         records: list[Record] = []
-        if isinstance(self.queue, SteppedWriter):
-            records += stored_records(self.queue.store, namespace)
-            records += queued_records(self.queue.queue, namespace)
-        return TrueStoredPrefix(found.blocks, found.snapshots, records if self.is_store_truthful else None)
+        if isinstance(tier.writer, SteppedWriter):
+            records += stored_records(tier.writer.store, chain.namespace)
+            records += queued_records(tier.writer.queue, chain.namespace)
+        return TrueHoldings(found.blocks, found.snapshots, records=records if self.is_store_truthful else None)
 
     def match(
-        self,
-        prompt_ids: Sequence[int],
-        chain: BlockChain,
-        rules: ReuseRules,
-        stored: StoredPrefix | None,
-        absent: frozenset[RecordKey] = frozenset(),
-    ) -> Lookup:
-        lookup = super().match(prompt_ids, chain, rules, stored, absent)
-        there = stored.records if isinstance(stored, TrueStoredPrefix) else ()
-        if there is not None and not absent:
-            records = [*hot_records(self.hot, Namespace(chain.namespace)), *there]
-            allowed = StorageOracle(records, rules).furthest(prompt_ids)
-            found, is_exact = lookup.match.position, all(group.window is None for group in rules.groups)
+        self, chain: BlockChain, rules: ReuseRules, answers: Answers, absent: frozenset[RecordKey] = frozenset()
+    ) -> Found:
+        found = super().match(chain, rules, answers, absent)
+        told = [answer.records for answer in answers.values() if isinstance(answer, TrueHoldings)]
+        if None not in told and not absent:
+            there = [record for records in told for record in records or ()]
+            oracle = StorageOracle([*hot_records(self.hot, chain.namespace), *there], rules)
+            allowed, position = oracle.furthest(chain.prompt.key_ids), found.match.position
             # Of a layout with windows the hot tier may hold blocks in part, and the lookup promise more than there is.
-            assert found == allowed if is_exact else found >= allowed, f"found {found}, there is {allowed}"
+            is_exact = all(group.window is None for group in rules.groups)
+            assert position == allowed if is_exact else position >= allowed, f"found {position}, there is {allowed}"
             self.num_checked += 1
-        return lookup
+        return found
 
 
 class Inbox:
@@ -154,9 +154,10 @@ class World:
         self.hot = HotTier(plan.hot_bytes)
         self.clock = clock = FakeClock(tick_ns=10)
         lanes = StoreLanes(clock, self.events, readers=self.lane, lookups=self.lane, upkeep=self.lane)
-        self.tiers = CheckedTiers(self.hot, self.writer, lanes)
+        stored = [StoredTier("store", self.writer, lanes, self.writer)] if self.writer is not None else []
+        self.tiers = CheckedTiers(self.hot, stored, lanes)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
-        self.cache = PrefixCache(self.tiers, clock, self.events, CacheRules(BLOCK, GRID, plan.is_exact))
+        self.cache = PrefixCache(self.tiers, clock, self.events, BlockGrid(BLOCK, GRID, plan.is_exact), self.lane)
         self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:

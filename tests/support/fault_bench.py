@@ -12,17 +12,19 @@ from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import Event
 from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.lane import Lane
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
+from domain.block_grid import BlockGrid
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import StreamItem, TextDelta
+from tests.support.caches import prefix_tiers
 from tests.support.recording import RecordingEvents, RecordingSink
 from tests.support.stepped_writer import DirectWriter
 
@@ -63,8 +65,8 @@ class FaultBench:
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
         clock = FakeClock(tick_ns=1000)
-        tiers = PrefixTiers(self.hot, DirectWriter(self.store), StoreLanes(clock, self.events))
-        self.cache = make_cache(tiers, clock, self.events, CacheRules(16, 32))
+        tiers = prefix_tiers(self.hot, DirectWriter(self.store), StoreLanes(clock, self.events))
+        self.cache = make_cache(tiers, clock, self.events, BlockGrid(16, 32), Lane("hash", 1))
         self.loop = EngineLoop(
             lambda: FaultyEngine(self.inner, self.faults),
             self.sink,

@@ -48,7 +48,7 @@ def main() -> None:
 
     def begin(id: int) -> SequenceCache:
         model.open(SequenceId(id))
-        prompt = EncodedPrompt(tuple(range(600)))
+        prompt = EncodedPrompt.of_text(tuple(range(600)))
         return tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)
 
     sequence = begin(0)
