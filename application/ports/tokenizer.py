@@ -6,7 +6,7 @@ meanwhile, as far as the library allows, and need some 200 bytes a character: bo
 a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +55,11 @@ class Tokenizer(Protocol):
 
     @property
     def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Ids of the tokens that no text spells, by name."""
+        ...
 
     @property
     def has_chat_template(self) -> bool: ...
