@@ -100,7 +100,11 @@ class FakeModel:
         if not token_ids or state.start is not None:
             raise RuntimeError("starting to decode needs tokens and a sequence that does not decode yet")
         self._feed(state, token_ids)
-        state.start, state.ahead = start, self._choose(state, start)
+        try:
+            state.start, state.ahead = start, self._choose(state, start)
+        except DomainError:
+            self._states.pop(id, None)
+            raise
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
         return [self._decode_one(id) for id in ids]
@@ -135,19 +139,22 @@ class FakeModel:
     def _decode_one(self, id: SequenceId) -> DecodeResult:
         try:
             state = self._begin("decode", id)
+            if state.start is None:
+                raise RuntimeError(f"sequence {id} has not started to decode")
+            token, logprob = state.ahead or self._step(state, state.start)
+            state.output_ids.append(token)
+            state.feed, state.ahead = token, None
+            if self._options.runs_ahead:
+                state.ahead = self._step(state, state.start)
         except DomainError as error:
+            self._states.pop(id, None)
             return DecodeResult(id, error=error)
-        if state.start is None:
-            raise RuntimeError(f"sequence {id} has not started to decode")
-        token, logprob = state.ahead or self._step(state, state.start)
-        state.output_ids.append(token)
-        state.feed, state.ahead = token, None
-        if self._options.runs_ahead:
-            state.ahead = self._step(state, state.start)
         return DecodeResult(id, token, logprob)
 
     def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         self._feed(state, (state.feed,))
+        if start.constraint is not None:
+            start.constraint.accept(state.feed)
         return self._choose(state, start)
 
     def _choose(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:

@@ -56,6 +56,10 @@ class FakeTokenizer:
         return {name: id for id, name in SPECIALS.items()}
 
     @property
+    def has_token_bytes(self) -> bool:
+        return True
+
+    @property
     def has_chat_template(self) -> bool:
         return self._has_chat_template
 

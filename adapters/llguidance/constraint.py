@@ -6,6 +6,7 @@ worker                      consume it, compute the mask of token i+1
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from application.ports.token_constraint import AllowedTokens
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 MASK_TIMEOUT_S = 2.0
 """A mask takes from a tenth of a millisecond to some tens; whoever shares the batch waits for it."""
+
+COMPILE_TIMEOUT_S = 30.0
+"""With reading the model's tokens, for the first one of a model."""
 
 
 class LlguidanceConstraint:
@@ -31,17 +35,21 @@ class LlguidanceConstraint:
         self._workers = workers
         self._matcher: LLMatcher | None = None
         self._eos_token_ids = eos_token_ids
+        self._give_up_s = monotonic() + COMPILE_TIMEOUT_S
         self._next = workers.submit(self._begin, make_matcher)
         self._next.add_done_callback(lambda _: on_ready())
 
     def poll(self) -> bool:
+        if not self._next.done() and monotonic() > self._give_up_s:
+            self._fail(f"compiling the grammar took more than {COMPILE_TIMEOUT_S:g} s")
         return self._next.done()
 
     def allowed(self) -> AllowedTokens:
         try:
             return self._next.result(MASK_TIMEOUT_S)
         except TimeoutError:
-            raise ComputeFailed(f"the grammar did not say within {MASK_TIMEOUT_S:g} s what may follow") from None
+            self._fail(f"the grammar did not say within {MASK_TIMEOUT_S:g} s what may follow")  # nobody waits twice
+            return self._next.result()
         except CancelledError:
             raise ComputeFailed("the server is stopping") from None
 
@@ -55,6 +63,10 @@ class LlguidanceConstraint:
             self._next = self._workers.submit(self._advance, token_id)
         except RuntimeError:
             raise ComputeFailed("the server is stopping") from None
+
+    def _fail(self, why: str) -> None:
+        self._next = Future()
+        self._next.set_exception(ComputeFailed(why))
 
     def _begin(self, make_matcher: Callable[[], "LLMatcher"]) -> AllowedTokens:
         self._matcher = make_matcher()

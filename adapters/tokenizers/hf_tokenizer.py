@@ -46,6 +46,10 @@ class HfTokenizer:
     def special_tokens(self) -> Mapping[str, int]:
         return self._special_tokens
 
+    @property
+    def has_token_bytes(self) -> bool:
+        return self._token_bytes is not None
+
     def vocabulary(self) -> Vocabulary:
         """For the token side; tenths of a second for a large one. Raises ValueError if tokens have no bytes."""
         if self._token_bytes is None:

@@ -62,6 +62,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def has_token_bytes(self) -> bool:
+        """Whether every token stands for bytes of its own, so that an answer can be held to a grammar."""
+        ...
+
+    @property
     def has_chat_template(self) -> bool: ...
 
     def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
