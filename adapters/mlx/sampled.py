@@ -5,6 +5,7 @@ Rows join and leave a group while a step is in flight, so a step's outcome can b
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import cast
 
 import mlx.core as mx
@@ -71,7 +72,8 @@ def _read_logprobs(part: LogprobArrays, tokens: Sequence[int], found: dict[int, 
         values = cast(list[list[float]], part.top_values.tolist())
     for index, (row, count) in enumerate(zip(part.rows, part.num_tops, strict=True)):
         if row is not None:
-            ranked = sorted(zip(ids[index], values[index], strict=True), key=lambda pair: (-pair[1], pair[0]))
+            possible = [pair for pair in zip(ids[index], values[index], strict=True) if pair[1] > -inf]
+            ranked = sorted(possible, key=lambda pair: (-pair[1], pair[0]))
             found[row] = TokenLogprob(tokens[row], chosen[index], tuple(ranked[:count]))
 
 
