@@ -2,10 +2,15 @@
 
 A keyword that cannot be enforced is refused by name and place; none is ignored that would make a wrong answer right.
 What changes nothing is left out: neutral values, and formats nobody knows, which the drafts define as annotations.
+
+An object that lists its properties and says nothing of others gets no others: what is left is still what the schema
+accepts, and a model that may go on inventing properties does. Not where an object is held to several
+schemas, of which closing one would exclude what another one lists, or must fit one of several only.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
+from urllib.parse import unquote
 
 from domain.chat import Json
 from domain.errors import InvalidRequest
@@ -14,7 +19,7 @@ from domain.shown import shown
 MAX_DEPTH = 48
 """Of nested JSON values in a schema; a `$ref` is not followed and adds nothing."""
 
-MAX_VALUES = 20_000
+MAX_VALUES = 10_000
 """JSON values in a schema, keys not counted."""
 
 UNSUPPORTED = frozenset(
@@ -45,6 +50,8 @@ UNSUPPORTED = frozenset(
 FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
 """The string formats that are enforced."""
 
+_INDICES = frozenset(str(number) for number in range(MAX_VALUES))
+
 _NEUTRAL: Mapping[str, object] = {"uniqueItems": False, "unevaluatedItems": True, "unevaluatedProperties": True}
 
 _ONE, _LIST, _MAP = (
@@ -53,6 +60,8 @@ _ONE, _LIST, _MAP = (
     frozenset({"$defs", "definitions", "patternProperties", "properties"}),
 )
 """Keywords that hold a schema, a list of schemas, or schemas by name."""
+
+_OBJECT = frozenset({"additionalProperties", "minProperties", "patternProperties", "properties", "required"})
 
 
 def checked_schema(schema: object, param: str) -> dict[str, Json]:
@@ -65,9 +74,14 @@ def checked_schema(schema: object, param: str) -> dict[str, Json]:
         if not found:
             raise InvalidRequest(f"{param} is false: nothing satisfies it", param=param)
         return {}
-    for path, reference in _references(found, "#"):
-        if not _resolves(found, reference):
+    schemas = list(_schemas(found, "#"))
+    anchors = frozenset(name for _, schema in schemas if isinstance(name := schema.get("$anchor"), str))
+    for path, schema in schemas:
+        if "$ref" in schema and not _resolves(found, anchors, reference := schema["$ref"]):
             _refuse("$ref", path, f"points to {shown(str(reference))!r}, which is not in the schema", param)
+    if not any(_has_several(schema) for _, schema in schemas):
+        for _, schema in schemas:
+            _close(schema)
     return found
 
 
@@ -99,7 +113,7 @@ def _checked(schema: Json, path: str, param: str) -> "dict[str, Json] | bool":
             _refuse(keyword, path, "is not supported", param)
         if keyword == "format" and value not in FORMATS:
             continue
-        found[keyword] = _checked_value(keyword, value, f"{path}/{keyword}", param)
+        found[keyword] = _checked_value(keyword, value, _below(path, keyword), param)
     _check_min_properties(found, path, param)
     return found
 
@@ -108,7 +122,7 @@ def _checked_value(keyword: str, value: Json, path: str, param: str) -> Json:
     if keyword in _MAP:
         if not isinstance(value, dict):
             raise InvalidRequest(f"{param} must have an object at {shown(path)}", param=param)
-        return {name: _checked(one, f"{path}/{name}", param) for name, one in value.items()}
+        return {name: _checked(one, _below(path, name), param) for name, one in value.items()}
     if keyword in _LIST and isinstance(value, list):
         return [_checked(one, f"{path}/{index}", param) for index, one in enumerate(value)]
     if keyword in _ONE:
@@ -124,49 +138,61 @@ def _check_min_properties(schema: Mapping[str, Json], path: str, param: str) -> 
         _refuse("minProperties", path, "is supported up to one more than there are required properties", param)
 
 
-def _references(schema: Json, path: str) -> Iterator[tuple[str, Json]]:
-    """Every `$ref` of the schema, with the place of the schema that holds it."""
+def _has_several(schema: Mapping[str, Json]) -> bool:
+    """Whether an object is held to more than this schema, or must not fit another one."""
+    combining = schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}
+    return bool(combining & {"allOf", "oneOf"} or len(combining) > 1 or (combining and schema.keys() & _OBJECT))
+
+
+def _close(schema: dict[str, Json]) -> None:
+    names, required = schema.get("properties"), schema.get("required", [])
+    if not names or not isinstance(names, dict) or not isinstance(required, list):
+        return
+    says_nothing_of_others = not schema.keys() & {"additionalProperties", "patternProperties", "minProperties"}
+    if says_nothing_of_others and all(name in names for name in required):
+        schema["additionalProperties"] = False
+
+
+def _schemas(schema: Json, path: str) -> Iterator[tuple[str, dict[str, Json]]]:
+    """Every schema that is an object, with its place."""
     if not isinstance(schema, dict):
         return
-    if "$ref" in schema:
-        yield path, schema["$ref"]
+    yield path, schema
     for keyword, value in schema.items():
         if keyword in _MAP and isinstance(value, dict):
             inner = list(value.items())
         elif keyword in _LIST and isinstance(value, list):
             inner = [(str(index), one) for index, one in enumerate(value)]
         elif keyword in _ONE:
-            inner = [("", value)]
+            yield from _schemas(value, f"{path}/{keyword}")
+            continue
         else:
             continue
         for name, one in inner:
-            yield from _references(one, f"{path}/{keyword}/{name}" if name else f"{path}/{keyword}")
+            yield from _schemas(one, _below(f"{path}/{keyword}", name))
 
 
-def _resolves(root: Mapping[str, Json], reference: Json) -> bool:
+def _resolves(root: dict[str, Json], anchors: frozenset[str], reference: Json) -> bool:
     """Whether it points into this schema: `#`, `#/$defs/name`, or `#anchor`."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return False
     if reference[1:2] not in ("", "/"):
-        return any(schema.get("$anchor") == reference[1:] for schema in _objects(dict(root)))
-    value: Any = root
+        return reference[1:] in anchors
+    value: Json = root
     for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list) and name.isdecimal() and int(name) < len(cast("list[object]", value)):
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name in _INDICES and int(name) < len(value):
             value = value[int(name)]
-        elif isinstance(value, dict) and name in value:
-            value = value[name]
         else:
             return False
     return isinstance(value, dict | bool)
 
 
-def _objects(value: Json) -> Iterator[dict[str, Json]]:
-    if isinstance(value, dict):
-        yield value
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner:
-        yield from _objects(one)
+def _below(path: str, name: str) -> str:
+    """Names are a client's: a long one is cut, or each place under it would hold it all."""
+    return f"{path}/{shown(name, 64)}"
 
 
 def _refuse(keyword: str, path: str, why: str, param: str) -> NoReturn:

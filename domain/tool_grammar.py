@@ -56,12 +56,17 @@ def tool_call_grammar(
 
 def json_rule(schema: Mapping[str, Json]) -> str:
     """A schema as a term of Lark."""
-    return "%json " + json.dumps({**schema, "x-guidance": dict(JSON_OPTIONS)}, ensure_ascii=False)
+    return "%json " + _json({**schema, "x-guidance": dict(JSON_OPTIONS)})
 
 
 def quoted(text: str) -> str:
     """A text as a term of Lark."""
-    return json.dumps(text, ensure_ascii=False)
+    return _json(text)
+
+
+def _json(value: Json) -> str:
+    """DEL is the one control character that JSON may leave as it is, and Lark may not."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _call_rule(format: CallFormat, number: int, tool: ToolSpec) -> str:

@@ -36,7 +36,7 @@ class LlguidanceConstraint:
         self._matcher: LLMatcher | None = None
         self._eos_token_ids = eos_token_ids
         self._give_up_s = monotonic() + COMPILE_TIMEOUT_S
-        self._next = workers.submit(self._begin, make_matcher)
+        self._next: Future[AllowedTokens] = workers.submit(self._begin, make_matcher)
         self._next.add_done_callback(lambda _: on_ready())
 
     def poll(self) -> bool:

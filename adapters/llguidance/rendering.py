@@ -37,28 +37,15 @@ def _rules(grammar: Grammar) -> str:
         case GrammarKind.CHOICE:
             return "start: " + " | ".join(quoted(choice) for choice in cast("list[str]", json.loads(grammar.text)))
         case GrammarKind.REGEX:
-            return f"start: /{_escaped(grammar.text)}/"
+            from llguidance import regex_to_lark
+
+            return f"start: /{regex_to_lark(grammar.text, 'dw')}/"  # digits are ASCII, as in a schema's patterns
 
 
 def _reasoning(end: Marker) -> str:
     if end.token_id is not None:
         return f"start: REASONING <[{end.token_id}]> {_GAP} @answer\nREASONING: /(?s:.*)/\n{_OPTIONS}"
     return f"start: reasoning {_GAP} @answer\nreasoning[suffix={quoted(end.text)}]: /(?s:.*)/\n{_OPTIONS}"
-
-
-def _escaped(pattern: str) -> str:
-    """As it may stand between slashes: on one line, and without a slash that ends it."""
-    escaped: list[str] = []
-    is_escaped = False
-    for character in pattern:
-        if character == "\n":
-            escaped.append("n" if is_escaped else "\\n")
-        elif character == "/" and not is_escaped:
-            escaped.append("\\/")
-        else:
-            escaped.append(character)
-        is_escaped = character == "\\" and not is_escaped
-    return "".join(escaped)
 
 
 __all__ = ("rendered",)

@@ -57,7 +57,7 @@ def test_the_mask_is_what_may_follow(choose: Choose):
 
 
 def test_every_character_can_be_said(choose: Choose):
-    awkward = "\"'\\\n\t/{}[]<|end|>é漢😀%json"
+    awkward = "\"'\\\n\t/{}[]<|end|>é漢😀%json\x01\x7f\u2028"
     constraint = choose(awkward)
     assert say(constraint, awkward) == ENDS
 

@@ -9,7 +9,7 @@ from domain.grammar import Grammar, GrammarKind
 from interfaces.http.grammar_fields import FieldGrammar, grammar_of
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
-TEXT = '{"type":"object","properties":{"b":{"type":"integer"},"a":{}}}'
+TEXT = '{"type":"object","properties":{"b":{"type":"integer"},"a":{}},"additionalProperties":false}'
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_what_is_not_supported_is_refused_by_name_and_place(keyword: str, place:
 
 def test_names_and_values_are_no_keywords():
     schema = {
+        "additionalProperties": {},
         "properties": {"not": {"const": {"if": 1}}, "uniqueItems": {"enum": [{"not": {}}], "default": {"else": 1}}},
         "required": ["not"],
         "examples": [{"contains": 1}],
@@ -51,16 +52,19 @@ def test_what_changes_nothing_is_left_out():
     assert checked_schema({"format": "uuid"}, "field") == {"format": "uuid"}
 
 
-@pytest.mark.parametrize("reference", ["#", "#/$defs/a~1b", "#/$defs/list/prefixItems/0", "#here"])
+@pytest.mark.parametrize("reference", ["#", "#/$defs/a~1b", "#/$defs/list/prefixItems/0", "#here", "#/$defs/a%20b"])
 def test_references_into_the_schema_are_kept(reference: str):
-    definitions = {"a/b": {"$anchor": "here"}, "list": {"prefixItems": [True]}}
-    schema = {"$defs": definitions, "properties": {"x": {"$ref": reference}}}
+    definitions = {"a/b": {"$anchor": "here"}, "a b": True, "list": {"prefixItems": [True]}}
+    schema = {"$defs": definitions, "items": {"$ref": reference}}
     assert checked_schema(schema, "field") == schema
 
 
-@pytest.mark.parametrize("reference", ["#/$defs/b", "http://example.com/a", "#nowhere", "a.json", 3, "#/$defs/a/type"])
+@pytest.mark.parametrize(
+    "reference",
+    ["#/$defs/b", "http://example.com/a", "#nowhere", "a.json", 3, "#/$defs/a/type", "#/prefixItems/" + "1" * 5_000],
+)
 def test_references_to_nowhere_are_refused_by_place(reference: object):
-    schema = {"$defs": {"a": {"type": "string"}}, "items": {"$ref": reference}}
+    schema = {"$defs": {"a": {"type": "string"}}, "items": {"$ref": reference}, "prefixItems": [{}]}
     assert "keyword $ref at #/items points to" in refused(schema)
 
 
@@ -86,3 +90,34 @@ def test_depth_and_size_are_bounded_before_anything_recurses():
     while "items" in deep:  # taking it apart by hand: the interpreter would recurse
         deep = deep["items"]
     assert "larger than" in refused({"enum": list(range(30_000))})
+
+
+def test_an_object_that_lists_its_properties_gets_no_others():
+    inner = {"properties": {"b": {}}, "required": ["b"]}
+    found = checked_schema({"properties": {"a": inner}, "$defs": {"d": {"type": "object"}}}, "field")
+    assert found["additionalProperties"] is False
+    assert found["properties"] == {"a": {**inner, "additionalProperties": False}}
+    assert found["$defs"] == {"d": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {}}, "additionalProperties": True},
+        {"properties": {"a": {}}, "patternProperties": {"^b": {}}},
+        {"properties": {"a": {}}, "required": ["b"]},
+        {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
+        {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"properties": {"b": {}}}]},
+        {"oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}}]},
+        {"$defs": {"d": {"properties": {"a": {}}}}, "$ref": "#/$defs/d", "properties": {"b": {}}},
+    ],
+    ids=["open", "patterns", "unlisted", "allOf", "anyOf beside", "oneOf", "ref beside"],
+)
+def test_an_object_stays_open_where_others_may_be_meant(schema: dict[str, Any]):
+    assert checked_schema(schema, "field") == schema
+
+
+def test_long_names_are_not_repeated_for_every_place_below_them():
+    inner = {f"p{number}": {"type": "string"} for number in range(3_000)}
+    schema = {"properties": {"n" * 200_000: {"properties": {**inner, "last": {"not": {}}}}}}
+    assert len(refused(schema)) < 500
