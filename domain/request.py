@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from domain.chat import ChatMessage, Json, ToolSpec
 from domain.errors import InvalidRequest
+from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.sampling import SamplingParams, StopRules
 
@@ -47,7 +48,8 @@ class GenerationRequest:
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
-    this request may be kept in memory, and is never written to the store.
+    this request may be kept in memory, and is never written to the store. `grammar`: what the answer must look like; an
+    answer that ends with STOP and without a stop string is complete.
     """
 
     id: RequestId
@@ -59,6 +61,13 @@ class GenerationRequest:
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     persist: bool = True
     num_choices: int = 1
+    grammar: Grammar | None = None
+
+    def __post_init__(self) -> None:
+        if self.grammar is not None and self.stop.ignore_eos:
+            raise InvalidRequest(
+                "ignore_eos and a grammar exclude each other: a complete answer ends", param="ignore_eos"
+            )
 
 
 class FinishReason(Enum):

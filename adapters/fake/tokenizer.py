@@ -8,9 +8,10 @@ drops the reasoning of assistant turns that a later user message has closed.
 
 import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
+from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, PromptTooLong, Tokenizer
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import TemplateFailed
@@ -49,6 +50,14 @@ class FakeTokenizer:
     @property
     def eos_token_ids(self) -> frozenset[int]:
         return frozenset({EOS_ID})
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return {name: id for id, name in SPECIALS.items()}
+
+    @property
+    def has_token_bytes(self) -> bool:
+        return True
 
     @property
     def has_chat_template(self) -> bool:
@@ -146,6 +155,12 @@ def _check_count(token_ids: Sequence[int], max_tokens: int | None) -> None:
         raise PromptTooLong(len(token_ids))
 
 
+def fake_vocabulary(_source: ModelSource) -> Vocabulary:
+    """What a token side reads of any toy model."""
+    tokens = (*(bytes([byte]) for byte in range(256)), *(b"" for _ in SPECIALS))
+    return Vocabulary(tokens, SPECIALS, frozenset({EOS_ID}))
+
+
 class FakeTokenizers:
     """A TokenizerLoader that gives every model the same tokenizer."""
 
@@ -156,4 +171,4 @@ class FakeTokenizers:
         return self._tokenizer
 
 
-__all__ = ("FakeDetokenizer", "FakeTokenizer", "FakeTokenizers")
+__all__ = ("FakeDetokenizer", "FakeTokenizer", "FakeTokenizers", "fake_vocabulary")

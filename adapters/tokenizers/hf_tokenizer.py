@@ -1,12 +1,13 @@
 """The Tokenizer port over a tokenizer of transformers. All methods but those of a Detokenizer: any thread."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from adapters.tokenizers.chat_template import ChatTemplate
 from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
+from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
@@ -30,6 +31,7 @@ class HfTokenizer:
         self._template = template
         self._token_bytes = token_bytes
         self._special_ids = codec.special_ids
+        self._special_tokens = codec.special_tokens
         self._start_ids = codec.start_ids()
 
     @property
@@ -39,6 +41,21 @@ class HfTokenizer:
     @property
     def eos_token_ids(self) -> frozenset[int]:
         return self._eos_token_ids
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return self._special_tokens
+
+    @property
+    def has_token_bytes(self) -> bool:
+        return self._token_bytes is not None
+
+    def vocabulary(self) -> Vocabulary:
+        """For the token side; tenths of a second for a large one. Raises ValueError if tokens have no bytes."""
+        if self._token_bytes is None:
+            raise ValueError("this tokenizer's tokens do not stand for bytes of their own")
+        tokens = tuple(self._token_bytes.of(id) for id in range(self._vocab_size))
+        return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
 
     @property
     def has_chat_template(self) -> bool:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from adapters.tokenizers.chat_template import ChatTemplate, template_source
 from adapters.tokenizers.detokenizers import ByteDetokenizer
@@ -11,6 +12,7 @@ from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import PythonTokenizer, load_tokenizer, python_chat_template, rust_tokenizer
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
+from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
 from domain.model_card import ModelSource
@@ -19,12 +21,24 @@ from domain.model_card import ModelSource
 class HfTokenizerLoader:
     """Loads what transformers can load from a local folder, without the network and without the folder's own code."""
 
+    def __init__(self) -> None:
+        self._alive: WeakValueDictionary[str, HfTokenizer] = WeakValueDictionary()
+
     def load(self, source: ModelSource) -> Tokenizer:
+        return self._load(source)
+
+    def vocabulary(self, source: ModelSource) -> Vocabulary:
+        """Of the tokenizer that was loaded from there, if somebody still holds it. Raises ModelLoadFailed, and
+        ValueError if tokens have no bytes."""
+        return (self._alive.get(source.path) or self._load(source)).vocabulary()
+
+    def _load(self, source: ModelSource) -> HfTokenizer:
         folder = Path(source.path)
         if not folder.is_dir():
             raise ModelLoadFailed(f"{source.id}: {folder} is not a folder")
         try:
-            return _load(folder)
+            loaded = self._alive[source.path] = _load(folder)
+            return loaded
         except Exception as error:
             reason = str(error).strip().split("\n", maxsplit=1)[0]
             raise ModelLoadFailed(

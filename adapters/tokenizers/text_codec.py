@@ -60,6 +60,16 @@ class TextCodec:
         added = self._rust.get_added_tokens_decoder()
         return frozenset(id for id, token in added.items() if token.special)
 
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """The same by name."""
+        if self._rust is None:
+            vocabulary = self._tokenizer.get_vocab()
+            special_ids = self.special_ids
+            return {name: id for name, id in vocabulary.items() if id in special_ids}
+        added = self._rust.get_added_tokens_decoder()
+        return {token.content: id for id, token in added.items() if token.special}
+
     def encode(self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True) -> EncodedText:
         """Raises PromptTooLong where that gives more than `max_tokens`."""
         if max_tokens is not None and self._reach is not None and len(text) > max_tokens * self._reach:

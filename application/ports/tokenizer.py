@@ -6,7 +6,7 @@ meanwhile, as far as the library allows, and need some 200 bytes a character: bo
 a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from domain.fork_point import ForkKind, ForkPoint
@@ -47,6 +47,16 @@ class Tokenizer(Protocol):
 
     @property
     def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Ids of the tokens that no text spells, by name."""
+        ...
+
+    @property
+    def has_token_bytes(self) -> bool:
+        """Whether every token stands for bytes of its own, so that an answer can be held to a grammar."""
+        ...
 
     @property
     def has_chat_template(self) -> bool: ...

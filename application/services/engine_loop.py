@@ -21,6 +21,7 @@ from application.ports.clock import Clock
 from application.ports.compute import ComputeEngine
 from application.ports.event_sink import EventSink
 from application.ports.output_sink import OutputSink
+from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.outlet import Outlet
 from application.services.prefix.cache import PrefixCache
@@ -92,8 +93,10 @@ class EngineLoop:
         prefix_cache: PrefixCache,
         limits: StepLimits,
         max_queue: int,
+        constraints: ConstraintCompiler | None = None,
     ) -> None:
-        """`engine_factory` runs on the compute thread. `max_queue`: requests waiting or being prepared."""
+        """`engine_factory` runs on the compute thread. `max_queue`: requests waiting or being prepared. `constraints`:
+        None for an engine that holds no answer to a grammar."""
         self._engine_factory = engine_factory
         self._outlet = Outlet(sink, events, clock)
         self._clock = clock
@@ -101,9 +104,11 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_reserved = 0
-        self._runner = StepRunner(self._outlet, prefix_cache, limits, self.release_reservation)
+        self._runner = StepRunner(self._outlet, prefix_cache, limits, self.release_reservation, constraints)
         self._has_work = False
         prefix_cache.wake_with(self.wake)
+        if constraints is not None:
+            constraints.wake_with(self.wake)
         self._thread = threading.Thread(target=self._main, name="cairn-compute")
         self._is_stopping = False
         self._is_closed = False  # guarded by the lock: nobody looks into the inbox any more

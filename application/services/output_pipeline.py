@@ -23,14 +23,24 @@ class OutputStep:
 
 
 class OutputPipeline:
-    """One per sequence. `max_new_tokens` is already bounded by the context."""
+    """One per sequence. `max_new_tokens` is already bounded by the context. `has_grammar`: an end token is only there
+    before `min_tokens` because nothing else may follow, and ends the answer."""
 
-    __slots__ = ("_detokenizer", "_eos", "_max_new_tokens", "_num_tokens", "_rules", "_stop")
+    __slots__ = ("_detokenizer", "_eos", "_has_grammar", "_max_new_tokens", "_num_tokens", "_rules", "_stop")
 
-    def __init__(self, detokenizer: Detokenizer, eos: frozenset[int], rules: StopRules, max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        eos: frozenset[int],
+        rules: StopRules,
+        max_new_tokens: int,
+        *,
+        has_grammar: bool = False,
+    ) -> None:
         self._detokenizer = detokenizer
         self._eos = eos
         self._rules = rules
+        self._has_grammar = has_grammar
         self._stop = StopText(rules.stop)
         self._max_new_tokens = max_new_tokens
         self._num_tokens = 0
@@ -39,7 +49,8 @@ class OutputPipeline:
         """Add one sampled token."""
         self._num_tokens += 1
         logprobs = () if logprob is None else (logprob,)
-        if token_id in self._eos and not self._rules.ignore_eos and self._num_tokens >= self._rules.min_tokens:
+        may_end = self._has_grammar or self._num_tokens >= self._rules.min_tokens
+        if token_id in self._eos and not self._rules.ignore_eos and may_end:
             return self._end("", token_id, logprobs, FinishReason.STOP)
         text = self._detokenizer.feed(token_id)
         if self._num_tokens < self._rules.min_tokens:

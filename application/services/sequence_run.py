@@ -18,6 +18,7 @@ from application.events import (
     RequestQueued,
 )
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.ports.token_constraint import TokenConstraint
 from application.ports.tokenizer import Detokenizer, EncodedPrompt
 from application.services.outlet import Outlet
 from application.services.output_pipeline import OutputPipeline
@@ -50,13 +51,24 @@ class Submission:
 class SequenceRun:
     """`model` is None when it was unloaded before the sequence came; admission then fails."""
 
-    def __init__(self, id: SequenceId, submission: Submission, model: LoadedModel | None, outlet: Outlet) -> None:
+    def __init__(
+        self,
+        id: SequenceId,
+        submission: Submission,
+        model: LoadedModel | None,
+        outlet: Outlet,
+        constraint: TokenConstraint | None = None,
+    ) -> None:
         request, prompt, eos = submission.request, submission.prompt, submission.eos_token_ids
         self.sequence = Sequence(id, request, prompt.token_ids, submission.max_new_tokens)
         self.submission = submission
         self.model = model
         self._outlet = outlet
-        self._pipeline = OutputPipeline(submission.detokenizer, eos, request.stop, submission.max_new_tokens)
+        self._constraint = constraint
+        has_grammar = constraint is not None
+        self._pipeline = OutputPipeline(
+            submission.detokenizer, eos, request.stop, submission.max_new_tokens, has_grammar=has_grammar
+        )
         self._cache: SequenceCache | None = None
         self._has_state = False
         outlet.emit(RequestQueued(request, submission.model, len(prompt.token_ids), outlet.now_ns()))
@@ -104,7 +116,7 @@ class SequenceRun:
     def try_restore(self) -> bool:
         """Restore once everything needed is here; False while it is not."""
         assert self._cache is not None
-        if not self._cache.poll():
+        if not self._cache.poll() or not (self._constraint is None or self._constraint.poll()):
             return False
         self.sequence.num_computed = self._cache.restore(self._loaded())
         self.sequence.enter(Phase.PREFILLING)
@@ -121,7 +133,9 @@ class SequenceRun:
         token_ids, is_last = prompt[chunk.start : chunk.end], chunk.end == len(prompt)
         if is_last:
             ends = self.submission.eos_token_ids
-            start = DecodeStart(prompt, request.sampling, self.submission.seed, request.stop.min_tokens, ends)
+            start = DecodeStart(
+                prompt, request.sampling, self.submission.seed, request.stop.min_tokens, ends, self._constraint
+            )
             model.start_decode(self.id, token_ids, start)
         else:
             model.prefill(self.id, token_ids)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from application.events import ModelLoaded, ModelUnloaded, StepCompleted
 from application.ports.compute import ComputeEngine, DecodeResult, LoadedModel
+from application.ports.token_constraint import ConstraintCompiler, TokenConstraint
 from application.services.faults import bare, described
 from application.services.outlet import Outlet
 from application.services.prefix.cache import PrefixCache
@@ -34,13 +35,20 @@ class StepRunner:
     """Holds every sequence from submission to its end, in order of arrival."""
 
     def __init__(
-        self, outlet: Outlet, prefix_cache: PrefixCache, limits: StepLimits, on_left_queue: Callable[[], None]
+        self,
+        outlet: Outlet,
+        prefix_cache: PrefixCache,
+        limits: StepLimits,
+        on_left_queue: Callable[[], None],
+        constraints: ConstraintCompiler | None = None,
     ) -> None:
-        """`on_left_queue` is called once for every submission, when it is admitted or ends before that."""
+        """`on_left_queue` is called once for every submission, when it is admitted or ends before that. Without
+        `constraints` a request with a grammar fails."""
         self._outlet = outlet
         self._prefix_cache = prefix_cache
         self._limits = limits
         self._on_left_queue = on_left_queue
+        self._constraints = constraints
         self._runs: dict[SequenceId, SequenceRun] = {}
         self._by_request: dict[RequestId, SequenceId] = {}
         self._models: dict[ModelId, LoadedModel] = {}
@@ -94,6 +102,8 @@ class StepRunner:
             self._outlet.fault("engine.load", error)
             return ModelLoadFailed(f"{source.id} could not be loaded: {described(error)}")
         self._models[source.id] = model
+        if self._constraints is not None:
+            self._constraints.attach(source)
         return description, note
 
     def unload(self, engine: ComputeEngine, id: ModelId) -> None:
@@ -103,6 +113,8 @@ class StepRunner:
         for run in [run for run in self._runs.values() if run.submission.model == id]:
             self._fail(run, ServerUnavailable(f"model {id} was unloaded"))
         self._outlet.attempt("cache.detach", partial(self._prefix_cache.detach, id))
+        if self._constraints is not None:
+            self._constraints.detach(id)
         self._outlet.attempt("engine.unload", partial(engine.unload, model))
         self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), self._active_bytes(engine)))
         self._deliver()
@@ -116,7 +128,8 @@ class StepRunner:
         id, request_id = SequenceId(self._next_id), submission.request.id
         self._next_id += 1
         try:
-            run = SequenceRun(id, submission, self._models.get(submission.model), self._outlet)
+            constraint = self._constraint(submission)
+            run = SequenceRun(id, submission, self._models.get(submission.model), self._outlet, constraint)
             run.look_up(self._prefix_cache)
         except Exception as error:
             self._outlet.fault("engine.add", error)
@@ -126,6 +139,15 @@ class StepRunner:
             return
         self._runs[id] = run
         self._by_request[request_id] = id
+
+    def _constraint(self, submission: Submission) -> TokenConstraint | None:
+        """Compiling begins; the sequence is restored when it has ended, so that nobody waits for it."""
+        grammar = submission.request.grammar
+        if grammar is None or submission.model not in self._models:
+            return None
+        if self._constraints is None:
+            raise ComputeFailed("this engine holds no answer to a grammar")
+        return self._constraints.compile(submission.model, grammar, submission.eos_token_ids)
 
     def cancel(self, id: RequestId) -> None:
         if (sequence_id := self._by_request.get(id)) is not None:

@@ -12,6 +12,7 @@ from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
+from application.services.grammar_check import GrammarCheck
 from application.services.model_pool import ModelPool, ServedModel
 from application.services.prompt_encoder import PromptEncoder, check_fit
 from application.services.sequence_run import Submission
@@ -76,7 +77,9 @@ class Generate:
         events: EventSink,
         clock: Clock,
         encoder: PromptEncoder,
+        grammars: GrammarCheck | None = None,
     ) -> None:
+        """`grammars`: None refuses every request that has one."""
         self._pool = pool
         self._engine = engine
         self._hub = hub
@@ -84,6 +87,7 @@ class Generate:
         self._events = events
         self._clock = clock
         self._encoder = encoder
+        self._grammars = grammars or GrammarCheck()
 
     async def start(self, request: GenerationRequest, beside: ServedModel | None = None) -> Generation:
         """Check and submit. Raises any DomainError; nothing is held afterwards if it does.
@@ -109,6 +113,7 @@ class Generate:
         try:
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             max_new_tokens = check_fit(request, prompt, served.description)
+            await self._grammars.check(request, served.tokenizer, served.description)
             stream = self._hub.open(request.id, partial(self._ended, request.id, lease))
             try:
                 seed = request.sampling.seed if request.sampling.seed is not None else self._ids.seed()

@@ -2,10 +2,14 @@
 
 from dependency_injector import containers, providers
 
+from adapters.llguidance.checker import LlguidanceChecker
+from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.services.engine_loop import EngineLoop
+from application.services.grammar_check import GrammarCheck
+from application.services.lane import Lane
 from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
 from application.services.stream_hub import StreamHub
@@ -22,6 +26,8 @@ from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
+
+NUM_GRAMMAR_THREADS = 4
 
 
 def step_limits(settings: Settings, backend: Backend) -> StepLimits:
@@ -51,6 +57,11 @@ class Container(containers.DeclarativeContainer):
     hub = providers.Singleton(StreamHub)
     store = providers.Singleton(build_store, settings.provided.store, events, clock)
     cache = providers.Singleton(CacheTiers, settings, limits, store, events, clock, backend.provided.land)
+    grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
+    constraints = providers.Singleton(
+        LlguidanceCompiler, lane=grammar_lane, vocabulary_of=backend.provided.vocabulary_of
+    )
+    grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
     engine = providers.Singleton(
         EngineLoop,
         engine_factory=backend.provided.engine_factory,
@@ -60,6 +71,7 @@ class Container(containers.DeclarativeContainer):
         prefix_cache=cache.provided.prefix_cache,
         limits=limits,
         max_queue=settings.provided.engine.queue,
+        constraints=constraints,
     )
     pool = providers.Singleton(
         ModelPool,
@@ -71,7 +83,15 @@ class Container(containers.DeclarativeContainer):
     )
     encoder = providers.Singleton(PromptEncoder)
     generate = providers.Singleton(
-        Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock, encoder=encoder
+        Generate,
+        pool=pool,
+        engine=engine,
+        hub=hub,
+        ids=ids,
+        events=events,
+        clock=clock,
+        encoder=encoder,
+        grammars=grammars,
     )
     list_models = providers.Singleton(
         ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache

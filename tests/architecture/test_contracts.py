@@ -36,6 +36,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("mlx-at-home", {"adapters/memory/planted.py": "import mlx.core as mx"}),
     ("lmdb-at-home", {"adapters/memory/planted.py": "import lmdb"}),
     ("zstd-at-home", {"adapters/lmdb/planted.py": "import zstandard"}),
+    ("grammars-at-home", {"adapters/mlx/planted.py": "import llguidance"}),
     ("telemetry-at-home", {"interfaces/http/planted.py": "from opentelemetry import trace"}),
     ("telemetry-at-home", {"application/planted.py": "import prometheus_client"}),
     ("hub-at-home", {"adapters/tokenizers/planted.py": "from huggingface_hub import constants"}),
