@@ -62,7 +62,7 @@ class SamplerRow:
     @property
     def is_untouched(self) -> bool:
         """Whether the next token is chosen from the logits as they are."""
-        return self.bias is None and self.counts is None and self.constraint is None and not self.is_too_short
+        return self.bias is None and self.counts is None and self.constraint is None and self.may_end
 
 
 def _marked(token_ids: frozenset[int], vocab_size: int) -> mx.array:

@@ -1,6 +1,8 @@
 """Every decoding family's tokens reach the grammar as the bytes they spell."""
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -13,6 +15,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.grammar import Grammar, Marker, after_reasoning, choice_grammar, json_schema_grammar
 from domain.ids import ModelId
 from domain.model_card import ModelSource
+from tests.support.patience import PATIENCE_S
 from tests.support.tiny_tokenizers import FAMILIES, write_folder
 
 PROPERTIES = {"code of Alice": {"type": "string", "maxLength": 8}, "é": {"type": "integer"}}
@@ -78,6 +81,13 @@ def test_a_tokenizer_that_is_there_is_not_read_again(tmp_path: Path):
     assert len(vocabulary.tokens) == tokenizer.vocab_size
     assert vocabulary.eos_token_ids == tokenizer.eos_token_ids
     assert {name: id for id, name in vocabulary.special.items()} == tokenizer.special_tokens
+
+
+def test_a_server_without_grammars_never_imports_the_library():
+    code = "import interfaces.composition.container, sys; sys.exit('llguidance' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=PATIENCE_S).returncode == 0
+    )
 
 
 def test_a_grammar_crosses_the_engine_port():
