@@ -16,7 +16,6 @@ from interfaces.cli.machine_facts import describe_computing
 from interfaces.cli.stop_signals import StopSignals
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
-from interfaces.http.refusal import refused_to
 from interfaces.http.server import HttpServer
 
 
@@ -50,7 +49,7 @@ async def serve_until_stopped(settings: Settings) -> Outcome:
 
     await service.start()
     try:
-        await server.serve(app, started, refused_to(service.container.events(), service.container.clock()))
+        await server.serve(app, started)
     finally:
         if announcing is not None:
             announcing.cancel()

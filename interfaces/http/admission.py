@@ -2,8 +2,8 @@
 
 import asyncio
 
-from domain.stream import Admitted, Failed, Finished, TextDelta
-from interfaces.http.collected import cut_off
+from domain.stream import Admitted, Finished
+from interfaces.http.collected import failure
 from interfaces.http.fan_in import FanIn
 
 
@@ -12,22 +12,17 @@ async def until_admitted(choices: FanIn, timeout_s: float) -> None:
 
     Raises the error of a choice that failed meanwhile. Everything that arrived is kept for the stream.
     """
-    waiting = set(range(len(choices.generations)))
+    waiting = set(range(len(choices.explanations)))
     try:
         async with asyncio.timeout(timeout_s):
             while waiting:
                 index, item = await choices.peek()
-                match item:
-                    case Failed(error=error):
-                        raise error
-                    case Finished() if (cut := cut_off(item)) is not None:
-                        raise cut
-                    case TextDelta() | Finished():
-                        return
-                    case Admitted():
-                        waiting.discard(index)
-                    case _:
-                        pass
+                if (error := failure(item)) is not None:
+                    raise error
+                if item.is_content or isinstance(item, Finished):
+                    return
+                if isinstance(item, Admitted):
+                    waiting.discard(index)
     except TimeoutError:
         return
 

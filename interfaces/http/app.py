@@ -1,14 +1,16 @@
 """The web application: routes, errors, authentication, limits and the guard around the use cases."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.connection import Request
+from litestar.datastructures import State
 from litestar.exceptions import NotFoundException
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
@@ -19,20 +21,20 @@ from application.settings import ServerSettings
 from domain.errors import DomainError
 from domain.shown import shown
 from interfaces.http.allowed_hosts import allowed_hosts
+from interfaces.http.answering import operation_route
 from interfaces.http.auth import ApiKey, ApiKeyAuth
 from interfaces.http.cache.clear import clear_route
 from interfaces.http.cache.explain import explain_route
+from interfaces.http.cache.prompt_body import PromptBodies
 from interfaces.http.cache.stats import stats_route
 from interfaces.http.cache.warm import warm_route
+from interfaces.http.dialect import Dialects
+from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.guard import RequestGuard
 from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
-from interfaces.http.openai.chat import chat_route
-from interfaces.http.openai.completions import completions_route
-from interfaces.http.openai.errors import ErrorBody, error_body
-from interfaces.http.openai.models import model_routes
-from interfaces.http.refusal import refused_to
+from interfaces.http.refusal import refusals_to
 from interfaces.http.request_id import add_request_id, request_id
 from interfaces.http.services import Services
 
@@ -51,24 +53,21 @@ def create_app(
     default_model: str,
     version: str = "0",
     middleware: Sequence[Middleware] = (),
+    dialects: Dialects = DIALECTS,
 ) -> Litestar:
     """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does)."""
     api_key = ApiKey(settings.api_key) if settings.api_key else None
     auth = [ApiKeyAuth(api_key)] if api_key is not None else []
+    refusals = refusals_to(dialects, services.events, services.clock)
     app = Litestar(
         route_handlers=[
-            chat_route(services, default_model, settings.keepalive_s),
-            completions_route(services, default_model, settings.keepalive_s),
-            explain_route(services, default_model),
-            warm_route(services, default_model),
-            clear_route(services.clear_cache),
-            stats_route(services.cache_stats),
-            *model_routes(services),
+            *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
+            *_cache_routes(dialects, services, default_model),
             *health_routes(services.check_health, version, api_key),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         middleware=[*middleware, *auth],
-        exception_handlers={Exception: _error_handler(services)},
+        exception_handlers={Exception: _error_handler(services, dialects)},
         before_send=[add_request_id(services.ids)],
         request_max_body_size=settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES,
         openapi_config=OpenAPIConfig(
@@ -79,10 +78,30 @@ def create_app(
         ),
         cors_config=_cors(settings) if settings.cors_origins else None,
         logging_config=None,
+        state=State({"refusals": refusals}),  # for HttpServer: connections refuse before there is a request
     )
-    refused = refused_to(services.events, services.clock)
-    app.asgi_handler = RequestGuard(app.asgi_handler, allowed_hosts(settings), settings.cors_origins, refused)
+    app.asgi_handler = RequestGuard(app.asgi_handler, allowed_hosts(settings), settings.cors_origins, refusals)
     return app
+
+
+def _dialect_routes(
+    dialects: Dialects, services: Services, default_model: str, keepalive_s: float
+) -> Iterator[HTTPRouteHandler]:
+    for dialect in dialects:
+        for operation in dialect.operations:
+            yield operation_route(operation, dialect.error_type, services, default_model, keepalive_s)
+        yield from dialect.routes(services, default_model)
+
+
+def _cache_routes(dialects: Dialects, services: Services, default_model: str) -> list[HTTPRouteHandler]:
+    bodies = PromptBodies([operation for dialect in dialects for operation in dialect.operations])
+    error_type = dialects.of("/v1/cache").error_type
+    return [
+        explain_route(services, default_model, bodies, error_type),
+        warm_route(services, default_model, bodies, error_type),
+        clear_route(services.clear_cache, error_type),
+        stats_route(services.cache_stats, error_type),
+    ]
 
 
 def _cors(settings: ServerSettings) -> CORSConfig:
@@ -99,8 +118,10 @@ async def _refuse_unknown(response: Response[Any]) -> Response[Any]:
     return response
 
 
-def _error_handler(services: Services) -> Callable[[Request[Any, Any, Any], Exception], Response[ErrorBody]]:
-    def handle(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
+def _error_handler(
+    services: Services, dialects: Dialects
+) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
+    def handle(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         problem = problem_of(error)
         if problem.status in (404, 405) and not isinstance(error, DomainError):
             problem = replace(problem, message=f"{problem.message}: {request.method} {shown(request.url.path)}")
@@ -108,8 +129,9 @@ def _error_handler(services: Services) -> Callable[[Request[Any, Any, Any], Exce
             where = f"http {request.method} {shown(request.url.path)}"
             _log.error("%s failed, request %s", where, request_id(request.scope, services.ids), exc_info=error)
             services.events.emit(FaultObserved("http", f"{where}: {type(error).__name__}", services.clock.now_ns()))
+        body = dialects.of(request.scope["path"]).error_body(problem)
         headers = dict(problem.headers)
-        return Response(error_body(problem), status_code=problem.status, headers=headers, media_type="application/json")
+        return Response(body, status_code=problem.status, headers=headers, media_type="application/json")
 
     return handle
 

@@ -35,7 +35,7 @@ from interfaces.http.deadline import Deadline
 from interfaces.http.errors import Problem
 from interfaces.http.health_only import HealthOnly
 from interfaces.http.message_meter import MessageMeter, Phase
-from interfaces.http.refusal import Refused, refusal_bytes
+from interfaces.http.refusal import Refusals
 
 PIECE_BYTES = 4096
 """Of input parsed at once."""
@@ -61,7 +61,7 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(
         self,
         limits: ConnectionLimits,
-        refused: Refused,
+        refusals: Refusals,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -69,7 +69,7 @@ class BoundedConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        self._refused = refused
+        self._refusals = refusals
         self._meter = MessageMeter()
         self._problem: Problem | None = None
         self._is_done = False
@@ -87,7 +87,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(FULL, lingers=False)
             return
         if num_beyond > 0:
-            self.app = HealthOnly(self.app, FULL, self._refused)
+            self.app = HealthOnly(self.app, FULL, self._refusals)
         self._arrival.arm(self._limits.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -250,7 +250,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() < self._unsent_bytes:
             self._watch_departure()
             return
-        self._refused(NOT_READ.code, NOT_READ.message)
+        self._refusals.note(NOT_READ)
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -263,11 +263,16 @@ class BoundedConnection(HttpToolsProtocol):
         """The last request whose headers are complete; None before there was one, whatever the attribute's type."""
         return self.cycle
 
+    @property
+    def _path(self) -> str:
+        """Of the request that is arriving, as far as it has come."""
+        return "" if self._meter.phase is Phase.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
+
     def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:
         """Answer if nothing else is being answered, and read no more."""
         self._is_done = True
         self._arrival.cancel()
-        self._refused(problem.code, problem.message)
+        self._refusals.note(problem)
         cycle = self._latest
         answering = cycle if cycle is not None and not cycle.response_complete else None
         is_of_cycle = self._meter.phase is Phase.BODY  # else of a request that has no cycle yet
@@ -280,7 +285,7 @@ class BoundedConnection(HttpToolsProtocol):
                 answering.disconnected = True
                 answering.message_event.set()
             is_answered = is_of_cycle and answering is None
-            self._end(b"" if is_answered else refusal_bytes(problem), lingers)
+            self._end(b"" if is_answered else self._refusals.as_bytes(self._path, problem), lingers)
 
     def _end(self, last_words: bytes, lingers: bool) -> None:
         self.transport.write(last_words)

@@ -140,7 +140,6 @@ class Operation(Protocol[BodyT]):
 class Dialect(Protocol):
     """Stateless. `paths` are its own, with all below them: errors raised before any route have its shape there."""
 
-    name: str
     paths: Collection[str]
     operations: Sequence[Operation[Any]]
     error_type: type[Struct]

@@ -84,7 +84,9 @@ def _domain_problem(error: DomainError) -> Problem:
     headers: dict[str, str] = {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(error.retry_after_s)
-    elif status >= 500 and not error.retryable:
+    elif error.retryable:
+        headers["Retry-After"] = "1"  # agents give up on what they are not told to repeat
+    elif status >= 500:
         headers["x-should-retry"] = "false"  # OpenAI clients repeat every 5xx unless told not to
     overflow = error if isinstance(error, ContextOverflow) else None
     return Problem(status, error.code, error.message, error.param, headers, overflow=overflow)

@@ -15,8 +15,9 @@ from litestar.types import Receive, Scope, Send
 from interfaces.http import sse
 from interfaces.http.admission import until_admitted
 from interfaces.http.cache_header import cache_headers
+from interfaces.http.dialect import Framing
 from interfaces.http.fan_in import FanIn
-from interfaces.http.stream_events import Framing, stream_events
+from interfaces.http.stream_events import stream_events
 
 HEADERS_BY_S = 1.0
 """Clients and proxies give up on servers that send no headers; a request still queued by then says `pending`."""
@@ -56,16 +57,11 @@ class EventStream(Response[Any]):
         )
 
 
-async def open_stream(choices: FanIn, make_framing: Callable[[FanIn], Framing], keepalive_s: float) -> EventStream:
-    """The response that streams `choices`, once there is something to say or HEADERS_BY_S passed. Owns them from now
-    on: they are closed when the stream ends, or when this raises."""
-    try:
-        framing = make_framing(choices)
-        await until_admitted(choices, min(keepalive_s, HEADERS_BY_S))
-        headers = cache_headers(choices.explanations)
-    except BaseException:
-        choices.close()
-        raise
+async def open_stream(choices: FanIn, framing: Framing, keepalive_s: float) -> EventStream:
+    """The response that streams `choices`, once there is something to say or HEADERS_BY_S passed. Owns them from when
+    it returns: they are closed when the stream ends. Raises what they fail with before."""
+    await until_admitted(choices, min(keepalive_s, HEADERS_BY_S))
+    headers = cache_headers(choices.explanations)
     return EventStream(stream_events(choices, framing, keepalive_s), choices.close, headers)
 
 

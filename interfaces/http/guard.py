@@ -14,7 +14,7 @@ from application.settings import ANY
 from domain.shown import shown
 from interfaces.http.allowed_hosts import AllowedHosts
 from interfaces.http.errors import Problem
-from interfaces.http.refusal import Refused, send_refusal
+from interfaces.http.refusal import Refusals
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -22,16 +22,15 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 class RequestGuard:
     """ASGI middleware around the whole application. `origins`: of pages that may ask."""
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Collection[str], refused: Refused) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Collection[str], refusals: Refusals) -> None:
         self._app = app
         self._hosts = hosts
         self._origins = frozenset(origin.lower() for origin in origins)
-        self._refused = refused
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP and (problem := self._problem(scope)) is not None:
-            self._refused(problem.code, problem.message)
-            await send_refusal(send, problem)
+            await self._refusals.send(scope["path"], send, problem)
             return
         await self._app(scope, receive, send)
 

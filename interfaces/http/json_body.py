@@ -11,6 +11,7 @@ from litestar.typing import FieldDefinition
 
 from domain.errors import InvalidRequest
 from domain.shown import shown
+from interfaces.http.refused_fields import RefusedFields, refuse_fields
 
 T = TypeVar("T")
 
@@ -46,17 +47,22 @@ def refusal(error: msgspec.ValidationError, at: str = "") -> InvalidRequest:
     return InvalidRequest(f"{param or 'the body'}: {reason}", param=param or None)
 
 
-def json_body(model: type[T], check: Callable[[bytes], None] | None = None) -> "type[AbstractDTO[T]]":
-    """A Litestar DTO that decodes bodies into `model`. `check` sees the raw bytes of a body that decoded."""
+def body_decoder(model: type[T], refused: RefusedFields | None = None) -> Callable[[bytes], T]:
+    """Decodes bodies into `model`. `refused`: fields that `model` does not have and that are an InvalidRequest."""
     decoder = msgspec.json.Decoder(model)
+    check = refuse_fields(refused or {})
 
     def decode(body: bytes) -> T:
         decoded = decode_json(body, decoder)
-        if check is not None:
-            check(body)
+        check(body)
         return decoded
 
-    return decoded_body(model, decode)
+    return decode
+
+
+def json_body(model: type[T]) -> "type[AbstractDTO[T]]":
+    """A Litestar DTO that decodes bodies into `model`."""
+    return decoded_body(model, body_decoder(model))
 
 
 def decoded_body(annotation: Any, decode: Callable[[bytes], T]) -> "type[AbstractDTO[T]]":
@@ -87,4 +93,4 @@ def decoded_body(annotation: Any, decode: Callable[[bytes], T]) -> "type[Abstrac
     return JsonBody
 
 
-__all__ = ("decode_json", "decoded_body", "json_body", "refusal")
+__all__ = ("body_decoder", "decode_json", "decoded_body", "json_body", "refusal")

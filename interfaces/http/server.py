@@ -1,7 +1,6 @@
 """Serves an application on a socket of its own, in this process and on the running event loop, until told to stop."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,9 +13,7 @@ from litestar import Litestar
 from application.settings import ServerSettings
 from interfaces.http.connection import BoundedConnection
 from interfaces.http.connection_limits import connection_limits
-from interfaces.http.refusal import Refused
-
-_log = logging.getLogger("cairn.http")
+from interfaces.http.refusal import Refusals
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept; above the usual 60 s of clients and proxies, so that they close first."""
@@ -56,10 +53,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _log_refusal(code: str, detail: str) -> None:
-    _log.warning("refused before it was read: %s (%s)", detail, code)
-
-
 class HttpServer:
     """Bound on construction (AddressUnavailable if that fails), so that the port is known before anything is loaded."""
 
@@ -80,12 +73,11 @@ class HttpServer:
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to connect to
         return f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
 
-    async def serve(
-        self, app: Litestar, on_started: Callable[[str], None] = lambda _url: None, refused: Refused = _log_refusal
-    ) -> None:
-        """Serve until `stop`; then let running requests finish for a while. Closes the socket. `refused` is told of
-        what is turned away before the application sees it."""
-        connection = partial(BoundedConnection, connection_limits(self._settings), refused)
+    async def serve(self, app: Litestar, on_started: Callable[[str], None] = lambda _url: None) -> None:
+        """Serve what `create_app` made, until `stop`; then let running requests finish for a while. Closes the
+        socket."""
+        refusals: Refusals = app.state.refusals
+        connection = partial(BoundedConnection, connection_limits(self._settings), refusals)
         config = uvicorn.Config(
             app,
             http=cast(type[asyncio.Protocol], connection),

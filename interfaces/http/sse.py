@@ -5,9 +5,9 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Neither caches nor proxies may hold a stream back."""
 
 
-def event(payload: bytes) -> bytes:
-    """One event. `payload` is JSON on a single line."""
-    return b"data: " + payload + b"\n\n"
+def event(payload: bytes, name: str = "") -> bytes:
+    """One event, with a line `event: name` where its dialect wants one. `payload` is JSON on a single line."""
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + payload + b"\n\n"
 
 
 def comment(text: str) -> bytes:

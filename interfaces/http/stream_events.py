@@ -1,39 +1,17 @@
-"""Drives a streamed answer: items in, bytes out, a comment whenever nothing was sent for too long.
-
-The dialect's framing decides what the bytes are and never waits, so transcripts can be tested without a server.
-"""
+"""Drives a streamed answer: items in, bytes out, and the dialect's sign of life when nothing was sent for too long."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
 
 from domain.errors import ComputeFailed, DomainError
-from domain.stream import Failed, Finished, StreamItem
-from interfaces.http import sse
-from interfaces.http.collected import cut_off
+from domain.stream import StreamItem
+from interfaces.http.collected import failure
+from interfaces.http.dialect import Framing
 from interfaces.http.fan_in import FanIn
 from interfaces.http.keep_alive import KeepAlive
 
 _log = logging.getLogger("cairn.http")
-
-
-class Framing(Protocol):
-    """One answer's wire shape. Each method returns complete events, possibly none (empty bytes)."""
-
-    def begin(self) -> bytes: ...
-
-    def feed(self, index: int, item: StreamItem) -> bytes:
-        """Never given Failed."""
-        ...
-
-    def end(self) -> bytes:
-        """After every choice has finished."""
-        ...
-
-    def fail(self, error: DomainError) -> bytes:
-        """Instead of `end`."""
-        ...
 
 
 async def stream_events(choices: FanIn, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
@@ -41,13 +19,16 @@ async def stream_events(choices: FanIn, framing: Framing, keepalive_s: float) ->
     try:
         if opening := framing.begin():
             yield opening
-        keep_alive = KeepAlive(len(choices.generations))
+        keep_alive = KeepAlive(len(choices.explanations))
         speak_by = _now_s() + keepalive_s
         while choices.is_open:
             items = await _items(choices, speak_by)
             data, error = _frame(items, framing, keep_alive)
+            if not items:
+                data = framing.keep_alive(keep_alive.progress)
+            if data:
+                yield data
             if data or not items:
-                yield data or sse.comment(keep_alive.text)
                 speak_by = _now_s() + keepalive_s
             if error is not None:
                 raise error
@@ -77,9 +58,7 @@ def _frame(
     parts: list[bytes] = []
     for index, item in items:
         keep_alive.feed(index, item)
-        if isinstance(item, Failed):
-            return b"".join(parts), item.error
-        if isinstance(item, Finished) and (error := cut_off(item)) is not None:
+        if (error := failure(item)) is not None:
             return b"".join(parts), error
         parts.append(framing.feed(index, item))
     return b"".join(parts), None
@@ -89,4 +68,4 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-__all__ = ("Framing", "stream_events")
+__all__ = ("stream_events",)

@@ -24,6 +24,12 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("application-inner", {"application/services/planted.py": "import application.use_cases"}),
     ("application-inner", {"application/extra/__init__.py": ""}),
     ("adapters-independent", {"adapters/system/planted.py": "import adapters.memory"}),
+    (
+        "dialects-independent",
+        {"interfaces/http/cache/planted.py": "from interfaces.http.openai.chat_answer import Delta"},
+    ),
+    ("dialects-independent", {"interfaces/http/openai/planted.py": "import interfaces.http.cache.warm"}),
+    ("dialects-independent", {"interfaces/http/cache/planted.py": "from interfaces.http.dialects import DIALECTS"}),
     ("core-is-pure", {"domain/planted.py": "import mlx.core"}),
     ("core-is-pure", {"application/services/planted.py": "from opentelemetry import trace"}),
     ("mlx-at-home", {"interfaces/http/planted.py": "import mlx.core as mx"}),
@@ -65,6 +71,13 @@ def test_contracts_are_kept():
 
 def test_every_contract_has_a_planted_violation():
     assert {contract for contract, _ in PLANTED} == set(contracts())
+
+
+def test_every_folder_of_the_http_interface_is_independent():
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = (table for table in tables if table["id"] == "dialects-independent")
+    folders = {init.parent.name for init in (ROOT / "interfaces/http").glob("*/__init__.py")}
+    assert {f"interfaces.http.{folder}" for folder in folders} == set(contract["modules"])
 
 
 @pytest.fixture(scope="module")

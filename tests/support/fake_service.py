@@ -24,6 +24,7 @@ from application.services.stream_hub import StreamHub
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
+from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -34,7 +35,6 @@ from domain.ids import ModelId
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.app import create_app
-from interfaces.http.refusal import refused_to
 from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
 from tests.support.patience import PATIENCE_S
@@ -137,6 +137,7 @@ def fake_service(
             encoder,
             Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
         ),
+        CountTokens(pool, encoder),
         WarmPrompt(pool, generate, cache, tiers),
         ReadCacheStats(cache, tiers.store, tiers.writer),
         ClearCache(cache),
@@ -151,7 +152,7 @@ def fake_service(
 
     def serve() -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(server.serve(app, lambda _url: started.set(), refused_to(events, clock)))
+            runner.run(server.serve(app, lambda _url: started.set()))
 
     thread = threading.Thread(target=serve, name="http")
     loop.start()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from application.settings import Settings
 from interfaces.composition.service import Service, build_service
-from interfaces.http.refusal import refused_to
 from interfaces.http.server import HttpServer, new_event_loop
 from tests.support.patience import PATIENCE_S
 
@@ -31,8 +30,7 @@ def live_service(settings: Settings, **overrides: object) -> Iterator[LiveServic
         try:
             await service.start()
             await service.ready()
-            refused = refused_to(service.container.events(), service.container.clock())
-            await server.serve(service.app, lambda _url: started.set(), refused)
+            await server.serve(service.app, lambda _url: started.set())
         except BaseException as error:
             problems.append(error)
             raise

@@ -39,7 +39,7 @@ def error_body(problem: Problem) -> ErrorBody:
 
 def error_event(error: DomainError) -> bytes:
     """The last event of a stream that failed."""
-    return b"event: error\n" + sse.event(msgspec.json.encode(error_body(problem_of(error))))
+    return sse.event(msgspec.json.encode(error_body(problem_of(error))), "error")
 
 
 def _type(status: int) -> str:

@@ -5,8 +5,8 @@
 `message_start` waits for the request's admission, because it says what was reused, or for the first sign of life.
 
 Claude Code gives up after 300 s without an event that it counts, and counts neither comments nor `ping`: only deltas of
-a block. So a sign of life is an empty delta of the block that is open, or of a text block opened for it; text goes on in
-that block, and an empty one that clients send back is dropped.
+a block. So a sign of life is an empty delta of the block that is open, or of a text block opened for it; text goes on
+in that block, and an empty one that clients send back is dropped.
 """
 
 from typing import Any
@@ -121,7 +121,7 @@ class MessageFraming:
 
 
 def _event(type: str, **fields: Any) -> bytes:
-    return b"event: " + type.encode() + b"\n" + sse.event(msgspec.json.encode({"type": type, **fields}))
+    return sse.event(msgspec.json.encode({"type": type, **fields}), type)
 
 
 __all__ = ("MessageFraming",)

@@ -8,8 +8,8 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.use_cases.clear_store import ClearCache
+from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
-from interfaces.http.openai.documented import errors
 
 
 class ClearRequest(Struct, forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
     problem: str | None
 
 
-def clear_route(clear_cache: ClearCache) -> HTTPRouteHandler:
+def clear_route(clear_cache: ClearCache, error_type: type[Struct]) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @post(
@@ -39,7 +39,7 @@ def clear_route(clear_cache: ClearCache) -> HTTPRouteHandler:
         return_dto=None,
         status_code=200,
         operation_id="clearCache",
-        responses=errors(400, 401, 413, 503),
+        responses=errors(error_type, 400, 401, 413, 503),
     )
     async def clear(data: ClearRequest) -> ClearedBody:
         cleared = await clear_cache(data.model, data.salt)

@@ -1,6 +1,9 @@
 """POST /v1/cache/explain: what a request would reuse and why no more. Takes its body, computes nothing."""
 
+from typing import Any
+
 from litestar import post
+from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
@@ -9,9 +12,10 @@ from domain.errors import ModelNotFound
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.explanation_sentence import explanation_sentence
 from domain.fork_point import ForkKind
-from interfaces.http.openai.documented import errors
-from interfaces.http.openai.either_request import EitherRequest, either_body, either_names, prompt_requests
-from interfaces.http.openai.renamed import renamed
+from interfaces.http.cache.prompt_body import PromptBodies, PromptBody
+from interfaces.http.dialect import Asked
+from interfaces.http.documented import errors
+from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
 
@@ -57,20 +61,23 @@ class ExplanationBody(Struct, tag_field="object", tag="cairn.explanation"):
     prompts: list[PromptExplanation]
 
 
-def explain_route(services: Services, default_model: str) -> HTTPRouteHandler:
+def explain_route(
+    services: Services, default_model: str, bodies: PromptBodies, error_type: type[Struct]
+) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @post(
         "/v1/cache/explain",
-        dto=either_body(),
+        dto=bodies.dto(),
         return_dto=None,
         status_code=200,
         operation_id="explainCache",
-        responses=errors(400, 401, 404, 413, 415, 500, 503),
+        responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
     )
-    async def explain_cache(data: EitherRequest) -> ExplanationBody:
-        with renamed(either_names(data)):
-            requests = prompt_requests(services, data, default_model)
+    async def explain_cache(data: PromptBody, request: Request[Any, Any, Any]) -> ExplanationBody:
+        asked = Asked(services, default_model, request.headers)
+        with renamed(data.wire_names):
+            requests = await data.requests(asked)
             try:
                 return _body([await services.explain_prompt(request) for request in requests])
             except ModelNotFound as error:

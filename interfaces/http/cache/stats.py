@@ -8,7 +8,7 @@ from application.ports.block_store import NamespaceUsage, StoreUsage
 from application.services.prefix.hot_tier import HotUsage
 from application.services.prefix.write_queue import QueueCounts
 from application.use_cases.read_cache_stats import ReadCacheStats
-from interfaces.http.openai.documented import errors
+from interfaces.http.documented import errors
 
 
 class HotBody(Struct):
@@ -62,10 +62,10 @@ class CacheStatsBody(Struct, tag_field="object", tag="cairn.cache_stats"):
     problem: str = ""
 
 
-def stats_route(cache_stats: ReadCacheStats) -> HTTPRouteHandler:
+def stats_route(cache_stats: ReadCacheStats, error_type: type[Struct]) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
-    @get("/v1/cache/stats", operation_id="readCacheStats", responses=errors(401))
+    @get("/v1/cache/stats", operation_id="readCacheStats", responses=errors(error_type, 401))
     async def read_cache_stats() -> CacheStatsBody:
         stats = await cache_stats()
         return CacheStatsBody(

@@ -10,10 +10,11 @@ from msgspec import Struct
 from application.use_cases.warm_prompt import WarmedPrompt
 from domain.errors import InvalidRequest, ModelNotFound
 from domain.request import GenerationRequest
+from interfaces.http.cache.prompt_body import PromptBodies, PromptBody
+from interfaces.http.dialect import Asked
 from interfaces.http.disconnect import unless_client_leaves
-from interfaces.http.openai.documented import errors
-from interfaces.http.openai.either_request import EitherRequest, either_body, either_names, prompt_requests
-from interfaces.http.openai.renamed import renamed
+from interfaces.http.documented import errors
+from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
 
@@ -35,22 +36,25 @@ class WarmedBody(Struct, tag_field="object", tag="cairn.warmed"):
     prompts: list[PromptWarmed]
 
 
-def warm_route(services: Services, default_model: str) -> HTTPRouteHandler:
+def warm_route(
+    services: Services, default_model: str, bodies: PromptBodies, error_type: type[Struct]
+) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @post(
         "/v1/cache/warm",
-        dto=either_body(),
+        dto=bodies.dto(),
         return_dto=None,
         status_code=200,
         operation_id="warmCache",
-        responses=errors(400, 401, 404, 413, 415, 500, 503),
+        responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
     )
-    async def warm_cache(data: EitherRequest, request: Request[Any, Any, Any]) -> WarmedBody:
-        with renamed(either_names(data)):
-            if data.store is False:
+    async def warm_cache(data: PromptBody, request: Request[Any, Any, Any]) -> WarmedBody:
+        asked = Asked(services, default_model, request.headers)
+        with renamed(data.wire_names):
+            requests = await data.requests(asked)
+            if not all(one.persist for one in requests):
                 raise InvalidRequest("store is false: there is nothing to warm the store with", param="store")
-            requests = prompt_requests(services, data, default_model)
             return await unless_client_leaves(request, _warm(services, requests))
 
     return warm_cache

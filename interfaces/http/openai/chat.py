@@ -1,21 +1,11 @@
 """POST /v1/chat/completions."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from litestar import post
-from litestar.connection import Request
-from litestar.handlers import HTTPRouteHandler
-from litestar.response import Response
-
-from domain.ids import ModelId
 from domain.request import GenerationRequest
-from interfaces.http.cache_header import cache_headers
-from interfaces.http.collected import collect
-from interfaces.http.disconnect import unless_client_leaves
-from interfaces.http.event_stream import open_stream
-from interfaces.http.fan_in import FanIn
-from interfaces.http.json_body import json_body
-from interfaces.http.openai.answer import AnswerContext, prompts_of
+from interfaces.http.collected import Collected
+from interfaces.http.dialect import Asked, Framing, Operation, Started
+from interfaces.http.json_body import body_decoder
 from interfaces.http.openai.chat_answer import ChatCompletion, ChatFraming, chat_completion
 from interfaces.http.openai.chat_request import (
     ChatCompletionRequest,
@@ -24,92 +14,34 @@ from interfaces.http.openai.chat_request import (
     num_logprobs,
     wire_names,
 )
-from interfaces.http.openai.documented import StreamableOperation, errors
-from interfaces.http.openai.refused_fields import IN_CHAT, refuse_unsupported
-from interfaces.http.openai.renamed import renamed
-from interfaces.http.openai.sampling_fields import sampling_params, stop_rules
-from interfaces.http.services import Services
-from interfaces.http.start import choice_id, start_all
+from interfaces.http.openai.completion_fields import completion_request
+from interfaces.http.openai.unsupported_fields import IN_CHAT
 
 
-def chat_route(services: Services, default_model: str, keepalive_s: float) -> HTTPRouteHandler:
-    """The handler, bound to what it needs."""
+class ChatCompletions(Operation[ChatCompletionRequest]):
+    path = "/v1/chat/completions"
+    operation_id = "createChatCompletion"
+    body_type = ChatCompletionRequest
+    answer_type = ChatCompletion
+    told_by = "messages"
+    noun = "a chat"
+    _decode = staticmethod(body_decoder(ChatCompletionRequest, IN_CHAT))
 
-    @post(
-        "/v1/chat/completions",
-        dto=json_body(ChatCompletionRequest, refuse_unsupported(IN_CHAT)),
-        return_dto=None,
-        status_code=200,
-        operation_class=StreamableOperation,
-        operation_id="createChatCompletion",
-        responses=errors(400, 401, 404, 413, 415, 500, 503),
-    )
-    async def create_chat_completion(
-        data: ChatCompletionRequest, request: Request[Any, Any, Any]
-    ) -> Response[ChatCompletion]:
-        with renamed(wire_names(data)):
-            wanted = chat_requests(services, data, default_model)
-            answer = _stream(services, data, wanted, keepalive_s) if data.stream else _answer(services, data, wanted)
-            return await unless_client_leaves(request, answer)
+    def decode(self, raw: bytes) -> ChatCompletionRequest:
+        return self._decode(raw)
 
-    return create_chat_completion
+    def wire_names(self, body: ChatCompletionRequest) -> Mapping[str, str]:
+        return wire_names(body)
 
+    async def requests(self, body: ChatCompletionRequest, asked: Asked) -> list[GenerationRequest]:
+        id, prompt, logprobs = asked.services.ids.request_id("chatcmpl"), chat_prompt(body), num_logprobs(body)
+        return [completion_request(body, asked, id, prompt, max_tokens=max_tokens(body), num_logprobs=logprobs)]
 
-async def _stream(
-    services: Services, body: ChatCompletionRequest, wanted: list[GenerationRequest], keepalive_s: float
-) -> Response[Any]:
-    choices = await start_all(services, wanted)
-    return await open_stream(choices, lambda choices: ChatFraming(_context(services, body, choices)), keepalive_s)
+    def answer(self, body: ChatCompletionRequest, started: Started, choices: Sequence[Collected]) -> ChatCompletion:
+        return chat_completion(body, started, choices)
+
+    def framing(self, body: ChatCompletionRequest, started: Started) -> Framing:
+        return ChatFraming(body, started)
 
 
-async def _answer(
-    services: Services, body: ChatCompletionRequest, wanted: list[GenerationRequest]
-) -> Response[ChatCompletion]:
-    choices = await start_all(services, wanted)
-    try:
-        collected = await collect(choices)
-        answer = chat_completion(_context(services, body, choices), collected)
-        return Response(answer, headers=cache_headers(choices.explanations))
-    finally:
-        choices.close()
-
-
-def chat_requests(services: Services, body: ChatCompletionRequest, default: str) -> list[GenerationRequest]:
-    """One a choice. Raises InvalidRequest."""
-    id = services.ids.request_id("chatcmpl")
-    prompt = chat_prompt(body)
-    logprobs = num_logprobs(body)
-    stop = stop_rules(body, max_tokens(body))
-    carrier = services.trace_context()
-    return [
-        GenerationRequest(
-            choice_id(id, choice),
-            ModelId(default if body.model is None else body.model),
-            prompt,
-            sampling_params(body, choice, logprobs),
-            stop,
-            body.cache_salt or "",
-            carrier,
-            persist=body.store is not False,
-        )
-        for choice in range(body.n or 1)
-    ]
-
-
-def _context(services: Services, body: ChatCompletionRequest, choices: FanIn) -> AnswerContext:
-    first = choices.generations[0]
-    num_choices = len(choices.generations)
-    return AnswerContext(
-        id=first.request.id,
-        model=first.model.source.id,
-        created=services.clock.unix_ns() // 1_000_000_000,
-        tokenizer=first.model.tokenizer,
-        choices_per_prompt=num_choices,
-        prompts=prompts_of(choices.generations, num_choices),
-        has_logprobs=bool(body.logprobs),
-        returns_token_ids=bool(body.return_token_ids),
-        includes_usage=body.includes_usage,
-    )
-
-
-__all__ = ("chat_requests", "chat_route")
+__all__ = ("ChatCompletions",)

@@ -2,23 +2,37 @@
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from domain.errors import DomainError
-from domain.request import Usage
-from domain.stream import Finished, StreamItem, TextDelta
-from interfaces.http import sse
+from domain.request import FinishReason
+from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from interfaces.http.collected import Collected
-from interfaces.http.openai.answer import AnswerContext, finish_reason
-from interfaces.http.openai.errors import error_event
+from interfaces.http.dialect import Started
+from interfaces.http.openai.chat_request import ChatCompletionRequest
+from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text
 from interfaces.http.openai.logprobs import ChatLogprobs, chat_logprobs
 from interfaces.http.openai.usage import UsageBody, usage_body
 
+_FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
+
+
+class AnsweredFunction(Struct):
+    name: str
+    arguments: str
+
+
+class AnsweredToolCall(Struct, tag_field="type", tag="function"):
+    id: str
+    function: AnsweredFunction
+
 
 class AnswerMessage(Struct, tag_field="role", tag="assistant"):
-    content: str
+    """`content` is null where there is none besides tool calls."""
+
+    content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[AnsweredToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -40,9 +54,25 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
+class FunctionPiece(Struct):
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCallPiece(Struct):
+    """Only the first piece of a call has `id`, `type` and the function's name."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionPiece | UnsetType = UNSET
+
+
 class Delta(Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPiece] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):
@@ -54,8 +84,6 @@ class ChunkChoice(Struct):
 
 
 class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
-    """`usage` is null in every chunk but the last when it was asked for, else absent."""
-
     id: str
     created: int
     model: str
@@ -64,78 +92,80 @@ class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-def chat_completion(context: AnswerContext, collected: Sequence[Collected]) -> ChatCompletion:
-    choices = [_choice(context, index, choice) for index, choice in enumerate(collected)]
-    usages = [choice.finished.usage if choice.finished else None for choice in collected]
-    prompt_ids = context.prompt_ids(0) if context.returns_token_ids else UNSET
-    usage = usage_body(usages, context.choices_per_prompt)
-    return ChatCompletion(context.id, context.created, context.model, choices, usage, prompt_token_ids=prompt_ids)
-
-
-def _choice(context: AnswerContext, index: int, choice: Collected) -> ChatChoice:
-    logprobs = [entry for delta in choice.deltas for entry in delta.logprobs]
-    return ChatChoice(
-        index,
-        AnswerMessage(choice.text),
-        finish_reason(choice.finished),
-        chat_logprobs(logprobs, context.tokenizer) if context.has_logprobs else None,
-        choice.token_ids if context.returns_token_ids else UNSET,
+def chat_completion(body: ChatCompletionRequest, started: Started, collected: Sequence[Collected]) -> ChatCompletion:
+    return ChatCompletion(
+        started.id,
+        started.created_s,
+        started.model,
+        [_choice(body, started, index, choice) for index, choice in enumerate(collected)],
+        usage_body([choice.finished.usage for choice in collected], started.choices_per_prompt),
+        list(started.prompts[0]) if body.return_token_ids else UNSET,
     )
 
 
-class ChatFraming:
-    """A Framing: a role chunk for each choice, content, a finish chunk for each, usage if asked for, `[DONE]`."""
+def _choice(body: ChatCompletionRequest, started: Started, index: int, choice: Collected) -> ChatChoice:
+    logprobs = [entry for delta in choice.deltas for entry in delta.logprobs]
+    return ChatChoice(
+        index,
+        _message(choice),
+        _FINISH_REASONS[choice.finished.reason],
+        chat_logprobs(logprobs, started.tokenizer) if body.logprobs else None,
+        choice.token_ids if body.return_token_ids else UNSET,
+    )
 
-    def __init__(self, context: AnswerContext) -> None:
-        self._context = context
-        self._encoder = msgspec.json.Encoder()
-        self._usages: list[Usage | None] = [None] * context.num_choices
+
+def _message(choice: Collected) -> AnswerMessage:
+    calls = [
+        AnsweredToolCall(part.id, AnsweredFunction(part.name, part.arguments))
+        for part in choice.parts()
+        if isinstance(part, ToolCallDelta)
+    ]
+    content = choice.text or (None if calls else "")
+    return AnswerMessage(content, reasoning_content=choice.reasoning or UNSET, tool_calls=calls or UNSET)
+
+
+class ChatFraming(ChunkFraming[ChunkChoice]):
+    """A role chunk for each choice, its content, a finish chunk for each."""
+
+    def __init__(self, body: ChatCompletionRequest, started: Started) -> None:
+        super().__init__(body, started)
+        self._body = body
+        self._prompt_ids = list(started.prompts[0]) if body.return_token_ids else UNSET
 
     def begin(self) -> bytes:
-        prompt_ids = self._context.prompt_ids(0) if self._context.returns_token_ids else UNSET
-        roles = [ChunkChoice(index, Delta("assistant", "")) for index in range(self._context.num_choices)]
-        return b"".join(self._chunk([role], prompt_ids=prompt_ids) for role in roles)
+        roles = [ChunkChoice(index, Delta("assistant", "")) for index in range(self._started.num_choices)]
+        opening = b"".join(self._encoded([role]) for role in roles)
+        self._prompt_ids = UNSET
+        return opening
 
-    def feed(self, index: int, item: StreamItem) -> bytes:
-        match item:
-            case TextDelta():
-                return self._delta(index, item)
-            case Finished():
-                self._usages[index] = item.usage
-                return self._chunk([ChunkChoice(index, Delta(), finish_reason=finish_reason(item))])
-            case _:
-                return b""
+    def _content(self, index: int, delta: ContentDelta) -> ChunkChoice | None:
+        choice = ChunkChoice(index, _delta(delta))
+        if self._body.logprobs and delta.logprobs:
+            choice.logprobs = chat_logprobs(delta.logprobs, self._started.tokenizer)
+        if self._body.return_token_ids and delta.token_ids:
+            choice.token_ids = list(delta.token_ids)
+        is_silent = not plain_text(delta) and choice.logprobs is None and choice.token_ids is UNSET
+        return None if is_silent else choice
 
-    def end(self) -> bytes:
-        if not self._context.includes_usage:
-            return sse.DONE
-        usage = usage_body(self._usages, self._context.choices_per_prompt)
-        return self._chunk([], usage) + sse.DONE
+    def _last(self, index: int, finished: Finished) -> ChunkChoice:
+        return ChunkChoice(index, Delta(), finish_reason=_FINISH_REASONS[finished.reason])
 
-    def fail(self, error: DomainError) -> bytes:
-        return error_event(error)
+    def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
+        started = self._started
+        return ChatChunk(started.id, started.created_s, started.model, choices, usage, self._prompt_ids)
 
-    def _delta(self, index: int, item: TextDelta) -> bytes:
-        choice = ChunkChoice(index, Delta(content=item.text))
-        if self._context.has_logprobs and item.logprobs:
-            choice.logprobs = chat_logprobs(item.logprobs, self._context.tokenizer)
-        if self._context.returns_token_ids and item.token_ids:
-            choice.token_ids = list(item.token_ids)
-        if not item.text and choice.logprobs is None and choice.token_ids is UNSET:
-            return b""
-        return self._chunk([choice])
 
-    def _chunk(
-        self,
-        choices: list[ChunkChoice],
-        usage: UsageBody | None = None,
-        prompt_ids: list[int] | UnsetType = UNSET,
-    ) -> bytes:
-        context = self._context
-        chunk = ChatChunk(context.id, context.created, context.model, choices, prompt_token_ids=prompt_ids)
-        if context.includes_usage:
-            chunk.usage = usage
-        return sse.event(self._encoder.encode(chunk))
+def _delta(delta: ContentDelta) -> Delta:
+    match delta:
+        case TextDelta(text=text):
+            return Delta(content=text)
+        case ReasoningDelta(text=text):
+            return Delta(reasoning_content=text)
+        case ToolCallDelta(id="", arguments=arguments):
+            return Delta(tool_calls=[ToolCallPiece(delta.index, function=FunctionPiece(arguments=arguments))])
+        case ToolCallDelta():
+            function = FunctionPiece(delta.name, delta.arguments)
+            return Delta(tool_calls=[ToolCallPiece(delta.index, delta.id, "function", function)])
 
 
 __all__ = ("ChatCompletion", "ChatFraming", "chat_completion")

@@ -8,7 +8,7 @@ from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
 from domain.request import ChatPrompt
 from interfaces.http.openai.chat_messages import Message, chat_messages
-from interfaces.http.openai.sampling_fields import SamplingFields
+from interfaces.http.openai.completion_fields import CompletionFields
 
 
 class ToolFunction(Struct):
@@ -26,7 +26,7 @@ class ResponseFormat(Struct):
     type: Literal["text", "json_object", "json_schema"]
 
 
-class ChatCompletionRequest(SamplingFields, kw_only=True):
+class ChatCompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
     messages: list[Message]

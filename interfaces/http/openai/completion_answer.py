@@ -1,17 +1,18 @@
-"""The answer to a text completion: one body, or a stream of chunks of the same shape."""
+"""The answer to a text completion: one body, or a stream of chunks of the same shape.
+
+Here everything is text: reasoning and tool calls stand where the model wrote them, without marks (`plain_text`).
+"""
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from domain.errors import DomainError
-from domain.request import Usage
-from domain.stream import Finished, StreamItem, TextDelta
-from interfaces.http import sse
+from domain.request import FinishReason, TextPrompt
+from domain.stream import ContentDelta, Finished
 from interfaces.http.collected import Collected
-from interfaces.http.openai.answer import AnswerContext, finish_reason
-from interfaces.http.openai.errors import error_event
+from interfaces.http.dialect import Started
+from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text
+from interfaces.http.openai.completion_request import CompletionRequest
 from interfaces.http.openai.logprobs import CompletionLogprobs, completion_logprobs
 from interfaces.http.openai.usage import UsageBody, usage_body
 
@@ -28,7 +29,7 @@ class CompletionChoice(Struct):
 
 
 class Completion(Struct, tag_field="object", tag="text_completion"):
-    """A whole answer or a chunk. `usage` is null in every chunk but the last when it was asked for, else absent."""
+    """A whole answer or a chunk."""
 
     id: str
     created: int
@@ -37,79 +38,66 @@ class Completion(Struct, tag_field="object", tag="text_completion"):
     usage: UsageBody | UnsetType | None = UNSET
 
 
-def completion(context: AnswerContext, collected: Sequence[Collected]) -> Completion:
-    choices = [_choice(context, index, choice) for index, choice in enumerate(collected)]
-    usages = [choice.finished.usage if choice.finished else None for choice in collected]
-    usage = usage_body(usages, context.choices_per_prompt)
-    return Completion(context.id, context.created, context.model, choices, usage=usage)
+def completion(body: CompletionRequest, started: Started, collected: Sequence[Collected]) -> Completion:
+    choices = [_opening(body, started, index) for index in range(started.num_choices)]
+    for choice, found in zip(choices, collected, strict=True):
+        choice.text += "".join(map(plain_text, found.deltas))
+        choice.finish_reason = _finish_reason(found.finished)
+        if body.logprobs is not None:
+            choice.logprobs = completion_logprobs(found.deltas, started.tokenizer, 0)
+        if body.return_token_ids:
+            choice.token_ids = found.token_ids
+    usage = usage_body([found.finished.usage for found in collected], started.choices_per_prompt)
+    return Completion(started.id, started.created_s, started.model, choices, usage)
 
 
-def _choice(context: AnswerContext, index: int, choice: Collected) -> CompletionChoice:
-    body = CompletionChoice(index, context.echo(index) + choice.text, finish_reason=finish_reason(choice.finished))
-    if context.has_logprobs:
-        body.logprobs = completion_logprobs(choice.deltas, context.tokenizer, 0)
-    if context.returns_token_ids:
-        body.token_ids = choice.token_ids
-        body.prompt_token_ids = context.prompt_ids(index)
-    return body
+class CompletionFraming(ChunkFraming[CompletionChoice]):
+    """The echoed prompt if asked for, text, a finish chunk a choice."""
 
-
-class CompletionFraming:
-    """A Framing: the echoed prompt if asked for, text, a finish chunk a choice, usage if asked for, `[DONE]`."""
-
-    def __init__(self, context: AnswerContext) -> None:
-        self._context = context
-        self._encoder = msgspec.json.Encoder()
-        self._usages: list[Usage | None] = [None] * context.num_choices
-        self._num_chars = [0] * context.num_choices
+    def __init__(self, body: CompletionRequest, started: Started) -> None:
+        super().__init__(body, started)
+        self._body = body
+        self._num_chars = [0] * started.num_choices
 
     def begin(self) -> bytes:
-        if not self._context.echoes and not self._context.returns_token_ids:
+        if not self._body.echo and not self._body.return_token_ids:
             return b""
-        return b"".join(self._opening(index) for index in range(self._context.num_choices))
+        openings = (_opening(self._body, self._started, index) for index in range(self._started.num_choices))
+        return b"".join(self._encoded([opening]) for opening in openings)
 
-    def feed(self, index: int, item: StreamItem) -> bytes:
-        match item:
-            case TextDelta():
-                return self._delta(index, item)
-            case Finished():
-                self._usages[index] = item.usage
-                return self._chunk([CompletionChoice(index, "", finish_reason=finish_reason(item))])
-            case _:
-                return b""
+    def _content(self, index: int, delta: ContentDelta) -> CompletionChoice | None:
+        choice = CompletionChoice(index, plain_text(delta))
+        if self._body.logprobs is not None and delta.logprobs:
+            choice.logprobs = completion_logprobs([delta], self._started.tokenizer, self._num_chars[index])
+        if self._body.return_token_ids and delta.token_ids:
+            choice.token_ids = list(delta.token_ids)
+        self._num_chars[index] += len(choice.text)
+        is_silent = not choice.text and choice.logprobs is None and choice.token_ids is UNSET
+        return None if is_silent else choice
 
-    def end(self) -> bytes:
-        if not self._context.includes_usage:
-            return sse.DONE
-        usage = usage_body(self._usages, self._context.choices_per_prompt)
-        return self._chunk([], usage) + sse.DONE
+    def _last(self, index: int, finished: Finished) -> CompletionChoice:
+        return CompletionChoice(index, "", finish_reason=_finish_reason(finished))
 
-    def fail(self, error: DomainError) -> bytes:
-        return error_event(error)
+    def _chunk(self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None) -> Completion:
+        return Completion(self._started.id, self._started.created_s, self._started.model, choices, usage)
 
-    def _opening(self, index: int) -> bytes:
-        choice = CompletionChoice(index, self._context.echo(index))
-        if self._context.returns_token_ids:
-            choice.prompt_token_ids = self._context.prompt_ids(index)
-        return self._chunk([choice])
 
-    def _delta(self, index: int, item: TextDelta) -> bytes:
-        choice = CompletionChoice(index, item.text)
-        if self._context.has_logprobs and item.logprobs:
-            choice.logprobs = completion_logprobs([item], self._context.tokenizer, self._num_chars[index])
-        if self._context.returns_token_ids and item.token_ids:
-            choice.token_ids = list(item.token_ids)
-        self._num_chars[index] += len(item.text)
-        if not item.text and choice.logprobs is None and choice.token_ids is UNSET:
-            return b""
-        return self._chunk([choice])
+def _opening(body: CompletionRequest, started: Started, index: int) -> CompletionChoice:
+    """A choice before any of its text."""
+    number = index // started.choices_per_prompt
+    choice = CompletionChoice(index, _text(started, number) if body.echo else "")
+    if body.return_token_ids:
+        choice.prompt_token_ids = list(started.prompts[number])
+    return choice
 
-    def _chunk(self, choices: list[CompletionChoice], usage: UsageBody | None = None) -> bytes:
-        context = self._context
-        chunk = Completion(context.id, context.created, context.model, choices)
-        if context.includes_usage:
-            chunk.usage = usage
-        return sse.event(self._encoder.encode(chunk))
+
+def _text(started: Started, number: int) -> str:
+    prompt = started.requests[number].prompt
+    return prompt.text if isinstance(prompt, TextPrompt) else started.tokenizer.decode(started.prompts[number])
+
+
+def _finish_reason(finished: Finished) -> str:
+    return "length" if finished.reason is FinishReason.LENGTH else "stop"
 
 
 __all__ = ("Completion", "CompletionFraming", "completion")

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from domain.errors import InvalidRequest
 from domain.request import TextPrompt, TokenPrompt
-from interfaces.http.openai.sampling_fields import MAX_CHOICES, SamplingFields
+from interfaces.http.openai.completion_fields import MAX_CHOICES, CompletionFields
 
 DEFAULT_MAX_TOKENS = 16
 """As OpenAI's text completions have it."""
@@ -15,7 +15,7 @@ WIRE_NAMES = {"top_logprobs": "logprobs"}
 PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
 
 
-class CompletionRequest(SamplingFields, kw_only=True):
+class CompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
     prompt: str | list[str | int | list[int]]

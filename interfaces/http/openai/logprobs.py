@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
-from domain.stream import TextDelta, TokenLogprob
+from domain.stream import ContentDelta, TokenLogprob
+from interfaces.http.openai.chunk_framing import plain_text
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -44,7 +45,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> Cha
     return ChatLogprobs([_chat_token(entry, tokenizer) for entry in logprobs])
 
 
-def completion_logprobs(deltas: Sequence[TextDelta], tokenizer: Tokenizer, start: int) -> CompletionLogprobs:
+def completion_logprobs(deltas: Sequence[ContentDelta], tokenizer: Tokenizer, start: int) -> CompletionLogprobs:
     """`start`: characters of the choice's text before the first delta."""
     body = CompletionLogprobs([], [], [], [])
     for delta in deltas:
@@ -57,7 +58,7 @@ def completion_logprobs(deltas: Sequence[TextDelta], tokenizer: Tokenizer, start
             body.top_logprobs.append({**top, token: max(entry.logprob, LOWEST)})
             body.text_offset.append(offset)
             offset += len(token)
-        start += len(delta.text)
+        start += len(plain_text(delta))
     return body
 
 

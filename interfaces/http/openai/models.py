@@ -9,7 +9,8 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.model_card import ModelDescription
 from domain.shown import shown
-from interfaces.http.openai.documented import errors
+from interfaces.http.documented import errors
+from interfaces.http.openai.errors import ErrorBody
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
 
@@ -45,11 +46,11 @@ class ModelListBody(Struct, tag_field="object", tag="list"):
 def model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
 
-    @get("/v1/models", operation_id="listModels", responses=errors(401))
+    @get("/v1/models", operation_id="listModels", responses=errors(ErrorBody, 401))
     async def list_models() -> ModelListBody:
         return ModelListBody([_body(entry) for entry in await services.list_models.all()])
 
-    @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(401, 404))
+    @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(ErrorBody, 401, 404))
     async def retrieve_model(model_id: str) -> ModelBody:
         id = ModelId(model_id.removeprefix("/"))
         entry = await services.list_models.one(id)

@@ -20,11 +20,11 @@ class UsageBody(Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
-def usage_body(usages: Sequence[Usage | None], choices_per_prompt: int) -> UsageBody:
-    """`usages` in order of choice index; None for a choice that came to nothing."""
-    of_prompts = [usage for usage in usages[::choices_per_prompt] if usage is not None]
+def usage_body(usages: Sequence[Usage], choices_per_prompt: int) -> UsageBody:
+    """`usages` in order of choice index."""
+    of_prompts = usages[::choices_per_prompt]
     prompt_tokens = sum(usage.prompt_tokens for usage in of_prompts)
-    completion_tokens = sum(usage.completion_tokens for usage in usages if usage is not None)
+    completion_tokens = sum(usage.completion_tokens for usage in usages)
     cached = PromptTokensDetails(sum(usage.reused_tokens for usage in of_prompts))
     return UsageBody(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached)
 

@@ -1,13 +1,13 @@
-"""What the OpenAPI document says of every completion route besides its plain answer."""
+"""What the OpenAPI document says of routes besides their plain answers, whatever their dialect."""
 
 from dataclasses import dataclass
 
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIHeader, OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
+from msgspec import Struct
 
 from interfaces.http.cache_header import CACHE_HEADER, PENDING
-from interfaces.http.openai.errors import ErrorBody
 
 
 @dataclass
@@ -30,8 +30,8 @@ def _cache_header() -> OpenAPIHeader:
     )
 
 
-def errors(*statuses: int) -> dict[int, ResponseSpec]:
-    """The error answers a route has, all in one shape; those of the guard in front of every route among them."""
+def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
+    """The error answers a route has, all of `error_type`; those of the guard in front of every route among them."""
     reasons = {
         400: "The request is malformed or can never succeed; `param` names the field.",
         401: "An API key is required.",
@@ -44,7 +44,7 @@ def errors(*statuses: int) -> dict[int, ResponseSpec]:
         503: "The server is busy or not ready; `Retry-After` says when to try again.",
     }
     return {
-        status: ResponseSpec(ErrorBody, description=reasons[status], generate_examples=False)
+        status: ResponseSpec(error_type, description=reasons[status], generate_examples=False)
         for status in sorted({*statuses, 403, 421})
     }
 

@@ -1,21 +1,14 @@
-"""The request fields that chat and text completions share, and how they become sampling and stop rules."""
+"""Request fields that mean the same in every dialect, and how they become a request."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from domain.errors import InvalidRequest
-from domain.sampling import MAX_SEED, SamplingParams, StopRules
-
-MAX_CHOICES = 128
-"""Completions one HTTP request may ask for, over all its prompts."""
-
-
-class StreamOptions(Struct):
-    """`include_usage`: end the stream with a chunk that carries the token counts."""
-
-    include_usage: bool | None = None
+from domain.ids import ModelId, RequestId
+from domain.request import GenerationRequest, Prompt
+from domain.sampling import SamplingParams, StopRules
+from interfaces.http.dialect import Asked
 
 
 class SamplingFields(Struct, kw_only=True):
@@ -23,9 +16,6 @@ class SamplingFields(Struct, kw_only=True):
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: int | None = None
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -36,19 +26,37 @@ class SamplingFields(Struct, kw_only=True):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
     ignore_eos: bool | None = None
-    return_token_ids: bool | None = None
     cache_salt: str | None = None
-    store: bool | None = None
-
-    @property
-    def includes_usage(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-def sampling_params(fields: SamplingFields, choice: int, num_logprobs: int | None) -> SamplingParams:
-    """Sampling of the choice with that number (its seed is the request's plus the number). Raises InvalidRequest."""
+def generation_request(
+    fields: SamplingFields,
+    asked: Asked,
+    id: RequestId,
+    prompt: Prompt,
+    *,
+    max_tokens: int | None,
+    stop: Sequence[str] = (),
+    num_logprobs: int | None = None,
+    num_choices: int = 1,
+    persist: bool = True,
+) -> GenerationRequest:
+    """Raises InvalidRequest."""
+    return GenerationRequest(
+        id,
+        ModelId(asked.default_model if fields.model is None else fields.model),
+        prompt,
+        _sampling(fields, num_logprobs),
+        StopRules(max_tokens, fields.min_tokens or 0, tuple(stop), bool(fields.ignore_eos)),
+        fields.cache_salt or "",
+        asked.services.trace_context(),
+        persist=persist,
+        num_choices=num_choices,
+    )
+
+
+def _sampling(fields: SamplingFields, num_logprobs: int | None) -> SamplingParams:
     defaults = SamplingParams()
     return SamplingParams(
         temperature=_or(fields.temperature, defaults.temperature),
@@ -59,15 +67,9 @@ def sampling_params(fields: SamplingFields, choice: int, num_logprobs: int | Non
         presence_penalty=_or(fields.presence_penalty, defaults.presence_penalty),
         frequency_penalty=_or(fields.frequency_penalty, defaults.frequency_penalty),
         logit_bias=_logit_bias(fields.logit_bias or {}),
-        seed=_seed(fields.seed, choice),
+        seed=fields.seed,
         num_logprobs=num_logprobs,
     )
-
-
-def stop_rules(fields: SamplingFields, max_tokens: int | None) -> StopRules:
-    """Raises InvalidRequest."""
-    stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ())
-    return StopRules(max_tokens, fields.min_tokens or 0, stop, bool(fields.ignore_eos))
 
 
 def _or(value: float | None, default: float) -> float:
@@ -84,10 +86,4 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-def _seed(seed: int | None, choice: int) -> int | None:
-    if seed is None or not -MAX_SEED - 1 <= seed <= MAX_SEED:
-        return seed  # the domain refuses what does not fit
-    return (seed + choice + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1
-
-
-__all__ = ("MAX_CHOICES", "SamplingFields", "StreamOptions", "sampling_params", "stop_rules")
+__all__ = ("SamplingFields", "generation_request")

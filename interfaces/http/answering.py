@@ -1,0 +1,77 @@
+"""How every operation of every dialect is answered: its route, whole answers, streams, and clients that leave."""
+
+from collections.abc import Sequence
+from types import GenericAlias
+from typing import Any
+
+from litestar import post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Response
+
+from domain.request import GenerationRequest
+from interfaces.http.cache_header import cache_headers
+from interfaces.http.choices import each_choice
+from interfaces.http.collected import collect
+from interfaces.http.dialect import Asked, BodyT, Operation, Started
+from interfaces.http.disconnect import unless_client_leaves
+from interfaces.http.documented import StreamableOperation, errors
+from interfaces.http.event_stream import open_stream
+from interfaces.http.fan_in import FanIn
+from interfaces.http.json_body import decoded_body
+from interfaces.http.renamed import renamed
+from interfaces.http.services import Services
+from interfaces.http.start import start_all
+
+
+def operation_route(
+    operation: Operation[BodyT], error_type: type[Any], services: Services, default_model: str, keepalive_s: float
+) -> HTTPRouteHandler:
+    """The handler, bound to what it needs. `error_type`: the dialect's."""
+
+    async def answer(data: BodyT, request: Request[Any, Any, Any]) -> Response[Any]:
+        asked = Asked(services, default_model, request.headers)
+        with renamed(operation.wire_names(data)):
+            return await unless_client_leaves(request, _answer(operation, data, asked, keepalive_s))
+
+    told = {"data": operation.body_type, "return": GenericAlias(Response, operation.answer_type)}
+    answer.__annotations__.update(told)  # the OpenAPI document is made of these
+    return post(
+        operation.path,
+        dto=decoded_body(operation.body_type, operation.decode),
+        return_dto=None,
+        status_code=200,
+        operation_class=StreamableOperation,
+        operation_id=operation.operation_id,
+        summary=operation.operation_id[0].upper() + operation.operation_id[1:],
+        responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
+    )(answer)
+
+
+async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
+    wanted = await operation.requests(body, asked)
+    choices = await start_all(asked.services, [choice for request in wanted for choice in each_choice(request)])
+    try:
+        started = _started(wanted, choices, asked.services)
+        if body.stream:
+            return await open_stream(choices, operation.framing(body, started), keepalive_s)
+        answer = operation.answer(body, started, await collect(choices))
+    except BaseException:
+        choices.close()
+        raise
+    choices.close()
+    return Response(answer, headers=cache_headers(choices.explanations))
+
+
+def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Services) -> Started:
+    first = choices.generations[0]
+    return Started(
+        requests=tuple(wanted),
+        prompts=tuple(generation.prompt_ids for generation in choices.generations[:: wanted[0].num_choices]),
+        model=first.model.source.id,
+        tokenizer=first.model.tokenizer,
+        created_s=services.clock.unix_ns() // 1_000_000_000,
+    )
+
+
+__all__ = ("operation_route",)

@@ -1,0 +1,9 @@
+"""The dialects that a server speaks; the first one's errors are for paths that nobody owns."""
+
+from interfaces.http.anthropic.dialect import Anthropic
+from interfaces.http.dialect import Dialects
+from interfaces.http.openai.dialect import OpenAi
+
+DIALECTS = Dialects([OpenAi(), Anthropic()])
+
+__all__ = ("DIALECTS",)

@@ -1,0 +1,51 @@
+"""Fields of OpenAI's dialect, and of servers that extend it, that Cairn refuses by name, with their neutral values."""
+
+from interfaces.http.refused_fields import RefusedFields
+
+EVERYWHERE: RefusedFields = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": ("",),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "dry_multiplier": (0,),
+    "grammar": ("",),
+    "guided_choice": ([],),
+    "guided_grammar": ("",),
+    "guided_json": (),
+    "guided_regex": ("",),
+    "include_stop_str_in_output": (False,),
+    "json_schema": (),
+    "logits_processors": ([],),
+    "mirostat": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "repeat_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "tfs_z": (1,),
+    "thinking_budget": (),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "xtc_probability": (0,),
+}
+
+IN_CHAT: RefusedFields = {
+    **EVERYWHERE,
+    "add_special_tokens": (False,),
+    "audio": (),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"], []),
+    "web_search_options": (),
+}
+
+IN_COMPLETIONS: RefusedFields = {**EVERYWHERE, "add_special_tokens": (True,), "suffix": ("",)}
+
+
+__all__ = ("IN_CHAT", "IN_COMPLETIONS")
