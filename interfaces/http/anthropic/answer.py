@@ -1,13 +1,14 @@
 """The answer to a message: one body, whose pieces a stream sends one after the other."""
 
-from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from domain.request import FinishReason, Usage
-from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
+from interfaces.http.answer_parts import num_reasoning_tokens, visible_parts
 from interfaces.http.anthropic.conversation import input_of
+from interfaces.http.collected import Collected
 
 
 class TextBody(Struct, tag_field="type", tag="text"):
@@ -61,17 +62,14 @@ class MessageBody(Struct, kw_only=True):
     usage: UsageBody
 
 
-def message_body(id: str, model: str, parts: Sequence[ContentDelta], finished: Finished) -> MessageBody:
-    """`parts`: the answer's reasoning, texts and calls, each whole."""
-    shown = [part for part in parts if not is_empty(part)]
-    num_thinking = sum(len(part.token_ids) for part in parts if isinstance(part, ReasoningDelta))
+def message_body(id: str, model: str, choice: Collected) -> MessageBody:
     return MessageBody(
         id=id,
         model=model,
-        content=[block_body(part, signature(id, index)) for index, part in enumerate(shown)],
-        stop_reason=stop_reason(finished),
-        stop_sequence=finished.stop_text,
-        usage=usage_body(finished.usage, num_thinking),
+        content=[block_body(part, signature(id, index)) for index, part in enumerate(visible_parts(choice))],
+        stop_reason=stop_reason(choice.finished),
+        stop_sequence=choice.finished.stop_text,
+        usage=usage_body(choice.finished.usage, num_reasoning_tokens(choice)),
     )
 
 
@@ -83,24 +81,6 @@ def block_body(part: ContentDelta, signature: str) -> BlockBody:
             return ThinkingBody(text, signature)
         case call:
             return ToolUseBody(call.id, call.name, input_of(call.arguments))
-
-
-def is_empty(delta: ContentDelta) -> bool:
-    """Whether nothing of it can be shown: the text behind its tokens is not decided yet."""
-    if isinstance(delta, TextDelta | ReasoningDelta):
-        return not delta.text
-    return not (delta.id or delta.arguments)
-
-
-def emptied(delta: ContentDelta) -> ContentDelta:
-    """What opens the block that it belongs to."""
-    match delta:
-        case TextDelta():
-            return TextDelta("")
-        case ReasoningDelta():
-            return ReasoningDelta("")
-        case call:
-            return ToolCallDelta(call.index, call.id, call.name)
 
 
 def signature(id: str, index: int) -> str:
@@ -130,8 +110,6 @@ def usage_body(usage: Usage, num_thinking: int) -> UsageBody:
 __all__ = (
     "MessageBody",
     "block_body",
-    "emptied",
-    "is_empty",
     "message_body",
     "signature",
     "stop_reason",

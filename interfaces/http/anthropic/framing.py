@@ -17,11 +17,10 @@ from domain.errors import DomainError
 from domain.request import Usage
 from domain.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http import sse
+from interfaces.http.answer_parts import opening, shows_nothing
 from interfaces.http.anthropic.answer import (
     MessageBody,
     block_body,
-    emptied,
-    is_empty,
     signature,
     stop_reason,
     usage_body,
@@ -82,15 +81,14 @@ class MessageFraming:
     def _content(self, delta: ContentDelta) -> bytes:
         if isinstance(delta, ReasoningDelta):
             self._num_thinking += len(delta.token_ids)
-        if is_empty(delta):
+        if shows_nothing(delta):
             return b""
-        opening = b""
-        if self._open is None or not self._open.merges_with(delta):
-            opening = self._close() + self._begin_block(delta)
-        return opening + self._delta(delta)
+        if self._open is not None and self._open.merges_with(delta):
+            return self._delta(delta)
+        return self._close() + self._begin_block(delta) + self._delta(delta)
 
     def _begin_block(self, delta: ContentDelta) -> bytes:
-        self._open = emptied(delta)
+        self._open = opening(delta)
         self._index += 1
         return _event("content_block_start", index=self._index, content_block=block_body(self._open, ""))
 

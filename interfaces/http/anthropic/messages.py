@@ -40,7 +40,7 @@ class Messages(Operation[MessagesRequest]):
 
     def answer(self, body: MessagesRequest, started: Started, choices: Sequence[Collected]) -> MessageBody:
         (choice,) = choices
-        return message_body(started.id, started.model, choice.parts, choice.finished)
+        return message_body(started.id, started.model, choice)
 
     def framing(self, body: MessagesRequest, started: Started) -> Framing:
         return MessageFraming(started.id, started.model, len(started.prompts[0]))
