@@ -3,7 +3,8 @@
 from interfaces.http.anthropic.dialect import Anthropic
 from interfaces.http.dialect import Dialects
 from interfaces.http.openai.dialect import OpenAi
+from interfaces.http.responses.dialect import OpenAiResponses
 
-DIALECTS = Dialects([OpenAi(), Anthropic()])
+DIALECTS = Dialects([OpenAi(), OpenAiResponses(), Anthropic()])
 
 __all__ = ("DIALECTS",)
