@@ -35,6 +35,8 @@ from domain.ids import ModelId
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.app import create_app
+from interfaces.http.dialect import Dialects
+from interfaces.http.dialects import DIALECTS
 from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
 from tests.support.patience import PATIENCE_S
@@ -100,6 +102,7 @@ def fake_service(
     store: BlockStore | None = None,
     cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
+    dialects: Dialects = DIALECTS,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -146,7 +149,7 @@ def fake_service(
         events,
         trace_context,
     )
-    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9")
+    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects)
     server = HttpServer(settings)
     started = threading.Event()
 

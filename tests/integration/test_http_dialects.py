@@ -1,0 +1,254 @@
+"""A second dialect beside OpenAI's: its own routes, frames, signs of life and errors, and everything else as it is."""
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.fake.options import FakeOptions, reply_with
+from application.settings import ServerSettings
+from domain.byte_size import ByteSize
+from domain.errors import ComputeFailed
+from domain.ids import SequenceId
+from interfaces.http.cache_header import CACHE_HEADER
+from interfaces.http.dialect import Dialects
+from interfaces.http.openai.dialect import OpenAi
+from tests.support.fake_service import FakeService, fake_service
+from tests.support.gate import Gate
+from tests.support.patience import PATIENCE_S
+from tests.support.raw_client import RawClient
+from tests.support.telegraph import PATH, Telegraph
+
+BOTH = Dialects([OpenAi(), Telegraph()])
+KEY = "k"
+WITH_KEY = {"x-api-key": KEY}
+SETTINGS = ServerSettings(port=0, api_key=KEY, max_body=ByteSize(num_bytes=10_000))
+JSON = {"content-type": "application/json", **WITH_KEY}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeService]:
+    with fake_service(FakeOptions(reply=reply_with("fine"), eos_every=0), settings=SETTINGS, dialects=BOTH) as running:
+        yield running
+
+
+def ask(service: FakeService, **body: Any) -> httpx.Response:
+    return service.client.post(PATH, json={"telegram": "stop", **body}, headers=WITH_KEY)
+
+
+def events(transcript: str) -> list[tuple[str, str]]:
+    """Names and texts, after checking that the events are numbered from 1 without a gap."""
+    blocks = [block.split("\n") for block in transcript.split("\n\n")[:-1]]
+    payloads = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [number for number, _ in payloads] == list(range(1, len(blocks) + 1))
+    return [(name.removeprefix("event: "), text) for (name, _), (_, text) in zip(blocks, payloads, strict=True)]
+
+
+class TestAnswers:
+    def test_whole(self, service: FakeService) -> None:
+        response = ask(service, copies=2, seed=3)
+        assert response.status_code == 200, response.text
+        assert response.json() == {"operator": "fake-attention", "texts": ["fine", "fine"]}
+        assert response.headers[CACHE_HEADER].count("reused=") == 2
+
+    def test_streamed(self, service: FakeService) -> None:
+        response = ask(service, stream=True, copies=2)
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers[CACHE_HEADER]
+        told = events(response.text)
+        assert told[0][0] == "begin"
+        assert told[0][1].startswith("tg")
+        assert told[-1] == ("end", "")
+        for index in "01":
+            mine = [(name, text[2:]) for name, text in told if text.startswith(f"{index}:")]
+            assert mine[0] == ("admitted", "4")
+            assert mine[-1] == ("finished", "stop")
+            assert "".join(text for name, text in mine if name == "text") == "fine"
+
+    def test_headers_reach_the_mapping(self, service: FakeService) -> None:
+        response = service.client.post(
+            PATH, json={"telegram": "stop", "stream": True}, headers={**WITH_KEY, "X-Station": "far"}
+        )
+        assert ("admitted", "0:7") in events(response.text)
+
+    def test_what_keeps_a_stream_alive_is_the_dialects(self) -> None:
+        gate = Gate("prefill", 2)
+        options = FakeOptions(reply=reply_with("ok"), hook=gate)
+        with fake_service(options, settings=ServerSettings(port=0, keepalive_s=0.05), dialects=BOTH) as service:
+            client = RawClient(service.base_url, PATH, {"telegram": "x" * 2000, "stream": True})
+            received = client.read_until(b'"prefill 512/2000"]')
+            gate.open()
+            client.read_until(b"event: end")
+            client.leave()
+        assert b"event: alive\ndata: [" in received
+        assert b"\n: " not in client.received
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_a_client_that_leaves_cancels(self, stream: bool) -> None:
+        gate = Gate("decode", 5)
+        with fake_service(FakeOptions(eos_every=0, hook=gate), dialects=BOTH) as service:
+            client = RawClient(service.base_url, PATH, {"telegram": "x", "words": 100, "stream": stream})
+            gate.wait_until_reached()
+            client.leave()
+            service.wait_until(lambda: len(service.hub) == 0, "the server to see that its client left")
+            gate.open()
+            service.wait_until_idle()
+            assert [event.reason for event in service.events.of("RequestEnded")] == ["cancelled"]  # type: ignore[attr-defined]
+
+    def test_what_fails_in_a_stream_is_told_in_it(self) -> None:
+        def fails(operation: str, sequence: SequenceId | None, count: int) -> None:
+            if operation == "decode" and count == 2:
+                raise ComputeFailed("the numbers went bad")
+
+        with fake_service(FakeOptions(reply=reply_with("abcdef"), hook=fails), dialects=BOTH) as service:
+            told = events(service.client.post(PATH, json={"telegram": "x", "stream": True}).text)
+            assert told[-1] == ("wrong", "compute_failed")
+            assert service.client.post(PATH, json={"telegram": "x"}).json()["wrong"] == "compute_failed"
+
+    def test_its_other_routes_are_there(self, service: FakeService) -> None:
+        assert service.client.get("/telegraph/operator", headers=WITH_KEY).text == "fake-attention"
+
+
+def huge(size: int) -> bytes:
+    return json.dumps({"telegram": "x" * size}).encode()
+
+
+ERRORS: list[tuple[int, str, str, dict[str, Any]]] = [
+    (400, "invalid_request", "POST", {"content": b"{", "headers": JSON}),
+    (400, "invalid_request", "POST", {"content": b"", "headers": JSON}),
+    (400, "invalid_request", "POST", {"json": {}, "headers": WITH_KEY}),
+    (400, "invalid_request", "POST", {"json": {"telegram": "x", "urgent": True}, "headers": WITH_KEY}),
+    (401, "invalid_api_key", "POST", {"json": {"telegram": "x"}}),
+    (403, "origin_not_allowed", "POST", {"json": {"telegram": "x"}, "headers": {"origin": "http://evil.example"}}),
+    (404, "model_not_found", "POST", {"json": {"telegram": "x", "prompt": "x", "model": "gpt-9"}, "headers": WITH_KEY}),
+    (405, "method_not_allowed", "DELETE", {"headers": WITH_KEY}),
+    (413, "body_too_large", "POST", {"content": huge(20_000), "headers": JSON}),
+    (415, "unsupported_media_type", "POST", {"content": b"{}", "headers": {"content-type": "text/plain"}}),
+    (421, "host_not_allowed", "POST", {"json": {"telegram": "x"}, "headers": {"host": "evil.example"}}),
+]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("status", "code", "method", "request_"), ERRORS, ids=[f"{e[0]}-{number}" for number, e in enumerate(ERRORS)]
+    )
+    def test_have_the_shape_of_the_dialect_whose_path_was_asked(
+        self, service: FakeService, status: int, code: str, method: str, request_: dict[str, Any]
+    ) -> None:
+        ours = service.client.request(method, PATH, **request_)
+        assert ours.status_code == status, ours.text
+        assert ours.headers["content-type"] == "application/json"
+        assert set(ours.json()) == {"wrong", "why"}
+        assert ours.json()["wrong"] == code
+        theirs = service.client.request(method, "/v1/completions", **request_)
+        assert theirs.status_code == status
+        assert theirs.json()["error"]["code"] == code
+
+    @pytest.mark.parametrize(
+        ("path", "is_ours"),
+        [
+            ("/telegraph", True),
+            ("/telegraph/nowhere", True),
+            ("/telegraph/", True),
+            ("/telegraphs", False),
+            ("/v1/telegraph", False),
+            ("/nowhere", False),
+            ("/", False),
+        ],
+    )
+    def test_an_unknown_path_is_the_owners_or_openais(self, service: FakeService, path: str, is_ours: bool) -> None:
+        response = service.client.get(path, headers=WITH_KEY)
+        assert response.status_code == 404
+        assert set(response.json()) == ({"wrong", "why"} if is_ours else {"error"})
+
+    def test_fields_have_the_clients_names(self, service: FakeService) -> None:
+        response = ask(service, words=0)
+        assert response.status_code == 400
+        assert response.json()["why"].startswith("words ")
+
+    @pytest.mark.parametrize(
+        ("head", "status"),
+        [
+            (b"POST %s HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
+            (b"POST %s?a=b HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400),
+            (b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n", 400),
+            (b"POST %s?" + b"q" * 9_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
+        ],
+        ids=["headers", "length", "chunk", "target"],
+    )
+    def test_what_a_connection_refuses(self, service: FakeService, head: bytes, status: int) -> None:
+        ours = refused(service, head.replace(b"%s", PATH.encode()))
+        theirs = refused(service, head.replace(b"%s", b"/v1/completions"))
+        for head_, _ in (ours, theirs):
+            assert head_.startswith(f"HTTP/1.1 {status} ")
+        assert set(ours[1]) == {"wrong", "why"}
+        assert set(theirs[1]) == {"error"}
+
+    def test_what_comes_too_late(self) -> None:
+        quick = ServerSettings(port=0, header_timeout_s=0.1, body_timeout_s=0.1)
+        with fake_service(settings=quick, dialects=BOTH) as service:
+            post = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+            assert set(refused(service, post.replace(b"%s", PATH.encode()))[1]) == {"wrong", "why"}
+            assert set(refused(service, post.replace(b"%s", b"/v1/completions"))[1]) == {"error"}
+
+    def test_what_is_no_request_is_not_the_last_ones_dialect(self) -> None:
+        with (
+            fake_service(dialects=BOTH) as service,
+            socket.create_connection(("127.0.0.1", service.server.port), timeout=PATIENCE_S) as client,
+        ):
+            client.sendall(b"GET /telegraph HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            read_until(client, b'"wrong":"not_found"')
+            client.sendall(b"\x16\x03 nonsense\r\n\r\n")
+            read_until(client, b'"error":{')
+
+    def test_a_server_without_a_place_left(self) -> None:
+        with fake_service(settings=ServerSettings(port=0, max_connections=1), dialects=BOTH) as service:
+            assert service.client.get("/health/live").status_code == 200  # and keeps its connection
+            head, body = refused(service, b"GET /telegraph HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert head.startswith("HTTP/1.1 503 ")
+        assert body["wrong"] == "too_many_connections"
+
+
+def refused(service: FakeService, request: bytes) -> tuple[str, Any]:
+    """Head and body of the answer to raw bytes, when the server has closed the connection."""
+    with socket.create_connection(("127.0.0.1", service.server.port), timeout=PATIENCE_S) as client:
+        client.sendall(request)
+        received = b""
+        while data := client.recv(65_536):
+            received += data
+    head, _, body = received.partition(b"\r\n\r\n")
+    return head.decode(), json.loads(body)
+
+
+def read_until(client: socket.socket, marker: bytes) -> None:
+    received = b""
+    while marker not in received:
+        data = client.recv(65_536)
+        assert data, received
+        received += data
+
+
+class TestBesideIt:
+    def test_cache_routes_take_its_bodies(self, service: FakeService) -> None:
+        explained = service.client.post("/v1/cache/explain", json={"telegram": "stop"}, headers=WITH_KEY)
+        assert explained.status_code == 200, explained.text
+        assert explained.json()["prompts"][0]["prompt_tokens"] == 4
+        both = {"telegram": "stop", "prompt": "x"}
+        refusal = service.client.post("/v1/cache/explain", json=both, headers=WITH_KEY).json()["error"]
+        assert "telegram (a telegram)" in refusal["message"]
+
+    def test_the_document_has_it(self, service: FakeService) -> None:
+        document = service.client.get("/schema/openapi.json", headers=WITH_KEY).json()
+        operation = document["paths"][PATH]["post"]
+        assert operation["operationId"] == "sendTelegram"
+        assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/Telegram")
+        assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+        assert operation["responses"]["400"]["content"]["application/json"]["schema"]["$ref"].endswith("/Wrong")
+
+    def test_openai_is_as_it_was(self, service: FakeService) -> None:
+        answer = service.client.post("/v1/completions", json={"prompt": "x"}, headers=WITH_KEY)
+        assert answer.json()["choices"][0]["text"] == "fine"

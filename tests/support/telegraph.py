@@ -1,0 +1,122 @@
+"""A second dialect, as small as one can be: what a server speaks besides OpenAI's, in one file."""
+
+from collections.abc import Sequence
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from domain.errors import DomainError
+from domain.request import GenerationRequest, TextPrompt
+from domain.stream import Admitted, ContentDelta, Finished, StreamItem, TextDelta
+from interfaces.http import sse
+from interfaces.http.collected import Collected
+from interfaces.http.dialect import Asked, Dialect, Framing, Operation, Started
+from interfaces.http.errors import Problem, problem_of
+from interfaces.http.json_body import body_decoder
+from interfaces.http.keep_alive import Progress
+from interfaces.http.sampling_fields import SamplingFields, generation_request
+from interfaces.http.services import Services
+
+PATH = "/telegraph/send"
+
+
+class Telegram(SamplingFields, kw_only=True):
+    telegram: str
+    words: int = 20
+    copies: int = 1
+
+
+class Reply(Struct):
+    operator: str
+    texts: list[str]
+
+
+class Wrong(Struct):
+    wrong: str
+    why: str
+
+
+class Ticks(Framing):
+    """Numbered events, one kind of each call."""
+
+    def __init__(self, started: Started) -> None:
+        self._started = started
+        self._num_events = 0
+
+    def begin(self) -> bytes:
+        return self._event("begin", self._started.id)
+
+    def feed(self, index: int, item: StreamItem) -> bytes:
+        match item:
+            case Admitted(explanation=explanation):
+                return self._event("admitted", f"{index}:{explanation.num_prompt}")
+            case TextDelta(text=text):
+                return self._event("text", f"{index}:{text}")
+            case Finished(reason=reason):
+                return self._event("finished", f"{index}:{reason.value}")
+            case _:
+                return b""
+
+    def keep_alive(self, progress: Progress) -> bytes:
+        return self._event("alive", progress.text)
+
+    def end(self) -> bytes:
+        return self._event("end", "")
+
+    def fail(self, error: DomainError) -> bytes:
+        return self._event("wrong", problem_of(error).code)
+
+    def _event(self, name: str, text: str) -> bytes:
+        self._num_events += 1
+        return sse.event(msgspec.json.encode([self._num_events, text]), name)
+
+
+class Send(Operation[Telegram]):
+    path = PATH
+    operation_id = "sendTelegram"
+    body_type = Telegram
+    answer_type = Reply
+    told_by = "telegram"
+    noun = "a telegram"
+
+    def decode(self, raw: bytes) -> Telegram:
+        return body_decoder(Telegram, {"urgent": (False,)})(raw)
+
+    def wire_names(self, body: Telegram) -> dict[str, str]:
+        return {"max_tokens": "words"}
+
+    async def requests(self, body: Telegram, asked: Asked) -> list[GenerationRequest]:
+        prompt = TextPrompt(asked.headers.get("x-station", "") + body.telegram)
+        id = asked.services.ids.request_id("tg")
+        return [generation_request(body, asked, id, prompt, max_tokens=body.words, num_choices=body.copies)]
+
+    def answer(self, body: Telegram, started: Started, choices: Sequence[Collected]) -> Reply:
+        return Reply(started.model, [_text(choice.parts()) for choice in choices])
+
+    def framing(self, body: Telegram, started: Started) -> Framing:
+        return Ticks(started)
+
+
+class Telegraph(Dialect):
+    paths = ("/telegraph",)
+    operations = (Send(),)
+    error_type = Wrong
+
+    def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
+        @get("/telegraph/operator", sync_to_thread=False)
+        def operator() -> str:
+            return default_model
+
+        return [operator]
+
+    def error_body(self, problem: Problem) -> Wrong:
+        return Wrong(problem.code, problem.message)
+
+
+def _text(parts: Sequence[ContentDelta]) -> str:
+    return "+".join(part.text for part in parts if isinstance(part, TextDelta))
+
+
+__all__ = ("PATH", "Telegraph")
