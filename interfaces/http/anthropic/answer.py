@@ -35,7 +35,7 @@ class ThinkingTokens(Struct):
     thinking_tokens: int
 
 
-class UsageBody(Struct):
+class MessageUsageBody(Struct):
     """The prompt's tokens are `input_tokens` (computed) plus `cache_read_input_tokens` (reused). What is computed is
     kept as well, and is not counted again as `cache_creation_input_tokens`."""
 
@@ -59,7 +59,7 @@ class MessageBody(Struct, kw_only=True):
     content: list[BlockBody]
     stop_reason: StopReason | None
     stop_sequence: str | None
-    usage: UsageBody
+    usage: MessageUsageBody
 
 
 def message_body(id: str, model: str, choice: Collected) -> MessageBody:
@@ -100,9 +100,9 @@ def stop_reason(finished: Finished) -> StopReason:
             return "end_turn"
 
 
-def usage_body(usage: Usage, num_thinking: int) -> UsageBody:
+def usage_body(usage: Usage, num_thinking: int) -> MessageUsageBody:
     """`num_thinking`: tokens of the completion that are reasoning."""
-    return UsageBody(
+    return MessageUsageBody(
         usage.computed_tokens, 0, usage.reused_tokens, usage.completion_tokens, ThinkingTokens(num_thinking)
     )
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request import GenerationRequest
-from interfaces.http.anthropic.errors import ErrorBody
+from interfaces.http.anthropic.errors import MessageErrorBody
 from interfaces.http.anthropic.messages_request import CountTokensRequest
 from interfaces.http.anthropic.prompt import chat_prompt
 from interfaces.http.disconnect import unless_client_leaves
@@ -35,7 +35,7 @@ def count_tokens_route(services: Services, default_model: str) -> HTTPRouteHandl
         return_dto=None,
         status_code=200,
         operation_id="countMessageTokens",
-        responses=errors(ErrorBody, 400, 401, 404, 413, 415, 500, 503),
+        responses=errors(MessageErrorBody, 400, 401, 404, 413, 415, 500, 503),
     )
     async def count_message_tokens(data: CountTokensRequest, request: Request[Any, Any, Any]) -> TokenCountBody:
         model = ModelId(default_model if data.model is None else data.model)

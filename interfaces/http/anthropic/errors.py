@@ -21,20 +21,20 @@ _TYPES = {
 }
 
 
-class ErrorDetail(Struct):
+class MessageErrorDetail(Struct):
     type: str
     message: str
 
 
-class ErrorBody(Struct, tag_field="type", tag="error"):
+class MessageErrorBody(Struct, tag_field="type", tag="error"):
     """`error.message` begins with the path of the offending field, where there is one."""
 
-    error: ErrorDetail
+    error: MessageErrorDetail
 
 
-def error_body(problem: Problem) -> ErrorBody:
+def error_body(problem: Problem) -> MessageErrorBody:
     message = problem.message if problem.overflow is None else _overflow(problem.overflow)
-    return ErrorBody(ErrorDetail(_type(problem.status), message))
+    return MessageErrorBody(MessageErrorDetail(_type(problem.status), message))
 
 
 def error_event(error: DomainError) -> bytes:
@@ -56,4 +56,4 @@ def _overflow(error: ContextOverflow) -> str:
     return f"prompt is too long: {error.num_prompt} tokens > {error.context_length} maximum"
 
 
-__all__ = ("ErrorBody", "error_body", "error_event")
+__all__ = ("MessageErrorBody", "error_body", "error_event")

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
+from domain.errors import DomainError
 from domain.request import FinishReason, Usage
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
 from interfaces.http.answer_parts import num_reasoning_tokens, visible_parts
 from interfaces.http.collected import Collected
-from interfaces.http.errors import problem_of
+from interfaces.http.responses.errors import ResponseError, response_error
 from interfaces.http.responses.output_items import (
     COMPLETED,
     INCOMPLETE,
@@ -36,17 +36,12 @@ class ReasoningTokens(Struct):
     reasoning_tokens: int
 
 
-class UsageBody(Struct):
+class ResponseUsageBody(Struct):
     input_tokens: int
     input_tokens_details: CachedTokens
     output_tokens: int
     output_tokens_details: ReasoningTokens
     total_tokens: int
-
-
-class ErrorBody(Struct):
-    code: str
-    message: str
 
 
 class IncompleteBody(Struct):
@@ -63,9 +58,9 @@ class ResponseBody(Struct, kw_only=True):
     status: Literal["in_progress", "completed", "incomplete", "failed"]
     model: str
     output: list[dict[str, Any]]
-    error: ErrorBody | None
+    error: ResponseError | None
     incomplete_details: IncompleteBody | None
-    usage: UsageBody | None
+    usage: ResponseUsageBody | None
     instructions: str | None
     max_output_tokens: int | None
     metadata: dict[str, str]
@@ -95,7 +90,7 @@ class AnswerContext:
         self,
         status: Literal["in_progress", "completed", "incomplete", "failed"],
         output: Sequence[dict[str, Any]] = (),
-        usage: UsageBody | None = None,
+        usage: ResponseUsageBody | None = None,
         error: DomainError | None = None,
     ) -> ResponseBody:
         asked = self.asked
@@ -106,7 +101,7 @@ class AnswerContext:
             status=status,
             model=self.model,
             output=list(output),
-            error=None if error is None else _error(error),
+            error=None if error is None else response_error(error),
             incomplete_details=IncompleteBody("max_output_tokens") if status == "incomplete" else None,
             usage=usage,
             instructions=asked.instructions,
@@ -164,28 +159,14 @@ def final_status(finished: Finished) -> Literal["completed", "incomplete"]:
     return INCOMPLETE if finished.reason is FinishReason.LENGTH else COMPLETED
 
 
-def usage_body(usage: Usage, num_reasoning: int) -> UsageBody:
-    return UsageBody(
+def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
+    return ResponseUsageBody(
         usage.prompt_tokens,
         CachedTokens(usage.reused_tokens),
         usage.completion_tokens,
         ReasoningTokens(num_reasoning),
         usage.prompt_tokens + usage.completion_tokens,
     )
-
-
-def _error(error: DomainError) -> ErrorBody:
-    """In the codes that codex knows: it repeats a `server_error`, waits on a `rate_limit_exceeded` as long as the
-    message says, and gives up on the others."""
-    match error:
-        case ContextOverflow():
-            return ErrorBody("context_length_exceeded", error.message)
-        case InvalidRequest():
-            return ErrorBody("invalid_prompt", error.message)
-        case QueueFull(retry_after_s=wait_s):
-            return ErrorBody("rate_limit_exceeded", f"{error.message}; try again in {wait_s}s")
-        case _:
-            return ErrorBody("server_error", problem_of(error).message)
 
 
 __all__ = ("AnswerContext", "ResponseBody", "final_status", "piece", "response_body", "usage_body")
