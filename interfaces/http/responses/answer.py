@@ -67,7 +67,6 @@ class ResponseBody(Struct, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: None = None
     reasoning: dict[str, Any]
-    store: bool = False
     temperature: float
     text: dict[str, Any]
     tool_choice: str

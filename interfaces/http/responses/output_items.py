@@ -176,7 +176,6 @@ class CustomCallOutput:
         return {
             "id": self._id,
             "type": "custom_tool_call",
-            "status": status,
             "call_id": self._call_id,
             **_named(self._tool),
             "input": "".join(self._texts),
