@@ -60,7 +60,7 @@ def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
 
 
 def _document(block: DocumentBlock, path: str, refuses_media: bool) -> str:
-    texts = (block.title, block.context, _source_text(block.source, f"{path}.source", refuses_media))
+    texts = (block.title, block.context, _source_text(block.source, path, refuses_media))
     return BETWEEN.join(text for text in texts if text)
 
 
@@ -70,8 +70,8 @@ def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> s
             return data
         case {"type": "content", "content": str() | list() as content}:
             if not all(isinstance(block, dict) for block in content if not isinstance(content, str)):
-                raise InvalidRequest(f"{path}.content: blocks must be objects", param=f"{path}.content")
-            return text_of(content, f"{path}.content", refuses_media=refuses_media)
+                raise InvalidRequest(f"{path}.source.content: blocks must be objects", param=f"{path}.source.content")
+            return text_of(content, f"{path}.source.content", refuses_media=refuses_media)
         case _:
             return unseen("document", path, is_refused=refuses_media)
 
