@@ -34,6 +34,12 @@ def reused(service: FakeService, **body: Any) -> int:
     return int(header.split(";")[0].removeprefix("reused="))
 
 
+def is_stored(service: FakeService) -> bool:
+    """Whether all that was computed is in the store."""
+    queue = service.client.get("/v1/cache/stats").json()["queue"]
+    return queue["persisted"] > 0 and queue["queued"] == 0
+
+
 def test_a_live_server_forgets_everything() -> None:
     with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
         assert reused(service) == 0
@@ -61,6 +67,7 @@ def test_a_tenant_s_salt_clears_that_tenant() -> None:
     with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore(), cache_settings=settings) as service:
         for salt in ("alice", "bob"):
             assert reused(service, cache_salt=salt) == 0
+        service.wait_until(lambda: is_stored(service), "the store to have what was computed")
         answer = clear(service, salt="alice")
         assert answer["records"] > 0
         assert answer["bytes"] > 0
