@@ -1,19 +1,27 @@
 """The Tokenizer port over a tokenizer of transformers. All methods but those of a Detokenizer: any thread."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from adapters.tokenizers.chat_template import ChatTemplate
 from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
+from application.ports.output_parser import OutputParser
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong
+from application.services.token_parser import TokenParser
 from domain.errors import TemplateFailed
+from domain.output.output_format import OutputFormat
+from domain.output.text_parser import TextParser
 from domain.request import ChatPrompt
+
+_NUM_END_TOKENS = 64
+"""More than what a template opens of the answer."""
 
 
 class HfTokenizer:
-    """One model's tokenizer. `template` is None for a model without one; `token_bytes` where tokens stand alone."""
+    """One model's tokenizer. `template` is None for a model without one; `token_bytes` where tokens stand alone.
+    `output`: how its answers are read."""
 
     def __init__(
         self,
@@ -23,6 +31,7 @@ class HfTokenizer:
         eos_token_ids: frozenset[int],
         template: ChatTemplate | None,
         token_bytes: TokenBytes | None,
+        output: OutputFormat,
     ) -> None:
         self._codec = codec
         self._vocab_size = vocab_size
@@ -31,6 +40,8 @@ class HfTokenizer:
         self._token_bytes = token_bytes
         self._special_ids = codec.special_ids
         self._start_ids = codec.start_ids()
+        self._output = output
+        self._special_tokens = {text: id for text, id in codec.added_tokens.items() if id in self._special_ids}
 
     @property
     def vocab_size(self) -> int:
@@ -72,6 +83,24 @@ class HfTokenizer:
         if self._token_bytes is not None:
             return ByteDetokenizer(self._token_bytes, self._special_ids, prompt_ids)
         return WindowDetokenizer(self._decode_visible, self._special_ids, prompt_ids)
+
+    @property
+    def output_format(self) -> str:
+        return str(self._output)
+
+    def output_parser(
+        self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
+    ) -> OutputParser:
+        parser = TextParser(
+            self._output,
+            new_call_id=new_call_id,
+            special_tokens=self._special_tokens,
+            tools=prompt.tools,
+            prompt_end=self.decode(prompt_ids[-_NUM_END_TOKENS:]),
+            taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
+        )
+        mark_of = {self._special_tokens[token]: mark for token, mark in parser.marks.items()}
+        return TokenParser(self.detokenizer(), parser, mark_of)
 
     def _decode_visible(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=True)

@@ -72,11 +72,22 @@ class PythonTokenizer(Protocol):
     @property
     def all_special_ids(self) -> list[int]: ...
     @property
+    def added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...
+    @property
     def eos_token_id(self) -> int | list[int] | None: ...
     def get_vocab(self) -> dict[str, int]: ...
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], **options: bool) -> str: ...
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any: ...
+
+
+class ToolParserModule(Protocol):
+    """A module of mlx_lm.tool_parsers: the text of calls in, one or a list of {"name", "arguments"} out."""
+
+    tool_call_start: str
+    tool_call_end: str
+
+    def parse_tool_call(self, text: str, tools: list[dict[str, Any]] | None, /) -> Any: ...
 
 
 @contextmanager
@@ -147,17 +158,27 @@ def python_chat_template(name: str) -> Any:
     """One of the chat templates that mlx_lm holds as Python code, by the name a model's configuration gives."""
     if not name.isidentifier():
         raise ValueError(f"chat_template_type {name!r} is not a name")
+    return getattr(_mlx_lm_module(f"chat_templates.{name}"), "apply_chat_template", None)
+
+
+def tool_parser(name: str) -> ToolParserModule:
+    """One of mlx_lm's parsers of whole tool calls."""
+    return cast(ToolParserModule, _mlx_lm_module(f"tool_parsers.{name}"))
+
+
+def _mlx_lm_module(name: str) -> ModuleType:
     with open_files_limit_kept(), _advice_silenced():
-        module: ModuleType = importlib.import_module(f"mlx_lm.chat_templates.{name}")
-    return getattr(module, "apply_chat_template", None)
+        return importlib.import_module(f"mlx_lm.{name}")
 
 
 __all__ = (
     "Encoding",
     "PythonTokenizer",
     "RustTokenizer",
+    "ToolParserModule",
     "load_tokenizer",
     "open_files_limit_kept",
     "python_chat_template",
     "rust_tokenizer",
+    "tool_parser",
 )

@@ -1,0 +1,107 @@
+"""Calls whose parameters stand between tags: `<function=name><parameter=key>value</parameter></function>`.
+
+The arguments' JSON is written a parameter at a time; a string, which the tool's schema tells, as it comes. Values have
+no escapes: a closing tag only closes where another tag of the call follows it.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+
+from domain.output.call_format import MAX_HEAD_CHARS, Run
+from domain.output.reader import SPACE, NoCall, Reading, Stops
+from domain.output.tag_values import HeldValue, StringValue, types_of
+
+_NAME_ATTRIBUTE = re.compile(r"""\bname\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+_IS_STRING = re.compile(r"""\bstring\s*=\s*["']true["']""")
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """`open`, a head up to `head_end` that names the parameter, `value_open` if that is set off, value, `close`."""
+
+    open: str
+    head_end: str
+    close: str
+    value_open: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCalls:
+    """`head_end`: after the call's name; "" where the next tag ends it. `around_value`: what may stand around a value,
+    inside its tags, and is not part of it."""
+
+    parameter: Tags
+    open: str = ""
+    head_end: str = ""
+    close: str = ""
+    around_value: tuple[str, str] = ("", "")
+
+    def fits(self, start: str) -> bool:
+        return not self.open and (start.isalnum() or start in "_-")
+
+    def read(self, run: Run) -> Reading[None]:
+        reader = run.reader
+        followers = (self.parameter.open, self.close or run.close)
+        reader.take(self.open)
+        stops = (self.head_end,) if self.head_end else followers
+        head, _ = yield from reader.up_to(Stops((*stops, *run.ends)), MAX_HEAD_CHARS)
+        name = _named(run.answer.spelled(head))
+        run.check_name(name)
+        if self.head_end:
+            yield from reader.expect(self.head_end)
+        yield from reader.take_all(SPACE)
+        follower = yield from reader.next_of(*followers)
+        if not follower:
+            raise NoCall
+        run.begin(name)
+        run.answer.arguments("{")
+        separator = ""
+        while follower == self.parameter.open:
+            follower = yield from self._parameter(run, name, separator)
+            separator = ", "
+        run.answer.arguments("}")
+        if follower == self.close:
+            reader.take(follower)
+        reader.mark()
+
+    def _parameter(self, run: Run, name: str, separator: str) -> Reading[str]:
+        """Write the parameter's member, and return the tag that follows."""
+        reader, tags = run.reader, self.parameter
+        reader.take(tags.open)
+        head, _ = yield from reader.up_to(Stops((tags.head_end, *run.ends)), MAX_HEAD_CHARS)
+        yield from reader.expect(tags.head_end)
+        if tags.value_open:
+            yield from reader.expect(tags.value_open)
+        reader.mark()
+        key = _named(run.answer.spelled(head))
+        run.answer.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+        types = frozenset({"string"}) if _IS_STRING.search(head) else types_of(run.tools.get(name), key)
+        value = (StringValue if types == {"string"} else HeldValue)(run.answer, types, self.around_value)
+        stops, followers = Stops((tags.close,)), (tags.open, self.close, run.close)
+        while True:
+            text, stop = yield from reader.some(stops)
+            value.add(run.answer.spelled(text))
+            reader.mark()
+            if stop:
+                close = reader.take(stop) + (yield from reader.take_all(SPACE))
+                follower = yield from reader.next_of(*followers)
+                if follower or not (yield from reader.peek()):
+                    reader.mark()
+                    value.end()
+                    if not follower:
+                        raise NoCall
+                    return follower
+                value.add(run.answer.spelled(close))
+            elif stop is not None:
+                value.cut()
+                raise NoCall
+
+
+def _named(head: str) -> str:
+    """The name in a tag: that of its attribute, or all there is."""
+    found = _NAME_ATTRIBUTE.search(head)
+    return (found[1] if found else head).strip().strip("\"'")
+
+
+__all__ = ("TaggedCalls", "Tags")
