@@ -39,7 +39,8 @@ class StringValue:
             self._after = ""
         self._held = self._held.removeprefix(self._before)
         self._before = ""
-        certain = max(len(self._held) - len(self._after), 0)
+        undecided = (k for k in range(len(self._after), 0, -1) if self._held.endswith(self._after[:k]))
+        certain = len(self._held) - next(undecided, 0)
         self._answer.arguments(_escaped(self._held[:certain]))
         self._held = self._held[certain:]
 
