@@ -21,7 +21,7 @@ from domain.errors import TemplateFailed
 from domain.model_card import ModelSource
 from domain.output.family import Family, ReasoningTags, Section
 from domain.output.named_calls import NamedCalls
-from domain.output.output_format import OutputFormat
+from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
 from domain.request import ChatPrompt
 
@@ -109,7 +109,7 @@ class FakeTokenizer:
         self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
     ) -> OutputParser:
         parser = TextParser(
-            _OUTPUT,
+            prepare_format(_OUTPUT),
             new_call_id=new_call_id,
             tools=prompt.tools,
             prompt_end=self.decode(prompt_ids[-64:]),

@@ -11,7 +11,7 @@ from application.ports.output_parser import OutputParser
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong
 from application.services.token_parser import TokenParser
 from domain.errors import TemplateFailed
-from domain.output.output_format import OutputFormat
+from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
 from domain.request import ChatPrompt
 
@@ -40,8 +40,9 @@ class HfTokenizer:
         self._token_bytes = token_bytes
         self._special_ids = codec.special_ids
         self._start_ids = codec.start_ids()
-        self._output = output
-        self._special_tokens = {text: id for text, id in codec.added_tokens.items() if id in self._special_ids}
+        special = {text: id for text, id in codec.added_tokens.items() if id in self._special_ids}
+        self._output = prepare_format(output, special)
+        self._mark_of = {special[token]: mark for token, mark in self._output.marks.items()}
 
     @property
     def vocab_size(self) -> int:
@@ -86,7 +87,7 @@ class HfTokenizer:
 
     @property
     def output_format(self) -> str:
-        return str(self._output)
+        return str(self._output.output)
 
     def output_parser(
         self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
@@ -94,13 +95,11 @@ class HfTokenizer:
         parser = TextParser(
             self._output,
             new_call_id=new_call_id,
-            special_tokens=self._special_tokens,
             tools=prompt.tools,
             prompt_end=self.decode(prompt_ids[-_NUM_END_TOKENS:]),
             taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
         )
-        mark_of = {self._special_tokens[token]: mark for token, mark in parser.marks.items()}
-        return TokenParser(self.detokenizer(), parser, mark_of)
+        return TokenParser(self.detokenizer(), parser, self._mark_of)
 
     def _decode_visible(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=True)

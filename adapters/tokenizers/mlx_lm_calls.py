@@ -52,7 +52,7 @@ def _parse(name: str, text: str, tools: Sequence[ToolSpec]) -> Sequence[ParsedCa
     ]
     try:
         found = tool_parser(name).parse_tool_call(text, functions)
-        calls: list[dict[str, Any]] = found if isinstance(found, list) else [found]
+        calls = cast("list[dict[str, Any]]", found if isinstance(found, list) else [found])
         return [(str(call["name"]), dict(cast("dict[str, Any]", call["arguments"]))) for call in calls]
     except Exception as error:
         raise ValueError(f"mlx_lm could not read the calls: {type(error).__name__}") from error

@@ -1,6 +1,7 @@
 """Calls as JSON objects that hold name and arguments: `{"name": ..., "arguments": {...}}`, alone or in a list.
 
-Arguments are passed on as the model writes them; where they come before the name, once the name is there.
+Arguments are passed on as the model writes them; where they come before the name, once the name is there. An object
+with other members is no call.
 """
 
 import json
@@ -13,7 +14,6 @@ from domain.output.reader import SPACE, NoCall, Reading, TextReader
 _NAME_KEYS = frozenset({"name", "tool_name"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 _ID_KEYS = frozenset({"id", "tool_call_id"})
-_OTHER_KEYS = frozenset({"type"})
 
 
 @dataclass(slots=True)
@@ -24,6 +24,7 @@ class _Call:
     id: str = ""
     held: str | None = None
     is_begun: bool = False
+    is_nested: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,11 @@ class JsonCalls:
             yield from self._arguments(run, call, char)
         elif key in _ID_KEYS and char == '"':
             call.id = yield from _string(run.reader)
-        elif key == "function" and char == "{" and not call.name:
+        elif key == "function" and char == "{" and not (call.name or call.is_nested):
+            call.is_nested = True
             yield from self._members(run, call)
-        elif run.only_known and key not in _OTHER_KEYS:
+        elif key != "type" or (yield from _value(run.reader)) != '"function"':
             raise NoCall
-        else:
-            yield from _value(run.reader)
 
     def _arguments(self, run: Run, call: _Call, char: str) -> Reading[None]:
         if call.name and char == "{":

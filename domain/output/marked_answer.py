@@ -6,7 +6,7 @@ close, or where a special token opens a call. Without tools nothing is a call.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from domain.chat import ToolSpec
 from domain.output.answer import Answer
@@ -19,18 +19,15 @@ _BRACKETS = re.compile(r"[\s}\]]*")
 
 @dataclass(frozen=True, slots=True)
 class MarkedAnswer:
-    """`marks`: the characters that stand for special tokens."""
+    """`openers`: what opens calls here, none without tools. `marks`: the characters that stand for special tokens."""
 
     reader: TextReader
     answer: Answer
     family: Family
+    openers: Mapping[str, Section]
     reasoning: ReasoningTags | None
     tools: Mapping[str, ToolSpec]
     marks: tuple[str, ...]
-    openers: Mapping[str, Section] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "openers", self.family.openers if self.tools else {})
 
     def read(self) -> Reading[None]:
         reader, answer, tags = self.reader, self.answer, self.reasoning

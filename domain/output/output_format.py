@@ -1,12 +1,12 @@
 """How one model writes its answers: the family of its calls and the tags of its reasoning, found in its chat template
 and among its added tokens, or named by the user."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from domain.errors import InvalidRequest
 from domain.output.families import FAMILIES, REASONING
-from domain.output.family import Family, ReasoningTags
+from domain.output.family import Family, ReasoningTags, marks_for, with_marks
 
 _MIN_TOKEN_CHARS = 5
 _TAIL_CHARS = 256
@@ -36,6 +36,30 @@ class OutputFormat:
         if self.reasoning is not None and end.rstrip().endswith(self.reasoning.open):
             return self.reasoning.open
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFormat:
+    """A format for one tokenizer: its markers that are special tokens are the characters that stand for them, in
+    `marks` by what the tokens spell."""
+
+    output: OutputFormat
+    family: Family
+    reasoning: ReasoningTags | None
+    marks: Mapping[str, str]
+
+    @property
+    def spellings(self) -> Mapping[str, str]:
+        return {mark: token for token, mark in self.marks.items()}
+
+    def opening(self, prompt_end: str) -> str:
+        return with_marks(self.output.opening(prompt_end), self.marks)
+
+
+def prepare_format(output: OutputFormat, special_tokens: Iterable[str] = ()) -> PreparedFormat:
+    marks = marks_for((output.family, output.reasoning), special_tokens)
+    family, reasoning = with_marks((output.family, output.reasoning), marks)
+    return PreparedFormat(output, family, reasoning, marks)
 
 
 def choose_format(
@@ -72,4 +96,4 @@ def _has(tag: str, template: str, tokens: frozenset[str]) -> bool:
     return tag in template or any(len(token) >= _MIN_TOKEN_CHARS and tag.startswith(token) for token in tokens)
 
 
-__all__ = ("OutputFormat", "choose_format", "family_named")
+__all__ = ("OutputFormat", "PreparedFormat", "choose_format", "family_named", "prepare_format")

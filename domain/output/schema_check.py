@@ -1,91 +1,115 @@
 """Whether a JSON value fits a schema, by the keywords that tools use. Sound, not complete.
 
 What is said to be a misfit is one. Not looked at, and so never a misfit: references, patterns and formats (a client's
-regular expression may take for ever), `not`, conditions and anything unknown.
+regular expression may take for ever), `not`, conditions, anything unknown, and what is left after many steps.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, cast
 
 from domain.chat import Json
 
-_MAX_DEPTH = 32
-_MAX_KEY_CHARS = 100
+_MAX_DEPTH, _MAX_STEPS = 32, 20_000
+_MAX_SHOWN_CHARS = 100
+_Schema: TypeAlias = Mapping[str, Any]
 
 
 def first_misfit(value: Json, schema: object) -> str | None:
     """What does not fit, and where, in one sentence; None if nothing is known not to."""
-    return next(_misfits(value, schema, "", 0), None)
+    return next(_SchemaCheck().misfits(value, schema, "", 0), None)
 
 
-def _misfits(value: Json, schema: object, at: str, depth: int) -> Iterator[str]:
-    if schema is False:
-        yield f"{at or 'the object'} is not allowed"
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        return
-    known = cast("Mapping[str, Any]", schema)
-    if "$ref" in known or (value is None and known.get("nullable") is True):
-        return
-    for keyword, check in _CHECKS.items():
-        if keyword in known and not check(value, known[keyword]):
-            yield f"{at or 'the object'} {_WORDS[keyword].format(_short(known[keyword]))}"
-    yield from _choices(value, known, at, depth)
-    if isinstance(value, dict):
-        yield from _members(value, known, at, depth)
-    elif isinstance(value, list):
-        items: object = None if "prefixItems" in known else known.get("items")
-        for index, item in enumerate(value):
-            yield from _misfits(item, items, f"{at}[{index}]", depth + 1)
+class _SchemaCheck:
+    __slots__ = ("_num_steps",)
+
+    def __init__(self) -> None:
+        self._num_steps = 0
+
+    def misfits(self, value: Json, schema: object, at: str, depth: int) -> Iterator[str]:
+        self._num_steps += 1
+        if schema is False:
+            yield f"{at or 'the object'} is not allowed"
+        known = _object(schema)
+        if not known or depth > _MAX_DEPTH or self._num_steps > _MAX_STEPS:
+            return
+        if "$ref" in known or (value is None and known.get("nullable") is True):
+            return
+        for keyword, (check, words) in _CHECKS.items():
+            if keyword in known and not self._fits(value, known[keyword], check):
+                yield f"{at or 'the object'} {words.format(_short(known[keyword]))}"
+        yield from self._choices(value, known, at, depth)
+        if isinstance(value, dict):
+            yield from self._members(value, known, at, depth)
+        elif isinstance(value, list) and "items" in known and "prefixItems" not in known:
+            for index, item in enumerate(value):
+                yield from self.misfits(item, known["items"], f"{at}[{index}]", depth + 1)
+
+    def _fits(self, value: Json, wanted: Any, check: Callable[[Json, Any], bool]) -> bool:
+        self._num_steps += len(_list(wanted))
+        return self._num_steps > _MAX_STEPS or check(value, wanted)
+
+    def _choices(self, value: Json, schema: _Schema, at: str, depth: int) -> Iterator[str]:
+        for keyword in ("anyOf", "oneOf"):
+            choices = _list(schema.get(keyword))
+            if choices and all(next(self.misfits(value, one, at, depth + 1), None) for one in choices):
+                yield f"{at or 'the object'} fits none of the choices"
+        for one in _list(schema.get("allOf")):
+            yield from self.misfits(value, one, at, depth + 1)
+
+    def _members(self, value: dict[str, Json], schema: _Schema, at: str, depth: int) -> Iterator[str]:
+        for key in _list(schema.get("required")):
+            if isinstance(key, str) and key not in value:
+                yield f"{_path(at, key)} is missing"
+        known = _object(schema.get("properties"))
+        others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+        for key, item in value.items():
+            yield from self.misfits(item, known.get(key, others), _path(at, key), depth + 1)
 
 
-def _choices(value: Json, schema: Mapping[str, Any], at: str, depth: int) -> Iterator[str]:
-    for keyword in ("anyOf", "oneOf"):
-        choices = schema.get(keyword)
-        if isinstance(choices, Sequence) and all(
-            next(_misfits(value, choice, at, depth + 1), None) is not None
-            for choice in cast("Sequence[object]", choices)
-        ):
-            yield f"{at or 'the object'} fits none of the choices"
-    every = schema.get("allOf")
-    for choice in cast("Sequence[object]", every) if isinstance(every, Sequence) else ():
-        yield from _misfits(value, choice, at, depth + 1)
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
-def _members(value: dict[str, Json], schema: Mapping[str, Any], at: str, depth: int) -> Iterator[str]:
-    required, properties = schema.get("required"), schema.get("properties")
-    known = cast("Mapping[str, object]", properties) if isinstance(properties, Mapping) else {}
-    for key in cast("list[object]", required) if isinstance(required, list) else ():
-        if isinstance(key, str) and key not in value:
-            yield f"{_path(at, key)} is missing"
-    others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-    for key, item in value.items():
-        yield from _misfits(item, known.get(key, others), _path(at, key), depth + 1)
+def _object(value: object) -> _Schema:
+    return cast(_Schema, value) if isinstance(value, Mapping) else {}
 
 
 def _path(at: str, key: str) -> str:
-    return f"{at}.{key}"[:_MAX_KEY_CHARS] if at else key[:_MAX_KEY_CHARS]
+    return f"{at}.{key}"[:_MAX_SHOWN_CHARS] if at else key[:_MAX_SHOWN_CHARS]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "..."
+
+
+_TYPES: Mapping[object, Callable[[Json], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: _is_number(value) and float(cast(float, value)).is_integer(),
+    "number": lambda value: _is_number(value),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
 
 
 def _is_type(value: Json, wanted: object) -> bool:
-    if isinstance(wanted, list):
-        return any(_is_type(value, one) for one in cast("list[object]", wanted))
-    if isinstance(value, bool):
-        return wanted in ("boolean", *_unknown(wanted))
-    if isinstance(value, float) and wanted == "integer":
-        return value.is_integer()
-    types = {str: ("string",), int: ("integer", "number"), float: ("number",), list: ("array",), dict: ("object",)}
-    return wanted in (*types.get(type(value), ("null",)), *_unknown(wanted))
-
-
-def _unknown(wanted: object) -> tuple[object, ...]:
     """Types that are not JSON's, such as `any`, allow everything."""
-    known = ("string", "integer", "number", "boolean", "array", "object", "null")
-    return () if wanted in known else (wanted,)
+    names = _list(wanted) or [wanted]
+    return any(not isinstance(name, str) or name not in _TYPES or _TYPES[name](value) for name in names)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _equal(value: Json, wanted: object) -> bool:
     return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def _is_listed(value: Json, wanted: object) -> bool:
+    return not isinstance(wanted, list) or any(_equal(value, one) for one in cast("list[object]", wanted))
 
 
 def _number(compare: Callable[[float, float], bool]) -> Callable[[Json, object], bool]:
@@ -95,51 +119,25 @@ def _number(compare: Callable[[float, float], bool]) -> Callable[[Json, object],
     return check
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _size(kind: type[str | list[Json]], is_max: bool) -> Callable[[Json, object], bool]:
+def _size(kind: type, compare: Callable[[float, float], bool]) -> Callable[[Json, object], bool]:
     def check(value: Json, limit: object) -> bool:
-        if not isinstance(value, kind) or not isinstance(limit, int):
-            return True
-        return len(value) <= limit if is_max else len(value) >= limit
+        return not isinstance(value, kind) or not isinstance(limit, int) or compare(len(cast(str, value)), limit)
 
     return check
 
 
-_CHECKS: Mapping[str, Callable[[Json, Any], bool]] = {
-    "type": _is_type,
-    "enum": lambda value, wanted: not isinstance(wanted, list) or any(_equal(value, one) for one in wanted),
-    "const": _equal,
-    "minimum": _number(lambda value, limit: value >= limit),
-    "maximum": _number(lambda value, limit: value <= limit),
-    "exclusiveMinimum": _number(lambda value, limit: value > limit),
-    "exclusiveMaximum": _number(lambda value, limit: value < limit),
-    "minLength": _size(str, is_max=False),
-    "maxLength": _size(str, is_max=True),
-    "minItems": _size(list, is_max=False),
-    "maxItems": _size(list, is_max=True),
+_CHECKS: Mapping[str, tuple[Callable[[Json, Any], bool], str]] = {
+    "type": (_is_type, "is not of type {}"),
+    "enum": (_is_listed, "is none of {}"),
+    "const": (_equal, "is not {}"),
+    "minimum": (_number(lambda value, limit: value >= limit), "is below {}"),
+    "maximum": (_number(lambda value, limit: value <= limit), "is above {}"),
+    "exclusiveMinimum": (_number(lambda value, limit: value > limit), "is not above {}"),
+    "exclusiveMaximum": (_number(lambda value, limit: value < limit), "is not below {}"),
+    "minLength": (_size(str, lambda size, limit: size >= limit), "is shorter than {} characters"),
+    "maxLength": (_size(str, lambda size, limit: size <= limit), "is longer than {} characters"),
+    "minItems": (_size(list, lambda size, limit: size >= limit), "has fewer than {} items"),
+    "maxItems": (_size(list, lambda size, limit: size <= limit), "has more than {} items"),
 }
-
-_WORDS: Mapping[str, str] = {
-    "type": "is not of type {}",
-    "enum": "is none of {}",
-    "const": "is not {}",
-    "minimum": "is below {}",
-    "maximum": "is above {}",
-    "exclusiveMinimum": "is not above {}",
-    "exclusiveMaximum": "is not below {}",
-    "minLength": "is shorter than {} characters",
-    "maxLength": "is longer than {} characters",
-    "minItems": "has fewer than {} items",
-    "maxItems": "has more than {} items",
-}
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _MAX_KEY_CHARS else text[: _MAX_KEY_CHARS - 3] + "..."
-
 
 __all__ = ("first_misfit",)

@@ -17,7 +17,10 @@ _TYPE_NAMES: Mapping[Any, str] = {
     dict: "object",
     type(None): "null",
 }
-_MAX_SCHEMA_DEPTH = 8
+_MAX_SCHEMA_DEPTH, _MAX_CHOICES = 2, 32
+"""How far a parameter's schema is searched for its types, for every time a model writes the parameter."""
+
+STRING = frozenset({"string"})
 
 
 class StringValue:
@@ -92,17 +95,17 @@ def _types(schema: Json, depth: int = 0) -> Iterator[str]:
     elif isinstance(type_, list):
         yield from (one for one in type_ if isinstance(one, str))
     elif isinstance(values := schema.get("enum"), list):
-        yield from map(_type_of, values)
+        yield from map(_type_of, values[:_MAX_CHOICES])
     for keyword in ("anyOf", "oneOf", "allOf"):
         choices = schema.get(keyword)
-        for choice in choices if isinstance(choices, list) else ():
+        for choice in choices[:_MAX_CHOICES] if isinstance(choices, list) else ():
             yield from _types(choice, depth + 1)
 
 
 def _json_of(text: str, types: frozenset[str]) -> str:
     """The text itself where it is JSON of a type that is allowed, otherwise as a string."""
     plain = _PYTHON_WORDS.get(text.strip(), text.strip())
-    if types != {"string"}:
+    if types != STRING:
         try:
             value = cast("Json", json.loads(plain, parse_constant=_refuse_constant))
         except (ValueError, RecursionError):
@@ -126,4 +129,4 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-__all__ = ("HeldValue", "StringValue", "types_of")
+__all__ = ("STRING", "HeldValue", "StringValue", "types_of")

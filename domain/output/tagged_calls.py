@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from domain.output.call_format import MAX_HEAD_CHARS, Run
 from domain.output.reader import SPACE, NoCall, Reading, Stops
-from domain.output.tag_values import HeldValue, StringValue, types_of
+from domain.output.tag_values import STRING, HeldValue, StringValue, types_of
 
 _NAME_ATTRIBUTE = re.compile(r"""\bname\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+_ATTRIBUTES = re.compile(r"""\s*(?:[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>=]+)\s*)+""")
 _IS_STRING = re.compile(r"""\bstring\s*=\s*["']true["']""")
 
 
@@ -73,11 +74,11 @@ class TaggedCalls:
         yield from reader.expect(tags.head_end)
         if tags.value_open:
             yield from reader.expect(tags.value_open)
-        reader.mark()
         key = _named(run.answer.spelled(head))
+        reader.mark()
         run.answer.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-        types = frozenset({"string"}) if _IS_STRING.search(head) else types_of(run.tools.get(name), key)
-        value = (StringValue if types == {"string"} else HeldValue)(run.answer, types, self.around_value)
+        types = STRING if _IS_STRING.search(head) else types_of(run.tools.get(name), key)
+        value = (StringValue if types == STRING else HeldValue)(run.answer, types, self.around_value)
         stops, followers = Stops((tags.close,)), (tags.open, self.close, run.close)
         while True:
             text, stop = yield from reader.some(stops)
@@ -99,8 +100,10 @@ class TaggedCalls:
 
 
 def _named(head: str) -> str:
-    """The name in a tag: that of its attribute, or all there is."""
+    """The name in a tag: that of its attributes which is called so, or all there is. NoCall for anything else."""
     found = _NAME_ATTRIBUTE.search(head)
+    if found is not None and not _ATTRIBUTES.fullmatch(head):
+        raise NoCall
     return (found[1] if found else head).strip().strip("\"'")
 
 

@@ -59,7 +59,7 @@ def mlx_backend(settings: Settings) -> Backend:
     return Backend(
         lambda: MlxEngine(settings.model.dtype, cache_dir(), blas.identity),
         model_repository(settings),
-        HfTokenizerLoader(),
+        HfTokenizerLoader(settings.model.parser_of),
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
         land=land if pays_to_land() else None,

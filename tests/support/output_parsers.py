@@ -9,7 +9,8 @@ from tokenizers import AddedToken
 from adapters.tokenizers.mlx_lm_calls import ALL_FAMILIES
 from application.ports.tokenizer import Tokenizer
 from domain.chat import ChatMessage, Role, ToolSpec
-from domain.output.output_format import choose_format, family_named
+from domain.output.family import with_marks
+from domain.output.output_format import PreparedFormat, choose_format, family_named, prepare_format
 from domain.output.text_parser import TextParser
 from domain.request import ChatPrompt
 from domain.stream import ContentDelta
@@ -26,27 +27,24 @@ def text_parser(
     case: Transcript, *, tools: Sequence[ToolSpec] = TOOLS, taken_ids: Iterable[str] = ()
 ) -> tuple[TextParser, str]:
     """The parser for a transcript, and its answer with special tokens as marks."""
-    output = choose_format(
-        case.template,
-        (*case.special, *case.marks),
-        family=family_named(case.family, ALL_FAMILIES),
-        families=ALL_FAMILIES,
-    )
     parser = TextParser(
-        output,
+        _format(case),
         new_call_id=numbered_ids(),
-        special_tokens=case.special,
         tools=tools,
         prompt_end=case.prompt_end,
         taken_ids=taken_ids,
     )
-    return parser, marked(case.answer, parser)
+    return parser, marked(case.answer, case)
 
 
-def marked(answer: str, parser: TextParser) -> str:
-    for token in sorted(parser.marks, key=len, reverse=True):
-        answer = answer.replace(token, parser.marks[token])
-    return answer
+def marked(answer: str, case: Transcript) -> str:
+    """The answer with the transcript's special tokens as marks."""
+    return with_marks(answer, _format(case).marks)
+
+
+def _format(case: Transcript) -> PreparedFormat:
+    family = family_named(case.family, ALL_FAMILIES)
+    return prepare_format(choose_format(case.template, (*case.special, *case.marks), family=family), case.special)
 
 
 def parsed(parser: TextParser, pieces: Iterable[str]) -> Told:

@@ -6,6 +6,7 @@ import pytest
 
 from adapters.tokenizers.loader import HfTokenizerLoader
 from adapters.tokenizers.mlx_lm_calls import ALL_FAMILIES, NAMES
+from application.settings import ModelSettings
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.model_card import ModelSource
@@ -46,6 +47,11 @@ def test_the_users_word_counts_most_for_the_model_it_names(tmp_path: Path) -> No
     source = _model(tmp_path / "a", tool_parser_type="qwen3_coder")
     assert HfTokenizerLoader({"tiny": "glm"}).load(source).output_format.startswith("glm (")
     assert HfTokenizerLoader({"other": "glm"}).load(source).output_format.startswith("qwen_xml (")
+
+
+def test_the_setting_names_families_by_model() -> None:
+    settings = ModelSettings(parsers=("org/name=glm", "/models/a=b=hermes"))
+    assert settings.parser_of == {"org/name": "glm", "/models/a=b": "hermes"}
 
 
 def test_a_parser_type_that_nobody_knows_is_passed_over(tmp_path: Path) -> None:
