@@ -81,15 +81,6 @@ class PythonTokenizer(Protocol):
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any: ...
 
 
-class ToolParserModule(Protocol):
-    """A module of mlx_lm.tool_parsers: the text of calls in, one or a list of {"name", "arguments"} out."""
-
-    tool_call_start: str
-    tool_call_end: str
-
-    def parse_tool_call(self, text: str, tools: list[dict[str, Any]] | None, /) -> Any: ...
-
-
 @contextmanager
 def _advice_silenced() -> Generator[None]:
     """Without this, transformers warns on import that PyTorch is absent, which is how it should be here."""
@@ -158,27 +149,17 @@ def python_chat_template(name: str) -> Any:
     """One of the chat templates that mlx_lm holds as Python code, by the name a model's configuration gives."""
     if not name.isidentifier():
         raise ValueError(f"chat_template_type {name!r} is not a name")
-    return getattr(_mlx_lm_module(f"chat_templates.{name}"), "apply_chat_template", None)
-
-
-def tool_parser(name: str) -> ToolParserModule:
-    """One of mlx_lm's parsers of whole tool calls."""
-    return cast(ToolParserModule, _mlx_lm_module(f"tool_parsers.{name}"))
-
-
-def _mlx_lm_module(name: str) -> ModuleType:
     with open_files_limit_kept(), _advice_silenced():
-        return importlib.import_module(f"mlx_lm.{name}")
+        module: ModuleType = importlib.import_module(f"mlx_lm.chat_templates.{name}")
+    return getattr(module, "apply_chat_template", None)
 
 
 __all__ = (
     "Encoding",
     "PythonTokenizer",
     "RustTokenizer",
-    "ToolParserModule",
     "load_tokenizer",
     "open_files_limit_kept",
     "python_chat_template",
     "rust_tokenizer",
-    "tool_parser",
 )

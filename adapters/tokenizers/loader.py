@@ -9,7 +9,7 @@ from adapters.tokenizers.chat_template import ChatTemplate, template_source
 from adapters.tokenizers.detokenizers import ByteDetokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import PythonTokenizer, load_tokenizer, python_chat_template, rust_tokenizer
-from adapters.tokenizers.mlx_lm_calls import ALL_FAMILIES, NAMES
+from adapters.tokenizers.parser_names import PARSER_NAMES
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
 from application.ports.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ class HfTokenizerLoader:
     """
 
     def __init__(self, parsers: Mapping[str, str] | None = None) -> None:
-        self._parsers = {model: family_named(name, ALL_FAMILIES) for model, name in (parsers or {}).items()}
+        self._parsers = {model: family_named(name) for model, name in (parsers or {}).items()}
 
     def load(self, source: ModelSource) -> Tokenizer:
         folder = Path(source.path)
@@ -50,18 +50,16 @@ def _load(folder: Path, family: Family | None) -> HfTokenizer:
     if token_bytes is not None and not _agrees(token_bytes, codec):
         token_bytes = None
     template = _chat_template(folder, tokenizer)
-    named = NAMES.get(str(tokenizer.init_kwargs.get("tool_parser_type")))
+    named = PARSER_NAMES.get(str(tokenizer.init_kwargs.get("tool_parser_type")))
     if family is None and named is not None:
-        family = family_named(named, ALL_FAMILIES)
+        family = family_named(named)
     return HfTokenizer(
         codec,
         vocab_size=max(tokenizer.get_vocab().values()) + 1,
         eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
         template=template,
         token_bytes=token_bytes,
-        output=choose_format(
-            template_source(tokenizer.chat_template), codec.added_tokens, family=family, families=ALL_FAMILIES
-        ),
+        output=choose_format(template_source(tokenizer.chat_template), codec.added_tokens, family=family),
     )
 
 

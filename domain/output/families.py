@@ -36,6 +36,13 @@ _KIMI_CALL = NamedCalls(
     "<|tool_call_begin|>",
     "<|tool_call_end|>",
 )
+_KIMI_K3_CALL = TaggedCalls(
+    Tags("<|open|>argument", "<|sep|>", "<|close|>argument<|sep|>"),
+    "<|open|>call",
+    "<|sep|>",
+    "<|close|>call<|sep|>",
+    whole=Tags("<|open|>json", "<|sep|>", "<|close|>json<|sep|>"),
+)
 _DEEPSEEK_CALL = NamedCalls(
     re.compile(r"(?:function\s*<｜tool▁sep｜>)?(?P<name>[^\s<]+)\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"),
     ("<｜tool▁sep｜>",),
@@ -58,6 +65,12 @@ FAMILIES: tuple[Family, ...] = (
         channels=Channels(
             "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", ("<|end|>", "<|call|>", "<|return|>")
         ),
+    ),
+    Family(
+        "kimi_k3",
+        "<|open|>call tool=NAME<|sep|><|open|>argument key=KEY",
+        (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),),
+        (Section("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", (_KIMI_K3_CALL,)),),
     ),
     Family(
         "minimax_m2",

@@ -37,6 +37,7 @@ class MarkedAnswer:
             if self.tools and self.family.bare and not answer.is_begun:
                 yield from self._bare()
             text, stop = yield from reader.some(stops)
+            reader.mark()
             answer.text(text)
             if stop:
                 yield from self._at(stop)
@@ -65,6 +66,7 @@ class MarkedAnswer:
         stops, stop = Stops((tags.close, *filter(_is_token, self.family.openers))), None
         while stop is None:
             text, stop = yield from reader.some(stops)
+            reader.mark()
             answer.reasoning(text)
         if stop:
             answer.markup()

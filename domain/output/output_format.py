@@ -62,28 +62,26 @@ def prepare_format(output: OutputFormat, special_tokens: Iterable[str] = ()) -> 
     return PreparedFormat(output, family, reasoning, marks)
 
 
-def choose_format(
-    template: str, added_tokens: Iterable[str], *, family: Family | None = None, families: tuple[Family, ...] = FAMILIES
-) -> OutputFormat:
-    """`family`: the one to use, whatever is found. Where nothing is, it is the last of `families`."""
+def choose_format(template: str, added_tokens: Iterable[str], *, family: Family | None = None) -> OutputFormat:
+    """`family`: the one to use, whatever is found. Where nothing is, it is bare JSON."""
     tokens = frozenset(added_tokens)
     reasoning = next((tags for tags in REASONING if _has_tags(tags, template, tokens)), None)
     if family is not None:
         return OutputFormat(family, reasoning, "as set")
     places: tuple[tuple[Container[str], str], ...] = ((template, "chat template"), (tokens, "added tokens"))
     for place, called in places:
-        for one in families:
+        for one in FAMILIES:
             if any(all(text in place for text in texts) for texts in one.found_by):
                 return OutputFormat(one, reasoning, f"from its {called}")
-    return OutputFormat(families[-1], reasoning, "as nothing tells another")
+    return OutputFormat(FAMILIES[-1], reasoning, "as nothing tells another")
 
 
-def family_named(name: str, families: tuple[Family, ...] = FAMILIES) -> Family:
+def family_named(name: str) -> Family:
     """Raises InvalidRequest, which names those there are, for an unknown one."""
-    for family in families:
+    for family in FAMILIES:
         if family.name == name:
             return family
-    known = ", ".join(sorted(family.name for family in families))
+    known = ", ".join(sorted(family.name for family in FAMILIES))
     raise InvalidRequest(f"there is no parser {name!r}; there are {known}", param="model.parsers")
 
 

@@ -12,9 +12,9 @@ from domain.output.call_format import MAX_HEAD_CHARS, Run
 from domain.output.reader import SPACE, NoCall, Reading, Stops
 from domain.output.tag_values import STRING, HeldValue, StringValue, types_of
 
-_NAME_ATTRIBUTE = re.compile(r"""\bname\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+_NAME_ATTRIBUTE = re.compile(r"""\b(?:name|tool|key)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _ATTRIBUTES = re.compile(r"""\s*(?:[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>=]+)\s*)+""")
-_IS_STRING = re.compile(r"""\bstring\s*=\s*["']true["']""")
+_IS_STRING = re.compile(r"""\b(?:string\s*=\s*["']true["']|type\s*=\s*["']string["'])""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,14 @@ class Tags:
 @dataclass(frozen=True, slots=True)
 class TaggedCalls:
     """`head_end`: after the call's name; "" where the next tag ends it. `around_value`: what may stand around a value,
-    inside its tags, and is not part of it."""
+    inside its tags, and is not part of it. `whole`: around all arguments as one JSON object, in place of parameters."""
 
     parameter: Tags
     open: str = ""
     head_end: str = ""
     close: str = ""
     around_value: tuple[str, str] = ("", "")
+    whole: Tags | None = None
 
     def fits(self, start: str) -> bool:
         return not self.open and (start.isalnum() or start in "_-")
@@ -52,10 +53,13 @@ class TaggedCalls:
         if self.head_end:
             yield from reader.expect(self.head_end)
         yield from reader.take_all(SPACE)
-        follower = yield from reader.next_of(*followers)
+        follower = yield from reader.next_of(*followers, self.whole.open if self.whole else "")
         if not follower:
             raise NoCall
         run.begin(name)
+        if self.whole is not None and follower == self.whole.open:
+            yield from self._object(run, self.whole)
+            return
         run.answer.arguments("{")
         separator = ""
         while follower == self.parameter.open:
@@ -65,6 +69,18 @@ class TaggedCalls:
         if follower == self.close:
             reader.take(follower)
         reader.mark()
+
+    def _object(self, run: Run, tags: Tags) -> Reading[None]:
+        """Pass the one JSON object on."""
+        reader = run.reader
+        reader.take(tags.open)
+        yield from reader.up_to(Stops((tags.head_end, *run.ends)), MAX_HEAD_CHARS)
+        yield from reader.expect(tags.head_end)
+        reader.mark()
+        yield from run.stream_json((tags.close,))
+        for literal in (tags.close, self.close):
+            yield from reader.expect(literal)
+            reader.mark()
 
     def _parameter(self, run: Run, name: str, separator: str) -> Reading[str]:
         """Write the parameter's member, and return the tag that follows."""

@@ -1,12 +1,12 @@
 """mlx_lm's parsers and ours agree on what the families write, and every parser that mlx_lm has is known by name."""
 
+import importlib
 import pkgutil
 
 import mlx_lm.tool_parsers
 import pytest
 
-from adapters.tokenizers.library import tool_parser
-from adapters.tokenizers.mlx_lm_calls import NAMES
+from adapters.tokenizers.parser_names import PARSER_NAMES
 from tests.support.transcripts import TOOLS, TRANSCRIPTS
 
 _CASES = [
@@ -27,12 +27,12 @@ _CASES = [
 
 
 def test_every_parser_of_mlx_lm_is_known() -> None:
-    assert {module.name for module in pkgutil.iter_modules(mlx_lm.tool_parsers.__path__)} == NAMES.keys()
+    assert {module.name for module in pkgutil.iter_modules(mlx_lm.tool_parsers.__path__)} == PARSER_NAMES.keys()
 
 
 @pytest.mark.parametrize(("parser", "transcript"), _CASES)
 def test_first_call(parser: str, transcript: str) -> None:
-    case, module = TRANSCRIPTS[transcript], tool_parser(parser)
+    case, module = TRANSCRIPTS[transcript], importlib.import_module(f"mlx_lm.tool_parsers.{parser}")
     body = case.answer.split(module.tool_call_start, 1)[1]
     body = body.split(module.tool_call_end, 1)[0] if module.tool_call_end else body
     tools = [{"function": {"name": tool.name, "parameters": dict(tool.parameters)}} for tool in TOOLS]

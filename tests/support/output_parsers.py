@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
-from adapters.tokenizers.mlx_lm_calls import ALL_FAMILIES
 from application.ports.tokenizer import Tokenizer
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.output.family import with_marks
@@ -43,7 +42,7 @@ def marked(answer: str, case: Transcript) -> str:
 
 
 def _format(case: Transcript) -> PreparedFormat:
-    family = family_named(case.family, ALL_FAMILIES)
+    family = family_named(case.family)
     return prepare_format(choose_format(case.template, (*case.special, *case.marks), family=family), case.special)
 
 

@@ -49,7 +49,7 @@ def test_what_is_no_call_is_text_to_the_letter(answer: str) -> None:
         ("llama3", '{"city": "Bern"}', None),
         ("json", '{"name": "Bern", "size": 3}', None),
         ("kimi_k2", "<|tool_calls_section_begin|>hello", None),
-        ("kimi_k3", "<|open|>tools<|sep|>none<|close|>tools<|sep|>", "<|open|>tools<|sep|>nonetools"),
+        ("kimi_k3", "<|open|>tools<|sep|>none", None),
         ("harmony_final", "Hello there.", None),
         ("gemma4", "<|tool_call>call:now{<tool_call|>", "<|tool_call>call:now{"),
     ],
@@ -130,6 +130,13 @@ def test_values_between_tags_take_the_types_of_the_schema() -> None:
 def test_markup_inside_a_value_between_tags(value: str) -> None:
     answer = f"<tool_call>\n<function=get_weather>\n<parameter=city>\n{value}\n</parameter>\n</function>\n</tool_call>"
     assert json.loads(_told("qwen3_coder", answer).calls[0][2]) == {"city": value}
+
+
+def test_arguments_as_one_object_between_tags() -> None:
+    body = '<|open|>json type="object"<|sep|>{"a": 1}<|close|>json<|sep|>'
+    call = f'<|open|>call tool="now" index="1"<|sep|>{body}<|close|>call<|sep|>'
+    found = _told("kimi_k3", f"<|open|>tools<|sep|>{call}{call}<|close|>tools<|sep|>")
+    assert [(name, arguments) for _, name, arguments in found.calls] == [("now", '{"a": 1}')] * 2
 
 
 def test_a_call_between_tags_that_is_cut_off_stays_open() -> None:

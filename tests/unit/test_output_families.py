@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.tokenizers.mlx_lm_calls import ALL_FAMILIES
+from domain.output.families import FAMILIES
 from domain.output.family import Family
 from tests.support.output_parsers import model_of, parsed, text_parser, told_by
 from tests.support.transcripts import TRANSCRIPTS, Told, Transcript
@@ -43,10 +43,10 @@ def test_without_tools_what_a_call_would_be_is_text(case: Transcript) -> None:
 
 
 def test_every_family_has_a_transcript() -> None:
-    assert {case.family for case in TRANSCRIPTS.values()} == {family.name for family in ALL_FAMILIES}
+    assert {case.family for case in TRANSCRIPTS.values()} == {family.name for family in FAMILIES}
 
 
-@pytest.mark.parametrize("family", [pytest.param(one, id=one.name) for one in ALL_FAMILIES])
+@pytest.mark.parametrize("family", [pytest.param(one, id=one.name) for one in FAMILIES])
 def test_each_opening_of_a_family_leads_to_one_section(family: Family) -> None:
     opened = [section.open for section in family.sections if section.open]
     assert len(opened) == len(set(opened))

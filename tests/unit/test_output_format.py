@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapters.tokenizers.loader import HfTokenizerLoader
-from adapters.tokenizers.mlx_lm_calls import ALL_FAMILIES, NAMES
+from adapters.tokenizers.parser_names import PARSER_NAMES
 from application.settings import ModelSettings
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
@@ -60,4 +60,4 @@ def test_a_parser_type_that_nobody_knows_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_every_name_of_mlx_lm_leads_to_a_family() -> None:
-    assert all(family_named(name, ALL_FAMILIES) for name in NAMES.values())
+    assert all(family_named(name) for name in PARSER_NAMES.values())
