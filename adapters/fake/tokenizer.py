@@ -1,6 +1,7 @@
 """A byte-level tokenizer: one token a UTF-8 byte, and a few specials for a ChatML-like template.
 
-    <|start|>system\n...<|end|>\n<|start|>user\n...<|end|>\n<|start|>assistant\n<think>\n...
+    <|start|>system\n...<|end|>\n<|start|>user\n...<|end|>\n<|start|>assistant\n<think>\n...</think>\n...
+    <call>name {}</call>
 
 Special tokens only ever come from the template: user text that spells them stays bytes. As many real templates do, it
 drops the reasoning of assistant turns that a later user message has closed. System messages after the first turn
@@ -9,19 +10,33 @@ become a user's.
 
 import codecs
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
+from application.ports.output_parser import OutputParser
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, PromptTooLong, Tokenizer
+from application.services.token_parser import TokenParser
 from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
 from domain.errors import TemplateFailed
 from domain.model_card import ModelSource
+from domain.output.family import Family, ReasoningTags, Section
+from domain.output.named_calls import NamedCalls
+from domain.output.output_format import OutputFormat, prepare_format
+from domain.output.text_parser import TextParser
 from domain.request import ChatPrompt
 
 START_ID = 257
 SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", 259: "<|pad|>"}
+_OUTPUT = OutputFormat(
+    Family(
+        "fake", "<call>NAME JSON", sections=(Section("<call>", "</call>", (NamedCalls(re.compile(r"(?P<name>\S+)")),)),)
+    ),
+    ReasoningTags("<think>", "</think>"),
+    "as the fake tokenizer renders it",
+)
 _PROBE = ChatMessage(Role.ASSISTANT, content="\x01"), ChatMessage(Role.USER, content="\x02")
 
 
@@ -96,6 +111,22 @@ class FakeTokenizer:
 
     def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
         return FakeDetokenizer()
+
+    @property
+    def output_format(self) -> str:
+        return str(_OUTPUT)
+
+    def output_parser(
+        self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
+    ) -> OutputParser:
+        parser = TextParser(
+            prepare_format(_OUTPUT),
+            new_call_id=new_call_id,
+            tools=prompt.tools,
+            prompt_end=self.decode(prompt_ids[-64:]),
+            taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
+        )
+        return TokenParser(FakeDetokenizer(), parser, {})
 
     def _opens_reasoning(self, prompt: ChatPrompt) -> bool:
         return bool(prompt.template_kwargs.get("enable_thinking", self._thinks))

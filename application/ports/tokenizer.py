@@ -6,9 +6,10 @@ meanwhile, as far as the library allows, and need some 200 bytes a character: bo
 a time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from application.ports.output_parser import OutputParser
 from domain.fork_point import ForkKind, ForkPoint
 from domain.model_card import ModelSource
 from domain.prompt_content import EncodedPrompt
@@ -79,6 +80,18 @@ class Tokenizer(Protocol):
 
     def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
         """A fresh incremental detokenizer for text that follows `prompt_ids`; special tokens are left out."""
+        ...
+
+    @property
+    def output_format(self) -> str:
+        """How this model's answers are read, and what told so: a line for people."""
+        ...
+
+    def output_parser(
+        self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
+    ) -> OutputParser:
+        """A fresh parser for one answer to the chat that was rendered to `prompt_ids`. `new_call_id` gives an id that
+        was never given before, such as `call_5f0c...`; families with ids of their own form take the end of it."""
         ...
 
 

@@ -69,7 +69,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader()
+    tokenizers = HfTokenizerLoader(settings.model.parser_of)
     return Backend(
         lambda: MlxEngine(cache_dir(), blas.identity),
         model_repository(settings),
