@@ -26,7 +26,7 @@ load_blas()
 from adapters.tokenizers.loader import HfTokenizerLoader  # noqa: E402 - a BLAS only counts before MLX
 from application.events import RequestEnded, RequestQueued  # noqa: E402
 from application.ports.tokenizer import Tokenizer  # noqa: E402
-from application.services.stream_hub import StreamHub  # noqa: E402
+from application.services.text_side.stream_hub import StreamHub  # noqa: E402
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings  # noqa: E402
 from bench.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
 from bench.servers import EventLog, cairn_in_process  # noqa: E402

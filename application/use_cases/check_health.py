@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from application.ports.clock import Clock
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
+from application.services.text_side.model_pool import ModelPool
+from application.services.token_side.engine_loop import EngineLoop
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from application.ports.tokenizer import EncodedPrompt
-from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
 from application.services.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.model_pool import ModelPool
 from domain.errors import StoreUnresponsive
 from domain.explanation import Explanation
 from domain.ids import ModelId

@@ -11,11 +11,11 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool, ServedModel
 from application.services.prompt_encoder import PromptEncoder, check_fit
-from application.services.sequence_run import Submission
-from application.services.stream_hub import RequestStream, StreamHub
+from application.services.text_side.model_pool import ModelPool, ServedModel
+from application.services.text_side.stream_hub import RequestStream, StreamHub
+from application.services.token_side.engine_loop import EngineLoop
+from application.services.token_side.sequence_run import Submission
 from domain.errors import DomainError
 from domain.ids import ModelId, RequestId
 from domain.request import ChatPrompt, GenerationRequest

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from application.ports.model_repository import ModelRepository
-from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
+from application.services.text_side.model_pool import ModelPool
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
 

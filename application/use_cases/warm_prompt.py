@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from application.services.model_pool import ModelPool
 from application.services.prefix.cache import PrefixCache
+from application.services.text_side.model_pool import ModelPool
 from application.use_cases.generate import Generate, Generation
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId

@@ -5,10 +5,10 @@ from dependency_injector import containers, providers
 from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
-from application.services.stream_hub import StreamHub
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.stream_hub import StreamHub
+from application.services.token_side.engine_loop import EngineLoop
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache

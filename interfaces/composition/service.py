@@ -5,9 +5,9 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool, ServedModel
 from application.services.prefix.write_queue import SHUTDOWN
+from application.services.text_side.model_pool import ModelPool, ServedModel
+from application.services.token_side.engine_loop import EngineLoop
 from application.settings import Settings
 from domain.errors import DomainError
 from domain.ids import ModelId

@@ -11,8 +11,8 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.events import ModelLoaded, ModelUnloaded
-from application.services.engine_loop import EngineLoop
-from application.services.sequence_run import Submission
+from application.services.token_side.engine_loop import EngineLoop
+from application.services.token_side.sequence_run import Submission
 from domain.errors import ComputeFailed, DomainError, QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.request import FinishReason, GenerationRequest, TextPrompt

@@ -9,13 +9,13 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
-from application.services.engine_loop import EngineLoop
 from application.services.forwarding_store import ForwardingStore
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
-from application.services.sequence_run import Submission
+from application.services.token_side.engine_loop import EngineLoop
+from application.services.token_side.sequence_run import Submission
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
 from domain.record import Record, RecordKey
 from domain.request import GenerationRequest, TextPrompt

@@ -13,10 +13,10 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
-from application.services.stream_hub import StreamHub
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.stream_hub import StreamHub
+from application.services.token_side.engine_loop import EngineLoop
 from application.settings import ModelSettings
 from application.use_cases.generate import Generate, Generation
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy

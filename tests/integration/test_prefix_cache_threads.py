@@ -10,14 +10,14 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind_store import WriteBehindStore
-from application.services.sequence_run import Submission
+from application.services.token_side.engine_loop import EngineLoop
+from application.services.token_side.sequence_run import Submission
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
 from domain.request import GenerationRequest, TokenPrompt

@@ -12,8 +12,8 @@ from adapters.mlx.engine import MlxEngine
 from adapters.mlx.file_limit import mlx_lm_module
 from application.ports.compute import LoadedModel
 from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop
-from application.services.sequence_run import Submission
+from application.services.token_side.engine_loop import EngineLoop
+from application.services.token_side.sequence_run import Submission
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
 from domain.request import GenerationRequest, TokenPrompt

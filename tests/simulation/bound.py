@@ -13,7 +13,7 @@ With recurrent layers a promise ends when a later request on its chain ends, bec
 
 from dataclasses import dataclass
 
-from application.services.sequence_run import Submission
+from application.services.token_side.sequence_run import Submission
 from domain.explanation import common_length
 from domain.ids import RequestId
 from tests.simulation.world import BLOCK, GRID, Plan

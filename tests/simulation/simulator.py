@@ -9,7 +9,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefillChunkComputed
 from application.ports.compute import DecodeStart
 from application.ports.tokenizer import EncodedPrompt
-from application.services.sequence_run import Submission
+from application.services.token_side.sequence_run import Submission
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource

@@ -15,7 +15,7 @@ import pytest
 from adapters.fake.models import FakeModels
 from adapters.fake.options import ATTENTION
 from adapters.fake.tokenizer import FakeTokenizers
-from application.services.model_pool import ModelPool
+from application.services.text_side.model_pool import ModelPool
 from application.services.workers import Workers
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelsBusy

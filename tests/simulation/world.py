@@ -9,13 +9,13 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore
-from application.services.outlet import Outlet
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
 from application.services.prefix.write_behind_store import WriteBehindStore
-from application.services.step_runner import StepRunner
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
 from domain.ids import BlockHash, ModelId, RequestId, SequenceId

@@ -17,10 +17,10 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.block_store import BlockStore
 from application.ports.tokenizer import TokenizerLoader
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
-from application.services.stream_hub import StreamHub
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.stream_hub import StreamHub
+from application.services.token_side.engine_loop import EngineLoop
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache

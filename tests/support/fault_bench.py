@@ -12,12 +12,12 @@ from adapters.fake.options import HYBRID, FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import Event
-from application.services.engine_loop import EngineLoop
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import PrefixTiers
-from application.services.sequence_run import Submission
+from application.services.token_side.engine_loop import EngineLoop
+from application.services.token_side.sequence_run import Submission
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
 from domain.request import GenerationRequest, TextPrompt

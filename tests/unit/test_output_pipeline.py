@@ -2,7 +2,7 @@
 
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeDetokenizer
-from application.services.output_pipeline import OutputPipeline
+from application.services.text_side.output_pipeline import OutputPipeline
 from domain.request import FinishReason
 from domain.sampling import StopRules
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from typing import Any
 
-from application.services.stream_hub import MERGE_ABOVE, StreamHub
+from application.services.text_side.stream_hub import MERGE_ABOVE, StreamHub
 from domain.ids import RequestId
 from domain.request import FinishReason, Usage
 from domain.stream import Failed, Finished, PrefillProgress, StreamItem, TextDelta

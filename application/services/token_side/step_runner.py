@@ -11,9 +11,9 @@ from typing import TypeVar
 from application.events import ModelLoaded, ModelUnloaded, StepCompleted
 from application.ports.compute import ComputeEngine, DecodeResult, LoadedModel
 from application.services.faults import bare, described
-from application.services.outlet import Outlet
 from application.services.prefix.cache import PrefixCache
-from application.services.sequence_run import SequenceRun, Submission
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.sequence_run import SequenceRun, Submission
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription, ModelSource

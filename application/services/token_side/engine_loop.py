@@ -22,10 +22,10 @@ from application.ports.compute import ComputeEngine
 from application.ports.event_sink import EventSink
 from application.ports.output_sink import OutputSink
 from application.services.faults import bare, described
-from application.services.outlet import Outlet
 from application.services.prefix.cache import PrefixCache
-from application.services.sequence_run import Submission
-from application.services.step_runner import StepRunner
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.sequence_run import Submission
+from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, QueueFull, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelDescription, ModelSource

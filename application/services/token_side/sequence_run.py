@@ -18,10 +18,10 @@ from application.events import (
 )
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from application.ports.tokenizer import Detokenizer, EncodedPrompt
-from application.services.outlet import Outlet
-from application.services.output_pipeline import OutputPipeline
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
+from application.services.text_side.output_pipeline import OutputPipeline
+from application.services.token_side.outlet import Outlet
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId, SequenceId
 from domain.request import GenerationRequest, Usage

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from application.services.unread_text import UnreadText, held_bytes
+from application.services.text_side.unread_text import UnreadText, held_bytes
 from domain.errors import ServerUnavailable
 from domain.ids import RequestId
 from domain.stream import Failed, Finished, PrefillProgress, StreamItem, TextDelta

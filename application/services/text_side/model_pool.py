@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import Tokenizer, TokenizerLoader
-from application.services.load_failures import LoadFailures
+from application.services.text_side.load_failures import LoadFailures
 from application.services.workers import Workers
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
