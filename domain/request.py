@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from domain.chat import ChatMessage, Json, ToolSpec
 from domain.errors import InvalidRequest
+from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
-from domain.sampling import SamplingParams, StopRules
+from domain.sampling import MAX_SEED, SamplingParams, StopRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,12 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and one completion. A dialect's `n` or list of prompts becomes several of these.
+    """One prompt and `num_choices` completions of it. A list of prompts becomes several of these.
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
-    this request may be kept in memory, and is never written to the store.
+    this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
+    the seed `choice_seed(seed, i)`.
     """
 
     id: RequestId
@@ -58,6 +60,17 @@ class GenerationRequest:
     cache_salt: str = ""
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     persist: bool = True
+    num_choices: int = 1
+
+
+def choice_id(id: RequestId, choice: int) -> RequestId:
+    """The request's own id for its first choice, ids derived from it for the others."""
+    return id if choice == 0 else RequestId(f"{id}.{choice}")
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed plus the choice's number, within 64 bits."""
+    return (seed + choice + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1
 
 
 class FinishReason(Enum):
@@ -79,6 +92,11 @@ class Usage:
     reused_hot_tokens: int = 0
     reused_store_tokens: int = 0
 
+    @classmethod
+    def of(cls, told: Explanation, completion_tokens: int) -> "Usage":
+        """What a prompt with this explanation has cost."""
+        return cls(told.num_prompt, completion_tokens, told.num_hot, told.num_store)
+
     @property
     def reused_tokens(self) -> int:
         return self.reused_hot_tokens + self.reused_store_tokens
@@ -88,4 +106,14 @@ class Usage:
         return self.prompt_tokens - self.reused_tokens
 
 
-__all__ = ("ChatPrompt", "FinishReason", "GenerationRequest", "Prompt", "TextPrompt", "TokenPrompt", "Usage")
+__all__ = (
+    "ChatPrompt",
+    "FinishReason",
+    "GenerationRequest",
+    "Prompt",
+    "TextPrompt",
+    "TokenPrompt",
+    "Usage",
+    "choice_id",
+    "choice_seed",
+)

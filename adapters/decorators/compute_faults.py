@@ -20,6 +20,7 @@ MODEL_OPERATIONS = (
     "description",
     "open",
     "restore",
+    "fork",
     "position",
     "prefill",
     "start_decode",
@@ -90,6 +91,9 @@ class FaultyModel:
 
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._faults.around("restore", lambda: self.inner.restore(id, position, blocks, snapshot))
+
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        self._faults.around("fork", lambda: self.inner.fork(id, into))
 
     def position(self, id: SequenceId) -> int:
         return self._faults.around("position", lambda: self.inner.position(id))

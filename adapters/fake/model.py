@@ -8,6 +8,7 @@ changes every token from there on.
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import get_ident
@@ -85,6 +86,12 @@ class FakeModel:
         fresh.position = position
         fresh.calls = self._states[id].calls
         self._states[id] = fresh
+
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        state = self._begin("fork", id)
+        if state.start is not None or any(other in self._states for other in into):
+            raise RuntimeError("only a sequence that does not decode yet is forked, into ids that are not open")
+        self._states.update({other: _State(deepcopy(state.leaves), state.position) for other in into})
 
     def position(self, id: SequenceId) -> int:
         return self._state(id).position

@@ -7,12 +7,33 @@ own. Twins and originals must not both be used for computing: that does write in
 from copy import copy
 from typing import Any
 
+import mlx.core as mx
+
 from adapters.mlx.cache_state import Caches
 
 
 def twins(caches: Caches) -> Caches:
     """Objects of the same classes that hold the same arrays."""
     return [_twin(cache) for cache in caches]
+
+
+def forked(caches: Caches) -> Caches:
+    """Objects that hold the same values, and that may be computed on as the originals may: writing into an array
+    replaces the handle's buffer, so each has handles of its own."""
+    return [_forked(cache) for cache in caches]
+
+
+def _forked(value: Any) -> Any:
+    if isinstance(value, mx.array):
+        return mx.array(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_forked(item) for item in value)
+    if not hasattr(value, "__dict__") or isinstance(value, type):
+        return value
+    twin = copy(value)
+    for name, held in vars(value).items():
+        setattr(twin, name, _forked(held))
+    return twin
 
 
 def _twin(cache: Any) -> Any:
@@ -22,4 +43,4 @@ def _twin(cache: Any) -> Any:
     return twin
 
 
-__all__ = ("twins",)
+__all__ = ("forked", "twins")

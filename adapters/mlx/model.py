@@ -13,6 +13,7 @@ from adapters.mlx import cache_state
 from adapters.mlx.arrays import token_array
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
 from adapters.mlx.cache_state import Caches
+from adapters.mlx.cache_twins import forked
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.sampled import Sampled
@@ -85,6 +86,12 @@ class MlxModel:
         except Exception as error:
             raise ComputeFailed(f"cannot restore the state at position {position}: {error}") from error
         row.caches, row.position = caches, position
+
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        row = self._rows[id]
+        if row.sampler is not None or any(other in self._rows for other in into):
+            raise RuntimeError(f"sequence {id} is decoding, or one of {into} is open already")
+        self._rows.update({other: Row(other, forked(row.caches), row.position) for other in into})
 
     def prefill(self, id: SequenceId, token_ids: Sequence[int]) -> None:
         row = self._row_of_prompt(id, token_ids)

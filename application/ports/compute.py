@@ -75,6 +75,13 @@ class LoadedModel(Protocol):
         """
         ...
 
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        """Open further sequences with the state of one that prefills: the same from here on, and independent of it.
+
+        Cheap: what both have in common is shared until one of them changes it. Raises ComputeFailed, and then none of
+        them is open."""
+        ...
+
     def position(self, id: SequenceId) -> int:
         """Tokens covered by the sequence's state, exactly."""
         ...

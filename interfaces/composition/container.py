@@ -7,15 +7,14 @@ from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.stream_hub import StreamHub
-from application.services.token_side.engine_loop import EngineLoop
+from application.services.text_side.open_requests import OpenRequests
+from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.event_queue import EventQueue
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.clear_store import ClearCache
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
-from application.use_cases.read_cache_stats import ReadCacheStats
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
@@ -48,18 +47,24 @@ class Container(containers.DeclarativeContainer):
         fake=providers.Singleton(fake_backend, settings),
     )
     limits = providers.Singleton(step_limits, settings, backend)
-    hub = providers.Singleton(StreamHub)
-    store = providers.Singleton(build_store, settings.provided.store, events, clock)
-    cache = providers.Singleton(CacheTiers, settings, limits, store, events, clock, backend.provided.land)
+
+    # The token side. Nothing of it is known to the text side but `engine`.
+    engine_events = providers.Singleton(EventQueue)
+    store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
+    cache = providers.Singleton(CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land)
     engine = providers.Singleton(
-        EngineLoop,
-        engine_factory=backend.provided.engine_factory,
-        sink=hub,
-        events=events,
-        clock=clock,
+        EngineThread,
+        make_backend=backend.provided.engine_factory,
         prefix_cache=cache.provided.prefix_cache,
+        cache=cache.provided.access,
         limits=limits,
-        max_queue=settings.provided.engine.queue,
+        events=engine_events,
+        clock=clock,
+        close_cache=cache.provided.close,
+    )
+
+    requests = providers.Singleton(
+        OpenRequests, engine=engine, events=events, clock=clock, max_queue=settings.provided.engine.queue
     )
     pool = providers.Singleton(
         ModelPool,
@@ -67,39 +72,25 @@ class Container(containers.DeclarativeContainer):
         tokenizers=backend.provided.tokenizers,
         engine=engine,
         settings=settings.provided.model,
+        clock=clock,
         check=backend.provided.check,
     )
     encoder = providers.Singleton(PromptEncoder)
     generate = providers.Singleton(
-        Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock, encoder=encoder
+        Generate, pool=pool, engine=engine, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder
     )
-    list_models = providers.Singleton(
-        ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache
-    )
+    list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,
         pool=pool,
-        prefix_cache=cache.provided.prefix_cache,
+        cache=engine.provided.cache,
         encoder=encoder,
         shows_text=settings.provided.shows_text,
     )
-    warm_prompt = providers.Singleton(
-        WarmPrompt,
-        pool=pool,
-        generate=generate,
-        prefix_cache=cache.provided.prefix_cache,
-        persistence=cache,
-    )
-    clear_cache = providers.Singleton(ClearCache, prefix_cache=cache.provided.prefix_cache)
-    cache_stats = providers.Singleton(
-        ReadCacheStats,
-        prefix_cache=cache.provided.prefix_cache,
-        store=store,
-        writer=cache.provided.writer,
-    )
+    warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 
 __all__ = ("Container", "step_limits")

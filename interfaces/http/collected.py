@@ -26,7 +26,7 @@ class Collected:
 
 async def collect(choices: FanIn) -> list[Collected]:
     """In order of index. Raises the error of the first choice that failed. The caller closes `choices`."""
-    collected = [Collected() for _ in choices.generations]
+    collected = [Collected() for _ in range(choices.num_choices)]
     while choices.is_open:
         index, item = await choices.next()
         match item:

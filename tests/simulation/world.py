@@ -9,11 +9,13 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore
+from application.ports.engine import EngineItem, StepBatch, Submission
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_workers import StoreWorkers
 from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
 from application.services.prefix.write_behind_store import WriteBehindStore
+from application.services.token_side.event_queue import EventQueue
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed
@@ -22,8 +24,8 @@ from domain.ids import BlockHash, ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
 from domain.prefix import ReuseRules
 from domain.record import Namespace, Record, RecordKey
+from domain.request import choice_id
 from domain.scheduling import StepLimits
-from domain.stream import StreamItem
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.workload import VOCAB
 from tests.support.cache_driver import HeldExecutor
@@ -126,14 +128,19 @@ class CheckedTiers(PrefixTiers):
 
 
 class Inbox:
-    """An OutputSink."""
+    """What came out, by choice."""
 
-    def __init__(self) -> None:
-        self.items: dict[RequestId, list[StreamItem]] = {}
+    def __init__(self, events: RecordingEvents) -> None:
+        self.items: dict[RequestId, list[EngineItem]] = {}
+        self.num_left_queue = 0
+        self._events = events
 
-    def deliver(self, batch: Sequence[tuple[RequestId, StreamItem]]) -> None:
-        for id, item in batch:
-            self.items.setdefault(id, []).append(item)
+    def receive(self, batch: StepBatch) -> None:
+        for id, choice, item in batch.items:
+            self.items.setdefault(choice_id(id, choice), []).append(item)
+        for event in batch.events:
+            self._events.emit(event)
+        self.num_left_queue += batch.num_left_queue
 
 
 class World:
@@ -142,12 +149,13 @@ class World:
     def __init__(self, plan: Plan, memory: MemoryBlockStore | None, random: Random) -> None:
         self.plan = plan
         self.memory = memory
-        self.inbox = Inbox()
         self.events = RecordingEvents()
+        self.inbox = Inbox(self.events)
+        queue = EventQueue()
         self.executor = HeldExecutor()
         self.num_injected = 0
-        self.num_left_queue = 0
         self._random = random
+        self.num_added = 0
         self._failed_last = ""
         self.faulty = FaultInjectingBlockStore(memory, plan.faults) if memory is not None else None
         store: BlockStore | None = self.faulty
@@ -157,13 +165,17 @@ class World:
             store = WriteBehindStore(self.faulty, self.writer)
         self.hot = HotTier(plan.hot_bytes)
         self.clock = clock = FakeClock(tick_ns=10)
-        self.tiers = CheckedTiers(self.hot, store, self.writer, StoreWorkers(clock, self.events, self.executor))
+        self.tiers = CheckedTiers(self.hot, store, self.writer, StoreWorkers(clock, queue, self.executor))
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
-        self.cache = PrefixCache(self.tiers, clock, self.events, CacheRules(BLOCK, GRID, plan.is_exact))
-        self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
+        self.cache = PrefixCache(self.tiers, clock, queue, CacheRules(BLOCK, GRID, plan.is_exact))
+        self.runner = StepRunner(Outlet(self.inbox.receive, queue, clock), self.cache, plan.limits)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             self.runner.load(FaultyEngine(self.engine, ComputeFaults(self._defect)), ModelSource(id, "nowhere"))
+
+    def add(self, submission: Submission) -> None:
+        self.num_added += submission.num_choices
+        self.runner.add(submission)
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
@@ -182,6 +194,7 @@ class World:
         self.check()
         assert self.cache.num_open() == 0
         assert self.hot.usage().num_pinned == 0
+        assert self.inbox.num_left_queue == self.num_added, "places in the queue are lost or given back twice"
         assert [model.open_ids() for model in self.engine.loaded] == [frozenset()] * len(self.engine.loaded)
 
     def _defect(self, operation: str) -> Exception | None:
@@ -192,9 +205,6 @@ class World:
         self._failed_last = operation
         self.num_injected += operation != "close"
         return RuntimeError(f"injected into {operation}")
-
-    def _left_queue(self) -> None:
-        self.num_left_queue += 1
 
     def _hook(self) -> Callable[[str, SequenceId | None, int], None]:
         def hook(operation: str, id: SequenceId | None, number: int) -> None:

@@ -155,6 +155,7 @@ class CacheDriver:
         encoded = EncodedPrompt(tuple(prompt), tuple(forks))
         self.model.open(id)
         cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, persist=persist)
+        cache.prepare()
         return Job(id, encoded, num_output, cache)
 
     def step(self, job: Job) -> bool:

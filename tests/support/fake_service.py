@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
+from application.services.text_side.stream_hub import StreamHub
+from application.services.token_side.engine_loop import EngineLoop
+from application.use_cases.read_cache_stats import ReadCacheStats
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
@@ -19,15 +22,12 @@ from application.ports.block_store import BlockStore
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.model_pool import ModelPool
-from application.services.text_side.stream_hub import StreamHub
-from application.services.token_side.engine_loop import EngineLoop
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
-from application.use_cases.read_cache_stats import ReadCacheStats
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.byte_size import ByteSize
 from domain.ids import ModelId

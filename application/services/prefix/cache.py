@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from application.ports.cache_stats import Cleared, HotUsage
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import EncodedPrompt
 from application.services.event_fan_out import EventFanOut
 from application.services.prefix.cached_sequence import CacheContext, CachedSequence
 from application.services.prefix.explainer import PrefixExplainer
-from application.services.prefix.hot_tier import HotUsage
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.uncached_sequence import UncachedSequence
@@ -48,17 +48,6 @@ class CacheRules:
     is_exact: bool = False
     is_enabled: bool = True
     salt: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
-    `problem`: why something may be left in its files; empty when nothing is."""
-
-    num_hot: int
-    num_stored: int
-    stored_bytes: int
-    problem: str = ""
 
 
 class PrefixCache:
@@ -115,7 +104,7 @@ class PrefixCache:
         *,
         persist: bool = True,
     ) -> SequenceCache:
-        """Begin to look a prompt up, and to fetch what there is. Nothing is waited for: see `SequenceCache.poll`.
+        """A sequence whose prompt was submitted. Nothing is waited for: see `SequenceCache.poll`.
 
         `persist` False: what is computed for this sequence is kept in memory only.
         """

@@ -64,7 +64,6 @@ class CachedSequence:
         self.request_id = request_id
         self.prompt_ids = prompt.token_ids
         self.chain = BlockChain(info.namespace, rules.block_size)
-        self.chain.feed(prompt.token_ids)
         self.position = 0
         self._context = context
         self._prompt = prompt
@@ -85,8 +84,7 @@ class CachedSequence:
         self._tenure = context.tiers.tenures.begin(info)
         self._lookup: Lookup
         self.explanation = Explanation(len(self.prompt_ids), 0, 0, StopReason.NEVER_SEEN)
-        self._ask()
-        self.poll()
+        self._is_prepared = False
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -97,6 +95,29 @@ class CachedSequence:
         """Whether a later sequence may count on finding what this one computes."""
         is_kept = self._persist or bool(self._context.tiers.hot.budget_bytes)
         return is_kept and not self._tenure.is_over
+
+    def prepare(self) -> None:
+        if not self._is_prepared:
+            self._is_prepared = True
+            self.chain.feed(self.prompt_ids)
+            self._ask()
+            self.poll()
+
+    def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
+        fork = CachedSequence(self._context, id, request_id, self._prompt, self._info, self._rules, self._persist)
+        fork._go_on_from(self)
+        self._context.open[id] = fork
+        return fork
+
+    def _go_on_from(self, other: "CachedSequence") -> None:
+        self._is_prepared = True
+        self.chain.feed(self.prompt_ids)
+        self.position, self._lookup, self._tenure = other.position, other._lookup, other._tenure
+        reason = StopReason.LAST_TOKEN if self.position == len(self.prompt_ids) - 1 else StopReason.NEVER_SEEN
+        self.explanation = Explanation(len(self.prompt_ids), self.position, 0, reason, num_known=self.position)
+        is_canonical = other._capture is not None and other._capture.is_canonical
+        self._capture = self._capture_from(self.position, is_canonical=is_canonical)
+        self._announce()
 
     def poll(self) -> bool:
         if self._tenure.is_over:
@@ -125,18 +146,7 @@ class CachedSequence:
             self.explanation = self._explain(0, 0, StopReason.UNREADABLE if lookup.match.position else reason)
         self._announce()
         self.position = position
-        self._capture = StateCapture(
-            self._context.tiers,
-            self._info,
-            self.chain,
-            self._rules,
-            self._prompt,
-            self._lookup,
-            position,
-            is_canonical=is_canonical,
-            tenure=self._tenure,
-            persist=self._persist,
-        )
+        self._capture = self._capture_from(position, is_canonical=is_canonical)
         for expected in self._expected:
             self._capture.expect(expected)
         self._persist_restored()
@@ -306,6 +316,20 @@ class CachedSequence:
         ]
         found = hot.acquire(keys, [self._rules.snapshot_groups(key.num_partial) for key in keys])
         return [record for record in found if record is not None]
+
+    def _capture_from(self, position: int, *, is_canonical: bool) -> StateCapture:
+        return StateCapture(
+            self._context.tiers,
+            self._info,
+            self.chain,
+            self._rules,
+            self._prompt,
+            self._lookup,
+            position,
+            is_canonical=is_canonical,
+            tenure=self._tenure,
+            persist=self._persist,
+        )
 
     def _close_fetch(self) -> None:
         if self._fetch is not None:

@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush, nlargest
 from itertools import islice
 from threading import Lock
 
+from application.ports.cache_stats import HotUsage
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.snapshot_index import SnapshotIndex
@@ -29,18 +30,6 @@ SCANNED_PER_FOLLOWER = 32
 """Records looked at for each follower asked for: where thousands hang on one block, the latest are not searched for."""
 
 GroupSet = frozenset[GroupIndex]
-
-
-@dataclass(frozen=True, slots=True)
-class HotUsage:
-    """A consistent reading, in bytes and records. `evicted`: since the start."""
-
-    budget_bytes: int
-    used_bytes: int
-    num_blocks: int
-    num_snapshots: int
-    num_pinned: int
-    evicted: int
 
 
 @dataclass(slots=True)

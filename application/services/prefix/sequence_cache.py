@@ -1,7 +1,7 @@
-"""What the engine sees of the prefix cache: one of these for each sequence, from admission to its end.
+"""What the engine sees of the prefix cache: one of these for each sequence, from submission to its end.
 
-The engine polls until `poll` says ready, calls `restore` once, then `prefilled` after each chunk, `decoded` after each
-step and `end` (or `abandon`) at the end. Compute thread only.
+The engine calls `prepare`, polls until `poll` says ready, calls `restore` once, then `prefilled` after each chunk,
+`decoded` after each step and `end` (or `abandon`) at the end. Compute thread only.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from typing import Protocol
 
 from application.ports.compute import LoadedModel
 from domain.explanation import Explanation
+from domain.ids import RequestId, SequenceId
 
 
 class SequenceCache(Protocol):
@@ -24,12 +25,21 @@ class SequenceCache(Protocol):
         """What was reused and why no more; final once restored."""
         ...
 
+    def prepare(self) -> None:
+        """The sequence is admitted or will be soon: fetch what there is of its prefix. Idempotent."""
+        ...
+
     def poll(self) -> bool:
         """Move on; True when `restore` may be called. Cheap, called once a step while not ready."""
         ...
 
     def restore(self, model: LoadedModel) -> int:
         """Put the (open, empty) sequence at the furthest position that could be had; returns it."""
+        ...
+
+    def fork(self, id: SequenceId, request_id: RequestId) -> "SequenceCache":
+        """Another choice of the same prompt, whose sequence was forked from this one, which prefills, where it is now.
+        It is restored already."""
         ...
 
     def prefilled(self, model: LoadedModel, position: int) -> None:

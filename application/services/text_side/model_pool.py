@@ -7,11 +7,12 @@ found sound, and before it is known not to have failed a moment ago.
 
 import asyncio
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
+from application.ports.clock import Clock
+from application.ports.engine import EngineModel
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import Tokenizer, TokenizerLoader
 from application.services.text_side.load_failures import LoadFailures
@@ -30,20 +31,21 @@ NUM_WORKERS = 4
 
 
 class ModelHost(Protocol):
-    """Where models run: the engine loop. Any thread; the futures carry DomainErrors."""
+    """Where models run: what of the Engine port the pool needs."""
 
-    def load(self, source: ModelSource) -> "Future[ModelDescription]": ...
+    async def load(self, source: ModelSource) -> EngineModel: ...
 
-    def unload(self, id: ModelId) -> "Future[None]": ...
+    async def unload(self, id: ModelId) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model ready for requests."""
+    """A model ready for requests. `reuse_note`: why its prompts are never reused; empty when they are."""
 
     source: ModelSource
     tokenizer: Tokenizer
     description: ModelDescription
+    reuse_note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class ModelPool:
         tokenizers: TokenizerLoader,
         engine: ModelHost,
         settings: ModelSettings,
+        clock: Clock,
+        *,
         check: ModelCheck = lambda _source: None,
         workers: Workers | None = None,
     ) -> None:
@@ -70,6 +74,7 @@ class ModelPool:
         self._tokenizers = tokenizers
         self._engine = engine
         self._settings = settings
+        self._clock = clock
         self._check = check
         self.workers = workers or Workers("model folder", NUM_WORKERS)
         self._turns = ModelTurns(settings.max_loaded)
@@ -147,7 +152,7 @@ class ModelPool:
 
     async def _find(self, id: ModelId) -> _Found:
         source = await self.workers.run(self._locate, id)
-        if (reason := self._failures.recall(source, _now_s())) is not None:
+        if (reason := self._failures.recall(source, self._now_s())) is not None:
             raise ModelLoadFailed(reason)
         return _Found(source, await self.workers.run(self._prepare, source))
 
@@ -195,15 +200,15 @@ class ModelPool:
     async def _load(self, found: _Found) -> None:
         id = found.source.id
         try:
-            description = await asyncio.wrap_future(self._engine.load(found.source))
+            model = await self._engine.load(found.source)
         except Exception as error:
             if isinstance(error, ModelLoadFailed):
-                self._failures.note(found.source, error.message, _now_s())
+                self._failures.note(found.source, error.message, self._now_s())
             self._end_waiting(id, error)
         else:
             self._failures.forget(id)
-            capped = description.capped(self._settings.context_length)
-            self._served[id] = ServedModel(found.source, found.tokenizer, capped)
+            capped = model.description.capped(self._settings.context_length)
+            self._served[id] = ServedModel(found.source, found.tokenizer, capped, model.reuse_note)
             self._turns.loaded(id)
         self._move()
 
@@ -212,7 +217,7 @@ class ModelPool:
         if self._turns.is_wanted(id):  # they asked while it made way
             self._found[id] = _Found(gone.source, gone.tokenizer)
         # What goes wrong is counted by the engine. Either way the model serves nobody any more.
-        await asyncio.gather(asyncio.wrap_future(self._engine.unload(id)), return_exceptions=True)
+        await asyncio.gather(self._engine.unload(id), return_exceptions=True)
         self._turns.unloaded(id)
         self._move()
 
@@ -238,9 +243,8 @@ class ModelPool:
                 )
             )
 
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
+    def _now_s(self) -> float:
+        return self._clock.now_ns() / 1e9
 
 
 __all__ = ("ModelHost", "ModelPool", "ServedModel")

@@ -1,13 +1,14 @@
-"""From one sequence's tokens to what its client sees: detokenized text, stop strings, the reason it ended.
+"""From one choice's tokens to what its client sees: detokenized text up to a stop string.
 
-Pure bookkeeping on the compute thread: `feed` a token, get a delta and perhaps an end. The end-of-sequence token is
-counted and reported as a token, but never shown as text.
+Pure bookkeeping: `feed` tokens as they arrive, `finish` when the engine has ended the choice. What the engine computed
+behind a stop string is never shown and never counted.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from application.ports.engine import Tokens
 from application.ports.tokenizer import Detokenizer
-from domain.request import FinishReason
 from domain.sampling import StopRules
 from domain.stop_text import StopText
 from domain.stream import TextDelta, TokenLogprob
@@ -15,51 +16,54 @@ from domain.stream import TextDelta, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class OutputStep:
-    """`delta` to deliver; `reason` is set when the sequence ends here."""
+    """`deltas` to deliver. `stop_text`: the stop string that ends the choice here."""
 
-    delta: TextDelta
-    reason: FinishReason | None = None
+    deltas: Sequence[TextDelta]
     stop_text: str | None = None
 
 
 class OutputPipeline:
-    """One per sequence. `max_new_tokens` is already bounded by the context."""
+    """One for each choice. `num_tokens`: those that count so far."""
 
-    __slots__ = ("_detokenizer", "_eos", "_max_new_tokens", "_num_tokens", "_rules", "_stop")
+    __slots__ = ("_detokenizer", "_min_tokens", "_stop", "num_tokens")
 
-    def __init__(self, detokenizer: Detokenizer, eos: frozenset[int], rules: StopRules, max_new_tokens: int) -> None:
+    def __init__(self, detokenizer: Detokenizer, rules: StopRules) -> None:
         self._detokenizer = detokenizer
-        self._eos = eos
-        self._rules = rules
+        self._min_tokens = rules.min_tokens
         self._stop = StopText(rules.stop)
-        self._max_new_tokens = max_new_tokens
-        self._num_tokens = 0
+        self.num_tokens = 0
 
-    def feed(self, token_id: int, logprob: TokenLogprob | None = None) -> OutputStep:
-        """Add one sampled token."""
-        self._num_tokens += 1
-        logprobs = () if logprob is None else (logprob,)
-        if token_id in self._eos and not self._rules.ignore_eos and self._num_tokens >= self._rules.min_tokens:
-            return self._end("", token_id, logprobs, FinishReason.STOP)
-        text = self._detokenizer.feed(token_id)
-        if self._num_tokens < self._rules.min_tokens:
-            return OutputStep(TextDelta(text, (token_id,), logprobs))
-        step = self._stop.feed(text)
-        if step.matched is not None:
-            return OutputStep(TextDelta(step.text, (token_id,), logprobs), FinishReason.STOP, step.matched)
-        if self._num_tokens >= self._max_new_tokens:
-            return self._end(step.text, token_id, logprobs, FinishReason.LENGTH)
-        return OutputStep(TextDelta(step.text, (token_id,), logprobs))
+    def feed(self, tokens: Tokens) -> OutputStep:
+        """Add sampled tokens, up to the one with which a stop string is complete."""
+        deltas: list[TextDelta] = []
+        last = len(tokens.token_ids) - 1
+        for index, token_id in enumerate(tokens.token_ids):
+            text, stop_text = self._text(token_id, is_shown=not (tokens.has_eos and index == last))
+            deltas.append(TextDelta(text, (token_id,), _at(tokens.logprobs, index)))
+            if stop_text is not None:
+                return OutputStep(deltas, stop_text)
+        return OutputStep(deltas)
 
-    def _end(self, text: str, token_id: int, logprobs: tuple[TokenLogprob, ...], reason: FinishReason) -> OutputStep:
+    def finish(self) -> OutputStep:
         """Release what was held back; it may still complete a stop string."""
-        last = self._stop.feed(self._detokenizer.flush())
-        if last.matched is None:
+        step = self._stop.feed(self._detokenizer.flush())
+        text, stop_text = step.text, step.matched
+        if stop_text is None:
             rest = self._stop.flush()
-            last = type(last)(last.text + rest.text, rest.matched)
-        if last.matched is not None:
-            reason = FinishReason.STOP
-        return OutputStep(TextDelta(text + last.text, (token_id,), logprobs), reason, last.matched)
+            text, stop_text = text + rest.text, rest.matched
+        return OutputStep([TextDelta(text)] if text else [], stop_text)
+
+    def _text(self, token_id: int, *, is_shown: bool) -> tuple[str, str | None]:
+        self.num_tokens += 1
+        text = self._detokenizer.feed(token_id) if is_shown else ""
+        if self.num_tokens < self._min_tokens or not is_shown:
+            return text, None
+        step = self._stop.feed(text)
+        return step.text, step.matched
+
+
+def _at(logprobs: Sequence[TokenLogprob], index: int) -> tuple[TokenLogprob, ...]:
+    return (logprobs[index],) if index < len(logprobs) else ()
 
 
 __all__ = ("OutputPipeline", "OutputStep")

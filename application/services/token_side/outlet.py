@@ -1,7 +1,6 @@
-"""What the compute thread gives out: events at once, stream items in one batch a step.
+"""What the token side gives out: items and telemetry events, in one batch a step.
 
-Neither sink may raise, by contract; one that does costs the loop nothing. An event that a sink refuses is counted and
-logged by the fan-out; items that could not be delivered are named to the caller, who ends their requests.
+The receiver must not raise, by contract. Of one that does nothing is lost: what it refused comes with the next batch.
 """
 
 from collections.abc import Callable
@@ -9,30 +8,30 @@ from typing import TypeVar
 
 from application.events import Event, FaultObserved
 from application.ports.clock import Clock
-from application.ports.event_sink import EventSink
-from application.ports.output_sink import OutputSink
-from application.services.event_fan_out import EventFanOut
+from application.ports.engine import EngineItem, StepBatch
 from application.services.faults import described
+from application.services.token_side.event_queue import EventQueue
 from domain.ids import RequestId
-from domain.stream import StreamItem
 
 T = TypeVar("T")
 
 
 class Outlet:
-    """Compute thread only."""
+    """Compute thread only. `events`: what workers tell goes out with the next batch."""
 
-    def __init__(self, sink: OutputSink, events: EventSink, clock: Clock) -> None:
-        self._sink = sink
-        self._events = EventFanOut(events)
+    def __init__(self, receive: Callable[[StepBatch], None], events: EventQueue, clock: Clock) -> None:
+        self._receive = receive
+        self._queue = events
         self._clock = clock
-        self._batch: list[tuple[RequestId, StreamItem]] = []
+        self._items: list[tuple[RequestId, int, EngineItem]] = []
+        self._events: list[Event] = []
+        self._num_left_queue = 0
 
     def now_ns(self) -> int:
         return self._clock.now_ns()
 
     def emit(self, event: Event) -> None:
-        self._events.emit(event)
+        self._queue.emit(event)
 
     def fault(self, where: str, error: Exception) -> None:
         """Something failed and was contained; `where` as in FaultObserved."""
@@ -46,21 +45,28 @@ class Outlet:
             self.fault(where, error)
             return None
 
-    def send(self, id: RequestId, item: StreamItem) -> None:
+    def send(self, id: RequestId, choice: int, item: EngineItem) -> None:
         """Keep an item for the next `deliver`."""
-        self._batch.append((id, item))
+        self._items.append((id, choice, item))
 
-    def deliver(self) -> frozenset[RequestId]:
-        """Hand over what was sent since the last time; one wake-up of the consumers. Returns the requests whose items
-        may be lost: whether the sink took some of them before it raised is not known."""
-        batch, self._batch = self._batch, []
+    def left_queue(self) -> None:
+        """A choice was admitted, or ended before that. Once for each."""
+        self._num_left_queue += 1
+
+    def deliver(self) -> None:
+        """Hand over what came since the last time, if anything did: one wake-up of the text side."""
+        self._events += self._queue.take()
+        if not (self._items or self._events or self._num_left_queue):
+            return
+        batch = StepBatch(self.now_ns(), tuple(self._items), tuple(self._events), self._num_left_queue)
         try:
-            if batch:
-                self._sink.deliver(batch)
+            self._receive(batch)
         except Exception as error:
             self.fault("engine.deliver", error)
-            return frozenset(id for id, _ in batch)
-        return frozenset()
+            return
+        self._items.clear()
+        self._events.clear()
+        self._num_left_queue = 0
 
 
 __all__ = ("Outlet",)

@@ -1,64 +1,53 @@
-"""One sequence on its way through the engine: what happens to it in each phase, and what is told of it.
+"""One choice of a submission on its way through the engine: what happens to it in each phase, and what is told of it.
 
     waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended
-                       (prefix cache at work)
+       │               (prefix cache at work)     ▲
+       └────────────────────fork──────────────────┘
 
-Every method may raise; the step runner turns that into the end of this sequence alone. Compute thread only.
+A submission's first choice leads: it prefills the prompt, and just before the chunk that ends it the others are forked
+from its state. Until then they wait for it. Every method may raise; the step runner turns that into the end of this
+sequence alone. Compute thread only.
 """
 
-from dataclasses import dataclass
-
-from application.events import (
-    DecodeStarted,
-    FirstToken,
-    PrefillChunkComputed,
-    RequestAdmitted,
-    RequestEnded,
-    RequestQueued,
-)
+from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
-from application.ports.tokenizer import Detokenizer, EncodedPrompt
+from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
-from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.token_side.outlet import Outlet
 from domain.errors import ServerUnavailable
-from domain.ids import ModelId, SequenceId
-from domain.request import GenerationRequest, Usage
+from domain.ids import SequenceId
+from domain.request import FinishReason, Usage, choice_id, choice_seed
 from domain.scheduling import PrefillChunk, SequenceView
 from domain.sequence import Phase, Sequence
-from domain.stream import Admitted, Failed, Finished, PrefillProgress
+from domain.stream import Admitted, PrefillProgress
 
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request whose prompt is encoded and checked. `seed` is always set. `eos_token_ids`: all that end an answer."""
-
-    request: GenerationRequest
-    prompt: EncodedPrompt
-    max_new_tokens: int
-    seed: int
-    detokenizer: Detokenizer
-    model: ModelId
-    eos_token_ids: frozenset[int]
-
-
 class SequenceRun:
-    """`model` is None when it was unloaded before the sequence came; admission then fails."""
+    """`model` is None when it was unloaded before the sequence came; admission then fails. `leader`: the choice whose
+    state this one waits for."""
 
-    def __init__(self, id: SequenceId, submission: Submission, model: LoadedModel | None, outlet: Outlet) -> None:
-        request, prompt, eos = submission.request, submission.prompt, submission.eos_token_ids
-        self.sequence = Sequence(id, request, prompt.token_ids, submission.max_new_tokens)
+    def __init__(
+        self,
+        id: SequenceId,
+        submission: Submission,
+        choice: int,
+        *,
+        model: LoadedModel | None,
+        outlet: Outlet,
+    ) -> None:
+        self.sequence = Sequence(id, submission.prompt.token_ids, submission.max_new_tokens)
         self.submission = submission
-        self.model = model
+        self.choice = choice
+        self.request_id = choice_id(submission.id, choice)
+        self.leader: SequenceRun | None = None
+        self._model = model
         self._outlet = outlet
-        self._pipeline = OutputPipeline(submission.detokenizer, eos, request.stop, submission.max_new_tokens)
         self._cache: SequenceCache | None = None
         self._has_state = False
-        outlet.emit(RequestQueued(request, submission.model, len(prompt.token_ids), outlet.now_ns()))
 
     @property
     def id(self) -> SequenceId:
@@ -67,6 +56,10 @@ class SequenceRun:
     @property
     def phase(self) -> Phase:
         return self.sequence.phase
+
+    def can_fork(self) -> bool:
+        """Whether others may go on from this one's state: what cannot be captured cannot be forked either."""
+        return self._model is not None and not self._model.description.layout.unsupported
 
     def view(self) -> SequenceView:
         """What the planner sees."""
@@ -79,90 +72,108 @@ class SequenceRun:
         num_prompt, num_output = len(self.sequence.prompt_ids), len(self.sequence.output_ids)
         if reused is None or self.phase is Phase.QUEUED:
             return Usage(num_prompt, num_output)
-        return Usage(num_prompt, num_output, reused.num_hot, reused.num_store)
+        return Usage.of(reused, num_output)
 
-    def look_up(self, prefix_cache: PrefixCache) -> None:
-        """Look for a prefix, and begin to fetch what there is of it: in the queue, step by step, or on admission."""
-        if self._cache is not None:
-            self._cache.poll()
-        else:
-            submission, request = self.submission, self.sequence.request
-            self._cache = prefix_cache.begin(
-                self.id, request.id, submission.model, submission.prompt, request.cache_salt, persist=request.persist
-            )
+    def queue_up(self, prefix_cache: PrefixCache) -> None:
+        """Wait for admission, and for no other choice."""
+        self.leader, asked = None, self.submission
+        self._cache = prefix_cache.begin(
+            self.id, self.request_id, asked.model, asked.prompt, asked.cache_salt, persist=asked.persist
+        )
 
-    def admit(self, prefix_cache: PrefixCache) -> None:
+    def look_ahead(self) -> None:
+        """Near the head of the queue: have its prefix fetched, step by step."""
+        cache = self._begun()
+        cache.prepare()
+        cache.poll()
+
+    def admit(self) -> None:
         """Open a state; it is restored as soon as its prefix has been fetched."""
-        self.sequence.enter(Phase.RESTORING)
-        model, self._has_state = self._loaded(), True
-        model.open(self.id)
-        self.look_up(prefix_cache)
+        self._leave_queue(Phase.RESTORING)
+        self._loaded().open(self.id)
+        self._begun().prepare()
+        self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
+
+    def fork_from(self, leader: "SequenceRun") -> None:
+        """Go on from the state of a choice that has computed the prompt so far."""
+        self.leader = None
+        self._leave_queue(Phase.PREFILLING)
+        self._loaded().fork(leader.id, [self.id])
+        self._cache = leader._begun().fork(self.id, self.request_id)
+        self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
+        self.sequence.num_computed = leader.sequence.num_computed
+        self._send(Admitted(self._cache.explanation))
 
     def try_restore(self) -> bool:
         """Restore once everything needed is here; False while it is not."""
-        assert self._cache is not None
-        if not self._cache.poll():
+        cache = self._begun()
+        if not cache.poll():
             return False
-        self.sequence.num_computed = self._cache.restore(self._loaded())
+        self.sequence.num_computed = cache.restore(self._loaded())
         self.sequence.enter(Phase.PREFILLING)
-        explanation, request = self._cache.explanation, self.sequence.request
-        self._outlet.emit(RequestAdmitted(request.id, explanation.stopped_at, self._outlet.now_ns()))
-        self._outlet.send(request.id, Admitted(explanation))
+        self._send(Admitted(cache.explanation))
         return True
+
+    def ends_prompt(self, chunk: PrefillChunk) -> bool:
+        return chunk.end == len(self.sequence.prompt_ids)
 
     def prefill(self, chunk: PrefillChunk) -> int:
         """Compute a chunk; the one that ends the prompt begins to decode. Returns the tokens computed."""
-        assert self._cache is not None
-        sequence, model, request = self.sequence, self._loaded(), self.sequence.request
+        sequence, model, asked = self.sequence, self._loaded(), self.submission
         prompt, started = sequence.prompt_ids, self._outlet.now_ns()
-        token_ids, is_last = prompt[chunk.start : chunk.end], chunk.end == len(prompt)
+        token_ids, is_last = prompt[chunk.start : chunk.end], self.ends_prompt(chunk)
         if is_last:
-            ends = self.submission.eos_token_ids
-            start = DecodeStart(prompt, request.sampling, self.submission.seed, request.stop.min_tokens, ends)
+            seed = choice_seed(asked.seed, self.choice)
+            start = DecodeStart(prompt, asked.sampling, seed, asked.min_tokens, asked.eos_token_ids)
             model.start_decode(self.id, token_ids, start)
         else:
             model.prefill(self.id, token_ids)
         now = self._outlet.now_ns()
-        self._outlet.emit(PrefillChunkComputed(request.id, chunk.start, chunk.end, started, now))
-        self._outlet.send(request.id, PrefillProgress(chunk.end, len(prompt)))
+        self._outlet.emit(PrefillChunkComputed(self.request_id, chunk.start, chunk.end, started, now))
+        self._send(PrefillProgress(chunk.end, len(prompt)))
         sequence.num_computed = chunk.end
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
         if (reusable := min(chunk.end, len(prompt) - 1)) > chunk.start:
-            self._cache.prefilled(model, reusable)
+            self._begun().prefilled(model, reusable)
         if is_last:
             sequence.enter(Phase.DECODING)
-            self._outlet.emit(DecodeStarted(request.id, self._outlet.now_ns()))
+            self._outlet.emit(DecodeStarted(self.request_id, self._outlet.now_ns()))
         return len(token_ids)
 
-    def take(self, result: DecodeResult) -> Finished | None:
-        """Take in a sampled token; returns how the sequence ends, if it does."""
-        assert self._cache is not None
-        request, output_ids = self.sequence.request, self.sequence.output_ids
-        step = self._pipeline.feed(result.token_id, result.logprob)
-        output_ids.append(result.token_id)
-        if len(output_ids) == 1:
-            self._outlet.emit(FirstToken(request.id, self._outlet.now_ns()))
-        self._outlet.send(request.id, step.delta)
-        if step.reason is not None:
-            return Finished(step.reason, self.usage(), step.stop_text)
-        self._cache.decoded(self._loaded(), output_ids)
+    def take(self, result: DecodeResult) -> Ended | None:
+        """Take in what was sampled; returns how the sequence ends, if it does."""
+        output_ids, reason = self.sequence.output_ids, None
+        if not output_ids:
+            self._outlet.emit(FirstToken(self.request_id, self._outlet.now_ns()))
+        token_ids, logprobs = (result.token_id,), () if result.logprob is None else (result.logprob,)
+        start = len(output_ids)
+        for token_id in token_ids:
+            output_ids.append(token_id)
+            if (reason := self._end_after(token_id, len(output_ids))) is not None:
+                break
+        num_taken = len(output_ids) - start
+        self._send(Tokens(token_ids[:num_taken], logprobs[:num_taken], has_eos=reason is FinishReason.STOP))
+        if reason is not None:
+            return Ended(self.usage(), reason)
+        self._begun().decoded(self._loaded(), output_ids)
         return None
 
-    def end(self, phase: Phase, item: Finished | Failed) -> None:
+    def cut(self, num_tokens: int | None) -> None:
+        """Only so many of its tokens count; None: all."""
+        if num_tokens is not None:
+            del self.sequence.output_ids[num_tokens:]
+
+    def end(self, phase: Phase, item: Ended) -> None:
         """The last thing that happens: keep what is worth keeping, release the state, tell everybody. What fails on the
         way is a fault, and changes nothing of how the sequence ended."""
-        request, usage = self.sequence.request, self.usage()
         was_open = self.phase in (Phase.PREFILLING, Phase.DECODING)
+        if self.phase is Phase.QUEUED:
+            self._outlet.left_queue()
         self.sequence.enter(phase)
         if was_open and phase is not Phase.FAILED:
             self._outlet.attempt("cache.end", self._keep)
         self.release()
-        now = self._outlet.now_ns()
-        if isinstance(item, Failed):
-            self._outlet.emit(RequestEnded(request.id, "error", usage, now, item.error.code, item.error.message))
-        else:
-            self._outlet.emit(RequestEnded(request.id, item.reason.value, usage, now))
-        self._outlet.send(request.id, item)
+        self._send(item)
 
     def release(self) -> None:
         """Let go of the state and of everything pinned for it. Repeating it does nothing."""
@@ -171,19 +182,38 @@ class SequenceRun:
         for _ in range(CLOSE_TRIES):
             self._outlet.attempt("engine.close", self._close)
 
+    def _leave_queue(self, phase: Phase) -> None:
+        """From here on there may be a state to close."""
+        self.sequence.enter(phase)
+        self._outlet.left_queue()
+        self._has_state = self._model is not None
+
+    def _send(self, item: EngineItem) -> None:
+        self._outlet.send(self.submission.id, self.choice, item)
+
+    def _end_after(self, token_id: int, num_tokens: int) -> FinishReason | None:
+        asked = self.submission
+        if token_id in asked.eos_token_ids and not asked.ignore_eos and num_tokens >= asked.min_tokens:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_tokens >= asked.max_new_tokens else None
+
     def _keep(self) -> None:
-        if self._cache is not None and self.model is not None:
-            self._cache.end(self.model, self.sequence.output_ids)
+        if self._cache is not None and self._model is not None:
+            self._cache.end(self._model, self.sequence.output_ids)
 
     def _close(self) -> None:
-        if self._has_state and self.model is not None:
-            self.model.close([self.id])
+        if self._has_state and self._model is not None:
+            self._model.close([self.id])
         self._has_state = False
 
+    def _begun(self) -> SequenceCache:
+        assert self._cache is not None, "it has not queued up"
+        return self._cache
+
     def _loaded(self) -> LoadedModel:
-        if self.model is None:
+        if self._model is None:
             raise ServerUnavailable(f"model {self.submission.model} was unloaded")
-        return self.model
+        return self._model
 
 
-__all__ = ("SequenceRun", "Submission")
+__all__ = ("SequenceRun",)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from application.ports.tokenizer import Tokenizer
-from application.use_cases.generate import Generation
+from application.services.text_side.generation import Generation
 from domain.errors import ServerUnavailable
 from domain.ids import RequestId
 from domain.request import FinishReason
@@ -37,8 +37,8 @@ class AnswerContext:
         return self.echoes[choice // self.choices_per_prompt] if self.echoes else ""
 
 
-def prompts_of(generations: Sequence[Generation], choices_per_prompt: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(generation.prompt_ids for generation in generations[::choices_per_prompt])
+def prompts_of(generations: Sequence[Generation]) -> tuple[tuple[int, ...], ...]:
+    return tuple(generation.prompt_ids for generation in generations)
 
 
 def finish_reason(finished: Finished | None) -> str:

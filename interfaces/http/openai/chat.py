@@ -29,7 +29,7 @@ from interfaces.http.openai.refused_fields import IN_CHAT, refuse_unsupported
 from interfaces.http.openai.renamed import renamed
 from interfaces.http.openai.sampling_fields import sampling_params, stop_rules
 from interfaces.http.services import Services
-from interfaces.http.start import choice_id, start_all
+from interfaces.http.start import start_all
 
 
 def chat_route(services: Services, default_model: str, keepalive_s: float) -> HTTPRouteHandler:
@@ -75,37 +75,31 @@ async def _answer(
 
 
 def chat_requests(services: Services, body: ChatCompletionRequest, default: str) -> list[GenerationRequest]:
-    """One a choice. Raises InvalidRequest."""
-    id = services.ids.request_id("chatcmpl")
-    prompt = chat_prompt(body)
-    logprobs = num_logprobs(body)
-    stop = stop_rules(body, max_tokens(body))
-    carrier = services.trace_context()
+    """One, for all choices. Raises InvalidRequest."""
     return [
         GenerationRequest(
-            choice_id(id, choice),
+            services.ids.request_id("chatcmpl"),
             ModelId(default if body.model is None else body.model),
-            prompt,
-            sampling_params(body, choice, logprobs),
-            stop,
+            chat_prompt(body),
+            sampling_params(body, num_logprobs(body)),
+            stop_rules(body, max_tokens(body)),
             body.cache_salt or "",
-            carrier,
+            services.trace_context(),
             persist=body.store is not False,
+            num_choices=body.n or 1,
         )
-        for choice in range(body.n or 1)
     ]
 
 
 def _context(services: Services, body: ChatCompletionRequest, choices: FanIn) -> AnswerContext:
     first = choices.generations[0]
-    num_choices = len(choices.generations)
     return AnswerContext(
         id=first.request.id,
         model=first.model.source.id,
         created=services.clock.unix_ns() // 1_000_000_000,
         tokenizer=first.model.tokenizer,
-        choices_per_prompt=num_choices,
-        prompts=prompts_of(choices.generations, num_choices),
+        choices_per_prompt=choices.num_choices,
+        prompts=prompts_of(choices.generations),
         has_logprobs=bool(body.logprobs),
         returns_token_ids=bool(body.return_token_ids),
         includes_usage=body.includes_usage,

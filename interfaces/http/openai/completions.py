@@ -10,7 +10,7 @@ from litestar.response import Response
 
 from application.ports.tokenizer import Tokenizer
 from domain.ids import ModelId
-from domain.request import GenerationRequest, TextPrompt
+from domain.request import GenerationRequest, TextPrompt, choice_id
 from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
 from interfaces.http.disconnect import unless_client_leaves
@@ -32,7 +32,7 @@ from interfaces.http.openai.refused_fields import IN_COMPLETIONS, refuse_unsuppo
 from interfaces.http.openai.renamed import renamed
 from interfaces.http.openai.sampling_fields import sampling_params, stop_rules
 from interfaces.http.services import Services
-from interfaces.http.start import choice_id, start_all
+from interfaces.http.start import start_all
 
 
 def completions_route(services: Services, default_model: str, keepalive_s: float) -> HTTPRouteHandler:
@@ -88,7 +88,7 @@ async def _answer(
 def completion_requests(
     services: Services, body: CompletionRequest, prompts: Sequence[PlainPrompt], default: str
 ) -> list[GenerationRequest]:
-    """One a prompt and choice, prompt by prompt. Raises InvalidRequest."""
+    """One a prompt. Raises InvalidRequest."""
     check_combination(body)
     id = services.ids.request_id("cmpl")
     stop = stop_rules(body, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
@@ -96,17 +96,17 @@ def completion_requests(
     num_choices = body.n or 1
     return [
         GenerationRequest(
-            choice_id(id, number * num_choices + choice),
+            choice_id(id, number * num_choices),
             ModelId(default if body.model is None else body.model),
             prompt,
-            sampling_params(body, choice, body.logprobs),
+            sampling_params(body, body.logprobs),
             stop,
             body.cache_salt or "",
             carrier,
             persist=body.store is not False,
+            num_choices=num_choices,
         )
         for number, prompt in enumerate(prompts)
-        for choice in range(num_choices)
     ]
 
 
@@ -121,7 +121,7 @@ def _context(
         created=services.clock.unix_ns() // 1_000_000_000,
         tokenizer=tokenizer,
         choices_per_prompt=body.n or 1,
-        prompts=prompts_of(choices.generations, body.n or 1),
+        prompts=prompts_of(choices.generations),
         has_logprobs=body.logprobs is not None,
         returns_token_ids=bool(body.return_token_ids),
         includes_usage=body.includes_usage,

@@ -41,8 +41,8 @@ def either_body() -> "type[AbstractDTO[EitherRequest]]":
 def prompt_requests(services: Services, body: EitherRequest, default: str) -> list[GenerationRequest]:
     """One a prompt, however many choices it asks for. Raises InvalidRequest."""
     if isinstance(body, ChatCompletionRequest):
-        return chat_requests(services, body, default)[:1]
-    return completion_requests(services, body, plain_prompts(body), default)[:: body.n or 1]
+        return chat_requests(services, body, default)
+    return completion_requests(services, body, plain_prompts(body), default)
 
 
 def either_names(body: EitherRequest) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from domain.errors import InvalidRequest
-from domain.sampling import MAX_SEED, SamplingParams, StopRules
+from domain.sampling import SamplingParams, StopRules
 
 MAX_CHOICES = 128
 """Completions one HTTP request may ask for, over all its prompts."""
@@ -47,8 +47,8 @@ class SamplingFields(Struct, kw_only=True):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-def sampling_params(fields: SamplingFields, choice: int, num_logprobs: int | None) -> SamplingParams:
-    """Sampling of the choice with that number (its seed is the request's plus the number). Raises InvalidRequest."""
+def sampling_params(fields: SamplingFields, num_logprobs: int | None) -> SamplingParams:
+    """Raises InvalidRequest."""
     defaults = SamplingParams()
     return SamplingParams(
         temperature=_or(fields.temperature, defaults.temperature),
@@ -59,7 +59,7 @@ def sampling_params(fields: SamplingFields, choice: int, num_logprobs: int | Non
         presence_penalty=_or(fields.presence_penalty, defaults.presence_penalty),
         frequency_penalty=_or(fields.frequency_penalty, defaults.frequency_penalty),
         logit_bias=_logit_bias(fields.logit_bias or {}),
-        seed=_seed(fields.seed, choice),
+        seed=fields.seed,
         num_logprobs=num_logprobs,
     )
 
@@ -82,12 +82,6 @@ def _token_id(key: str) -> int:
     if not (key.isascii() and key.isdigit() and len(key) <= 10):
         raise InvalidRequest(f"logit_bias key {key[:40]!r} is not a token id", param="logit_bias")
     return int(key)
-
-
-def _seed(seed: int | None, choice: int) -> int | None:
-    if seed is None or not -MAX_SEED - 1 <= seed <= MAX_SEED:
-        return seed  # the domain refuses what does not fit
-    return (seed + choice + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1
 
 
 __all__ = ("MAX_CHOICES", "SamplingFields", "StreamOptions", "sampling_params", "stop_rules")
