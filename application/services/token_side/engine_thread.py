@@ -92,7 +92,7 @@ class EngineThread:
         self._is_cache_closed = False
         self._fault = ""
         self._last_progress_ns = clock.now_ns()
-        prefix_cache.wake_with(self._wake)
+        prefix_cache.wake_with(self.wake)
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
         self._loop, self._receive = asyncio.get_running_loop(), receive
@@ -101,7 +101,7 @@ class EngineThread:
     async def stop(self, timeout_s: float) -> bool:
         self._is_stopping = True
         if self._thread.ident is not None:
-            self._wake()
+            self.wake()
             await asyncio.to_thread(self._thread.join, timeout_s)
         if not self._is_cache_closed:
             self._is_cache_closed = True
@@ -156,7 +156,7 @@ class EngineThread:
             raise self._why_refused()
         return await asyncio.wrap_future(result)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Something that sequences wait for has arrived, or the end: look now. Any thread."""
         self._put(_Call(lambda: None))
 
