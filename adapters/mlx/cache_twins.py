@@ -4,8 +4,9 @@ Joining and narrowing replace the arrays of a cache object and never write into 
 own. Twins and originals must not both be used for computing: that does write into them.
 """
 
+from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -27,13 +28,15 @@ def _forked(value: Any) -> Any:
     if isinstance(value, mx.array):
         return mx.array(value)
     if isinstance(value, list | tuple):
-        return type(value)(_forked(item) for item in value)
+        items = cast(Sequence[Any], value)
+        forked = [_forked(item) for item in items]
+        return forked if isinstance(value, list) else tuple(forked)
     if not hasattr(value, "__dict__") or isinstance(value, type):
         return value
-    twin = copy(value)
-    for name, held in vars(value).items():
-        setattr(twin, name, _forked(held))
-    return twin
+    fork = copy(value)
+    for name, held in cast(dict[str, Any], vars(value)).items():
+        setattr(fork, name, _forked(held))
+    return fork
 
 
 def _twin(cache: Any) -> Any:
