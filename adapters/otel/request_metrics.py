@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
+from adapters.otel.span_attributes import operation_name
 from application.events import (
     DecodeStarted,
     FirstToken,
@@ -56,7 +57,7 @@ class RequestMetrics:
     def _queued(self, event: RequestQueued) -> None:
         self._timelines.queued(event)
         self._know(event.model)
-        self._know(event.request.model)
+        self._know(event.requested_model)
 
     def _admitted(self, event: RequestAdmitted) -> None:
         if (timeline := self._timelines.admitted(event)) is not None:
@@ -123,7 +124,7 @@ def _model_attributes(model: ModelId) -> dict[str, str]:
 
 def _request_attributes(timeline: RequestTimeline) -> dict[str, str]:
     return {
-        names.GEN_AI_OPERATION_NAME: names.OPERATION_CHAT if timeline.is_chat else names.OPERATION_TEXT_COMPLETION,
+        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=timeline.is_chat),
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: timeline.requested_model,
         names.GEN_AI_RESPONSE_MODEL: timeline.model,

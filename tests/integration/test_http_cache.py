@@ -108,7 +108,7 @@ class TestHeader:
             first = RawClient(service.base_url, COMPLETIONS, {"prompt": "a" * 300, "stream": True})
             gate.wait_until_reached()
             second = RawClient(service.base_url, COMPLETIONS, {"prompt": "a" * 300, "stream": True})
-            service.wait_until(lambda: len(service.hub) == 2, "the second to be queued")
+            service.wait_until(lambda: service.requests.num_read == 2, "the second to be queued")
             gate.open()
             assert b"x-cairn-cache: reused=299; " in second.read_until(b"\r\n\r\n")
             for client in (first, second):

@@ -8,13 +8,15 @@ from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.services.outlet import Outlet
+from application.ports.engine import EngineItem, StepBatch, Submission
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import Answers, PrefixTiers
-from application.services.step_runner import StepRunner
+from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.step_runner import StepRunner
 from domain.block_grid import BlockGrid
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
@@ -23,8 +25,8 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.prefix import ReuseRules
 from domain.record import Record, RecordKey
+from domain.request import choice_id
 from domain.scheduling import StepLimits
-from domain.stream import StreamItem
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.workload import VOCAB
 from tests.support.lanes import HeldLane
@@ -126,14 +128,19 @@ class CheckedTiers(PrefixTiers):
 
 
 class Inbox:
-    """An OutputSink."""
+    """What came out, by choice."""
 
-    def __init__(self) -> None:
-        self.items: dict[RequestId, list[StreamItem]] = {}
+    def __init__(self, events: RecordingEvents) -> None:
+        self.items: dict[RequestId, list[EngineItem]] = {}
+        self.num_left_queue = 0
+        self._events = events
 
-    def deliver(self, batch: Sequence[tuple[RequestId, StreamItem]]) -> None:
-        for id, item in batch:
-            self.items.setdefault(id, []).append(item)
+    def receive(self, batch: StepBatch) -> None:
+        for id, choice, item in batch.items:
+            self.items.setdefault(choice_id(id, choice), []).append(item)
+        for event in batch.events:
+            self._events.emit(event)
+        self.num_left_queue += batch.num_left_queue
 
 
 class World:
@@ -142,27 +149,32 @@ class World:
     def __init__(self, plan: Plan, memory: MemoryBlockStore | None, random: Random) -> None:
         self.plan = plan
         self.memory = memory
-        self.inbox = Inbox()
         self.events = RecordingEvents()
+        self.inbox = Inbox(self.events)
+        queue = EventQueue()
         self.lane = HeldLane()
         self.num_injected = 0
-        self.num_left_queue = 0
         self._random = random
+        self.num_added = 0
         self._failed_last = ""
         self.faulty = FaultInjectingBlockStore(memory, plan.faults) if memory is not None else None
         self.writer = SteppedWriter(self.faulty, plan.queue_bytes) if self.faulty is not None else None
         self.hot = HotTier(plan.hot_bytes)
         self.clock = clock = FakeClock(tick_ns=10)
-        lanes = StoreLanes(clock, self.events, readers=self.lane, lookups=self.lane, upkeep=self.lane)
+        lanes = StoreLanes(clock, queue, readers=self.lane, lookups=self.lane, upkeep=self.lane)
         stored = [StoredTier("store", self.writer, lanes, self.writer)] if self.writer is not None else []
         self.tiers = CheckedTiers(self.hot, stored, lanes)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
-        self.cache = PrefixCache(self.tiers, clock, self.events, BlockGrid(BLOCK, GRID, plan.is_exact), self.lane)
-        self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
+        self.cache = PrefixCache(self.tiers, clock, queue, BlockGrid(BLOCK, GRID, plan.is_exact), self.lane)
+        self.runner = StepRunner(Outlet(self.inbox.receive, queue, clock), self.cache, plan.limits)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
             self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions())
+
+    def add(self, submission: Submission) -> None:
+        self.num_added += submission.num_choices
+        self.runner.add(submission)
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
@@ -181,6 +193,7 @@ class World:
         self.check()
         assert self.cache.num_open() == 0
         assert self.hot.usage().num_pinned == 0
+        assert self.inbox.num_left_queue == self.num_added, "places in the queue are lost or given back twice"
         assert [model.open_ids() for model in self.engine.loaded] == [frozenset()] * len(self.engine.loaded)
 
     def _defect(self, operation: str) -> Exception | None:
@@ -191,9 +204,6 @@ class World:
         self._failed_last = operation
         self.num_injected += operation != "close"
         return RuntimeError(f"injected into {operation}")
-
-    def _left_queue(self) -> None:
-        self.num_left_queue += 1
 
     def _hook(self) -> Callable[[str, SequenceId | None, int], None]:
         def hook(operation: str, id: SequenceId | None, number: int) -> None:

@@ -6,16 +6,15 @@ thread; the rest may be called from any thread.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+from application.ports.cache_stats import Cleared, HotUsage
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.lane import Lane
 from application.services.prefix.cached_sequence import CacheContext, CachedSequence
 from application.services.prefix.explainer import explain
-from application.services.prefix.hot_tier import HotUsage
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
@@ -37,17 +36,6 @@ MAX_NAMESPACES = 1_024
 
 KEEPING_TIMEOUT_S = 600.0
 """For what may have to copy a large store. Nobody waits for a volume that hangs longer than that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
-    `problem`: why something may be left in its files; empty when nothing is."""
-
-    num_hot: int
-    num_stored: int
-    stored_bytes: int
-    problem: str = ""
 
 
 class PrefixCache:
@@ -209,4 +197,4 @@ class PrefixCache:
         return info
 
 
-__all__ = ("Cleared", "PrefixCache")
+__all__ = ("PrefixCache",)

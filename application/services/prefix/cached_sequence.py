@@ -32,7 +32,7 @@ from application.services.prefix.phases import (
     Ready,
     checked,
 )
-from application.services.prefix.tiers import PrefixTiers, Question
+from application.services.prefix.tiers import HOT, PrefixTiers, Question
 from domain.errors import ComputeFailed, IllegalTransition
 from domain.explanation import Explanation, StopReason
 from domain.hashing import BlockChain
@@ -146,7 +146,12 @@ class CachedSequence:
     def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
         twin = copy(self)
         twin.id, twin.request_id, twin._expected = id, request_id, set()
-        twin._phase = Computing(self._in(Computing).capture.fork())
+        capture = self._in(Computing).capture.fork()
+        twin._phase = Computing(capture)
+        num_prompt, num_reused = self.explanation.num_prompt, capture.position
+        reason = StopReason.LAST_TOKEN if num_reused == num_prompt - 1 else StopReason.NEVER_SEEN
+        twin.explanation = Explanation(num_prompt, reason, {HOT: num_reused}, num_known=num_reused)
+        twin._announce()
         self._context.open[id] = twin
         return twin
 

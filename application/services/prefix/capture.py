@@ -72,6 +72,11 @@ class StateCapture:
             return ()
         return tuple(sorted(position for position in self._due if position > self.position))
 
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the state was computed on the grid so far."""
+        return self._is_canonical
+
     def expect(self, position: int) -> None:
         """Somebody will resume at `position` of the prompt: take a snapshot there, if it is still ahead."""
         if position > self.position:

@@ -10,11 +10,12 @@ whoever holds payloads keeps them pinned: `acquire` pins, `release` unpins, coun
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import nlargest
 from itertools import islice
 from threading import Lock
 
+from application.ports.cache_stats import HotUsage
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.record_links import parent_of
@@ -28,18 +29,6 @@ SCANNED_PER_FOLLOWER = 32
 """Records looked at for each follower asked for: where thousands follow one block, the latest are not searched for."""
 
 GroupSet = frozenset[GroupIndex]
-
-
-@dataclass(frozen=True, slots=True)
-class HotUsage:
-    """A consistent reading, in bytes and records. `evicted`: since the start."""
-
-    budget_bytes: int
-    used_bytes: int
-    num_blocks: int
-    num_snapshots: int
-    num_pinned: int
-    evicted: int
 
 
 def record_bytes(record: Record) -> int:
@@ -196,4 +185,4 @@ class HotTier:
         return self._tree.make_room(needed_bytes, self._budget_bytes, () if kept is None else (kept,))
 
 
-__all__ = ("RECORD_OVERHEAD_BYTES", "HotTier", "HotUsage", "record_bytes")
+__all__ = ("RECORD_OVERHEAD_BYTES", "HotTier", "record_bytes")

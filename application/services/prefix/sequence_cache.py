@@ -67,8 +67,10 @@ class UncachedSequence:
 
     stops: tuple[int, ...] = ()
 
-    def __init__(self, num_prompt: int, reason: StopReason, note: str = "") -> None:
-        self.explanation = Explanation(num_prompt, reason, note=note)
+    def __init__(self, num_prompt: int, reason: StopReason, note: str = "", num_reused: int = 0) -> None:
+        """`num_reused`: tokens that another choice of the same prompt has computed."""
+        self.explanation = Explanation(num_prompt, reason, {"hot": num_reused} if num_reused else {}, note=note)
+        self._position = num_reused
 
     def prepare(self) -> None:
         pass
@@ -80,10 +82,11 @@ class UncachedSequence:
         return 0
 
     def fork(self, id: SequenceId, request_id: RequestId) -> "UncachedSequence":
-        return self
+        told = self.explanation
+        return UncachedSequence(told.num_prompt, told.reason, told.note, self._position)
 
     def prefilled(self, model: StateAccess, position: int) -> None:
-        pass
+        self._position = position
 
     def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         pass

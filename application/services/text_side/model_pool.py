@@ -7,15 +7,16 @@ found sound, and before it is known not to have failed a moment ago.
 
 import asyncio
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
+from application.ports.clock import Clock
+from application.ports.engine import EngineModel
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import Tokenizer, TokenizerLoader
 from application.services.lane import Lane
-from application.services.load_failures import LoadFailures
+from application.services.text_side.load_failures import LoadFailures
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId
@@ -32,20 +33,21 @@ MAX_PENDING = 64
 
 
 class ModelHost(Protocol):
-    """Where models run: the engine loop. Any thread; the futures carry DomainErrors."""
+    """Where models run: what of the Engine port the pool needs."""
 
-    def load(self, source: ModelSource, options: LoadOptions) -> "Future[ModelDescription]": ...
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel: ...
 
-    def unload(self, id: ModelId) -> "Future[None]": ...
+    async def unload(self, id: ModelId) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model ready for requests."""
+    """A model ready for requests. `reuse_note`: why its prompts are never reused; empty when they are."""
 
     source: ModelSource
     tokenizer: Tokenizer
     description: ModelDescription
+    reuse_note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class ModelPool:
         tokenizers: TokenizerLoader,
         engine: ModelHost,
         settings: ModelSettings,
+        clock: Clock,
+        *,
         check: ModelCheck = lambda _source: None,
         workers: Lane | None = None,
     ) -> None:
@@ -72,6 +76,7 @@ class ModelPool:
         self._tokenizers = tokenizers
         self._engine = engine
         self._settings = settings
+        self._clock = clock
         self._check = check
         self.workers = workers or Lane("model folder", NUM_THREADS, max_pending=MAX_PENDING)
         self._turns = ModelTurns(settings.max_loaded)
@@ -149,7 +154,7 @@ class ModelPool:
 
     async def _find(self, id: ModelId) -> _Found:
         source = await self.workers.run(self._locate, id)
-        if (reason := self._failures.recall(source, _now_s())) is not None:
+        if (reason := self._failures.recall(source, self._now_s())) is not None:
             raise ModelLoadFailed(reason)
         return _Found(source, await self.workers.run(self._prepare, source))
 
@@ -197,15 +202,15 @@ class ModelPool:
     async def _load(self, found: _Found) -> None:
         id = found.source.id
         try:
-            description = await asyncio.wrap_future(self._engine.load(found.source, LoadOptions(self._settings.dtype)))
+            model = await self._engine.load(found.source, LoadOptions(self._settings.dtype))
         except Exception as error:
             if isinstance(error, ModelLoadFailed):
-                self._failures.note(found.source, error.message, _now_s())
+                self._failures.note(found.source, error.message, self._now_s())
             self._end_waiting(id, error)
         else:
             self._failures.forget(id)
-            capped = description.capped(self._settings.context_length)
-            self._served[id] = ServedModel(found.source, found.tokenizer, capped)
+            capped = model.description.capped(self._settings.context_length)
+            self._served[id] = ServedModel(found.source, found.tokenizer, capped, model.reuse_note)
             self._turns.loaded(id)
         self._move()
 
@@ -214,7 +219,7 @@ class ModelPool:
         if self._turns.is_wanted(id):  # they asked while it made way
             self._found[id] = _Found(gone.source, gone.tokenizer)
         # What goes wrong is counted by the engine. Either way the model serves nobody any more.
-        await asyncio.gather(asyncio.wrap_future(self._engine.unload(id)), return_exceptions=True)
+        await asyncio.gather(self._engine.unload(id), return_exceptions=True)
         self._turns.unloaded(id)
         self._move()
 
@@ -240,9 +245,8 @@ class ModelPool:
                 )
             )
 
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
+    def _now_s(self) -> float:
+        return self._clock.now_ns() / 1e9
 
 
 __all__ = ("ModelHost", "ModelPool", "ServedModel")
