@@ -49,7 +49,9 @@ def main() -> None:
     def begin(id: int) -> SequenceCache:
         model.open(SequenceId(id))
         prompt = EncodedPrompt.of_text(tuple(range(600)))
-        return tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)
+        sequence = tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)
+        sequence.prepare()
+        return sequence
 
     sequence = begin(0)
     while not sequence.poll():
