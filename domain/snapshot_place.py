@@ -1,7 +1,7 @@
-"""Where snapshots of one prompt may hang, and what their keys are: how its own are found among those of others.
+"""After which blocks a prompt may have snapshots, and what their keys are: how its own are found among all others.
 
 A snapshot's key is a digest of what the prompt says after the end of a block, so whoever knows the prompt can name all
-of its snapshots, and nobody has to list those of other prompts: thousands may hang on the block that ends a shared
+of its snapshots, and nobody has to list those of other prompts: thousands may follow the block that ends a shared
 system prompt.
 """
 

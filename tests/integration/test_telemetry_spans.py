@@ -208,7 +208,9 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
             PrefixAwaited(id, owner.id, 512, at(0.25)),
             owner.ended(),
             StateRestored(id, 768, 3_000_000, at(0.5), at(0.75), at(0.875)),
-            PrefixMatched(id, 1025, 512, 256, 1024, "no-snapshot", at(0.25), at(0.9), diverged_at=1024),
+            PrefixMatched(
+                id, 1025, {"hot": 512, "store": 256}, 1024, "no-snapshot", at(0.25), at(0.9), diverged_at=1024
+            ),
             SCRIPT.admitted(),
             StateCaptured(id, 2, 1, 4_000_000, at(1.0), at(1.5)),
             SCRIPT.ended(),

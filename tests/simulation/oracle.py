@@ -48,16 +48,16 @@ class StorageOracle:
         for record in sorted(blocks, key=lambda record: record.position):
             assert isinstance(record.key, BlockKey)
             above = paths.get(record.parent, ())
-            if len(above) + len(record.token_ids) == record.position:
-                paths[record.key.hash] = above + record.token_ids
+            if len(above) + len(record.key_ids) == record.position:
+                paths[record.key.hash] = above + record.key_ids
         self._blocks: dict[tuple[int, ...], set[GroupIndex]] = {}
         self._snapshots: set[tuple[int, ...]] = set()
         for record in everything:
             if isinstance(record.key, BlockKey):
                 if record.key.hash in paths:
                     self._blocks.setdefault(paths[record.key.hash], set()).update(record.groups)
-            elif record.position == len(record.token_ids) or record.parent in paths:
-                self._snapshots.add(paths.get(record.parent, ()) + record.token_ids)
+            elif record.position == len(record.key_ids) or record.parent in paths:
+                self._snapshots.add(paths.get(record.parent, ()) + record.key_ids)
 
     def furthest(self, prompt: Sequence[int]) -> int:
         """The furthest position at which every group can be restored."""

@@ -106,7 +106,7 @@ def same(stored: Record | None, record: Record) -> bool:
     """Whether what came back is bit for bit what was put."""
     if stored is None or set(stored.groups) != set(record.groups):
         return False
-    plain = ("key", "parent", "position", "token_ids", "provenance")
+    plain = ("key", "parent", "position", "key_ids", "provenance")
     if any(getattr(stored, name) != getattr(record, name) for name in plain):
         return False
     return all(

@@ -5,7 +5,7 @@ sequence waits in the engine's queue. When it is wanted, their answer is compare
 what other sequences are computing, and with what came in since it was given. See SequenceCache for who calls what.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, replace
@@ -30,6 +30,7 @@ from application.services.prefix.phases import (
     Phase,
     Queued,
     Ready,
+    chain_of,
     checked,
 )
 from application.services.prefix.tiers import HOT, PrefixTiers, Question
@@ -92,7 +93,7 @@ class CachedSequence:
 
     @property
     def chain(self) -> BlockChain | None:
-        return self._phase.chain
+        return chain_of(self._phase)
 
     @property
     def position(self) -> int:
@@ -128,7 +129,7 @@ class CachedSequence:
                 found = replace(found, holdings={})
             fetched = None
             reason = StopReason.UNREADABLE if found.match.position else reason
-        reused = fetched.reused if fetched is not None else {}
+        reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
         self.explanation = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
         self._announce()
         keeper = RecordKeeper(self._context.tiers, self._info, self._tenure, found, persist=self._persist)
@@ -212,10 +213,10 @@ class CachedSequence:
         """The cache was cleared: what was asked and fetched before must not come back."""
         self._release()
         self._tenure = self._context.tiers.tenures.begin(self._info)
-        if self._phase.chain is None:
+        if self.chain is None:
             self._enter(Asking(self._look_up()))
         else:
-            self._ask(self._phase.chain)
+            self._ask(self.chain)
 
     def _moves_on(self) -> bool:
         """Take one step towards being ready; False when there is none, or it has to wait."""

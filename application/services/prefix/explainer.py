@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.tiers import HOT, PrefixTiers
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
 from domain.fork_point import ForkPoint
 from domain.hashing import BlockChain, block_hash
 from domain.holdings import Found
-from domain.ids import BlockHash
+from domain.ids import BlockHash, GroupIndex
 from domain.prefix import ReuseRules
-from domain.record import BlockKey, NamespaceInfo
+from domain.record import BlockKey, NamespaceInfo, RecordKey
 
 MAX_FOLLOWERS = 64
 """Stored continuations that an explanation compares the prompt with."""
@@ -79,11 +79,16 @@ def explain(
 
 def _expected(tiers: PrefixTiers, found: Found) -> dict[str, int]:
     """Tokens by the tier that they would come from."""
-    match, block_size = found.match, found.chain.block_size
-    sizes = [block_size] * len(match.blocks) + ([match.snapshot.num_partial] if match.snapshot is not None else [])
-    reused = Counter[str]()
-    for name, size in zip(tiers.sources(found), sizes, strict=True):
-        reused[name or tiers.stored[0].name] += size
+    needs: list[tuple[RecordKey, frozenset[GroupIndex], int]]
+    needs = [(need.key, need.groups, found.chain.block_size) for need in found.match.blocks]
+    if found.match.snapshot is not None:
+        needs.append((found.match.snapshot, frozenset(), found.match.snapshot.num_partial))
+    held = tiers.hot.held([key for key, _, _ in needs])
+    names, reused = [tier.name for tier in tiers.stored], Counter[str]()
+    for index, (key, groups, num_tokens) in enumerate(needs):
+        here = held[index]
+        is_hot = here is not None and groups <= here
+        reused[HOT if is_hot else found.holder(key, index, names) or (names or [HOT])[0]] += num_tokens
     return dict(+reused)
 
 

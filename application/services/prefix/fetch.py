@@ -111,7 +111,7 @@ class PrefixFetch:
         records = tuple(record for record in self._records if record is not None)
         reused = Counter[str]()
         for record, source in zip(records, self._sources, strict=True):
-            reused[source] += len(record.token_ids)
+            reused[source] += len(record.key_ids)
         return Fetched(self._position, records, tuple(self._groups), dict(+reused), pinned)
 
     def close(self) -> None:
@@ -137,9 +137,9 @@ class PrefixFetch:
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:
         end = record.position
-        own_ids = self._chain.key_ids(end - len(record.token_ids), end)
+        own_ids = self._chain.key_ids(end - len(record.key_ids), end)
         is_canonical = record.provenance is Provenance.PREFILL
-        return groups <= record.groups.keys() and record.token_ids == own_ids and (is_canonical or not self._is_exact)
+        return groups <= record.groups.keys() and record.key_ids == own_ids and (is_canonical or not self._is_exact)
 
     def _promote(self) -> None:
         """Keep in the hot tier what was read, parents first, and pinned like the rest."""

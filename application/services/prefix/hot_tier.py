@@ -33,7 +33,7 @@ GroupSet = frozenset[GroupIndex]
 
 def record_bytes(record: Record) -> int:
     """What a record counts against the budget."""
-    return record.raw_bytes + 4 * len(record.token_ids) + RECORD_OVERHEAD_BYTES
+    return record.raw_bytes + 4 * len(record.key_ids) + RECORD_OVERHEAD_BYTES
 
 
 class HotTier:
@@ -113,7 +113,7 @@ class HotTier:
         with self._lock:
             keys = islice(self._tree.links.following(BlockKey(namespace, parent)), limit * SCANNED_PER_FOLLOWER)
             latest = nlargest(limit, (self._tree.nodes[key] for key in keys), key=lambda node: node.clock)
-            return [node.record.token_ids for node in latest]
+            return [node.record.key_ids for node in latest]
 
     def remove(self, keys: Sequence[RecordKey]) -> int:
         """Drop, in this order, what is a leaf by then and not pinned; others stay. Returns how many went."""

@@ -32,10 +32,6 @@ class Queued:
 
     question: Future[Question]
 
-    @property
-    def chain(self) -> BlockChain | None:
-        return _hashed(self.question)
-
 
 @dataclass(frozen=True, slots=True)
 class Asking:
@@ -43,10 +39,6 @@ class Asking:
 
     question: Future[Question]
     is_repeat: bool = False
-
-    @property
-    def chain(self) -> BlockChain | None:
-        return _hashed(self.question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +57,6 @@ class Fetching:
     found: Found
     fetch: PrefixFetch
 
-    @property
-    def chain(self) -> BlockChain:
-        return self.found.chain
-
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -77,10 +65,6 @@ class Ready:
     found: Found
     fetched: Fetched | None = None
 
-    @property
-    def chain(self) -> BlockChain:
-        return self.found.chain
-
 
 @dataclass(frozen=True, slots=True)
 class Computing:
@@ -88,14 +72,10 @@ class Computing:
 
     capture: StateCapture
 
-    @property
-    def chain(self) -> BlockChain:
-        return self.capture.chain
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    chain: None = None
+    """Nothing is held for the sequence any more."""
 
 
 Phase: TypeAlias = Queued | Asking | Following | Fetching | Ready | Computing | Ended
@@ -111,9 +91,20 @@ TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
 }
 
 
-def _hashed(question: Future[Question]) -> BlockChain | None:
-    is_known = question.done() and not question.cancelled() and question.exception() is None
-    return question.result().chain if is_known else None
+def chain_of(phase: Phase) -> BlockChain | None:
+    """The sequence's token stream: None until it is hashed, and when it is over."""
+    match phase:
+        case Queued(question) | Asking(question):
+            is_known = question.done() and not question.cancelled() and question.exception() is None
+            return question.result().chain if is_known else None
+        case Fetching(found) | Ready(found):
+            return found.chain
+        case Following(chain):
+            return chain
+        case Computing(capture):
+            return capture.chain
+        case Ended():
+            return None
 
 
 def checked(before: Phase, after: Phase) -> Phase:
@@ -133,5 +124,6 @@ __all__ = (
     "Phase",
     "Queued",
     "Ready",
+    "chain_of",
     "checked",
 )

@@ -17,6 +17,7 @@ from application.services.prefix.tenure import Tenures
 from domain.explanation import StopReason
 from domain.hashing import BlockChain
 from domain.holdings import Found, Holdings, match_holdings, num_leading_blocks
+from domain.ids import GroupIndex
 from domain.namespace_choice import NamespaceChoice
 from domain.prefix import ReuseRules
 from domain.record import NamespaceInfo, Record, RecordKey
@@ -119,19 +120,6 @@ class PrefixTiers:
         is_refused = None in question.reads.values()
         return is_refused or self.arrivals.any_since(question.num_arrivals, places)
 
-    def sources(self, found: Found) -> list[str | None]:
-        """The tier that each record of a match is had from: its blocks', then its snapshot's."""
-        match = found.match
-        keys: list[RecordKey] = [need.key for need in match.blocks]
-        needed = [need.groups for need in match.blocks]
-        if match.snapshot is not None:
-            keys.append(match.snapshot)
-            needed.append(frozenset())
-        held = self.hot.held(keys)
-        is_hot = [groups is not None and wanted <= groups for groups, wanted in zip(held, needed, strict=True)]
-        names = [tier.name for tier in self.stored]
-        return [HOT if is_hot[at] else found.holder(key, at, names) for at, key in enumerate(keys)]
-
     def keep(self, records: Sequence[Record]) -> None:
         """Put records into memory."""
         self.hot.put(records)
@@ -168,7 +156,7 @@ class PrefixTiers:
     def _hot_blocks(self, chain: BlockChain, rules: ReuseRules | None) -> Holdings:
         """The blocks in memory; which of them in part is told only with `rules`."""
         held = self.hot.held(chain.prompt_keys())
-        whole = rules.sliced_groups if rules is not None else frozenset()
+        whole: frozenset[GroupIndex] = rules.sliced_groups if rules is not None else frozenset()
         partial_blocks = {index for index, groups in enumerate(held) if groups is not None and not groups >= whole}
         return Holdings(tuple(groups is not None for groups in held), partial=frozenset(partial_blocks))
 
