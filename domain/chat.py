@@ -61,11 +61,12 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool the model may call. `parameters` is a JSON schema."""
+    """A tool the model may call. `parameters` is a JSON schema. `strict`: the arguments of a call are held to it."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    strict: bool = False
 
 
 def num_leading_system(messages: Sequence[ChatMessage]) -> int:

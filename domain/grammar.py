@@ -9,12 +9,16 @@ enforced, and at what cost, the text side finds out before it submits (`GrammarC
     REGEX         a regular expression (Rust's syntax) that matches the whole answer
     CHOICE        a JSON list of strings, one of which is the answer
     LARK          a grammar in Lark's syntax with a rule `start`, as llguidance reads it
+
+Around the answer itself may stand what its model's family writes there: reasoning before it, tool calls in its place.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeAlias
 
 from domain.chat import Json
 from domain.errors import InvalidRequest
@@ -43,13 +47,27 @@ class Marker:
     token_id: int | None = None
 
 
+Pieces: TypeAlias = tuple[Marker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Free text before the answer: from `open` up to and with `close`, or none. With `open` empty, the prompt has
+    opened it, and the answer begins inside. `before_answer`: what stands before an answer that is no call."""
+
+    close: Pieces
+    open: Pieces = ()
+    before_answer: Pieces = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """See the module. `reasoning_end`: free text comes first, up to and with this marker; None where none does."""
+    """See the module. `calls`: a grammar in Lark of calls that may stand in the answer's place; "" for none."""
 
     kind: GrammarKind
     text: str = ""
-    reasoning_end: Marker | None = None
+    reasoning: Reasoning | None = None
+    calls: str = ""
 
 
 def json_schema_grammar(schema: Mapping[str, Json] | bool, param: str) -> Grammar:
@@ -87,9 +105,21 @@ def lark_grammar(text: str, param: str) -> Grammar:
     return Grammar(GrammarKind.LARK, bounded(text, param))
 
 
-def after_reasoning(grammar: Grammar, end: Marker) -> Grammar:
-    """The same answer after free text that ends with this marker. For a model whose prompt has begun its reasoning."""
-    return replace(grammar, reasoning_end=end)
+def after_reasoning(grammar: Grammar, reasoning: Reasoning) -> Grammar:
+    """The same answer after what its model thinks."""
+    return replace(grammar, reasoning=reasoning)
+
+
+def or_calls(grammar: Grammar, calls: Grammar) -> Grammar:
+    """The same answer, or calls in its place. `calls` is one in Lark."""
+    return replace(grammar, calls=calls.text)
+
+
+def pieces(text: str, special_tokens: Mapping[str, int]) -> Pieces:
+    """A family's text, with those of its tokens that no text spells as such."""
+    names = sorted((name for name in special_tokens if name and name in text), key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+    return tuple(Marker(part, special_tokens.get(part)) for part in parts if part)
 
 
 def bounded(text: str, param: str) -> str:
@@ -108,11 +138,15 @@ __all__ = (
     "Grammar",
     "GrammarKind",
     "Marker",
+    "Pieces",
+    "Reasoning",
     "after_reasoning",
     "bounded",
     "choice_grammar",
     "json_object_grammar",
     "json_schema_grammar",
     "lark_grammar",
+    "or_calls",
+    "pieces",
     "regex_grammar",
 )

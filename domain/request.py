@@ -11,19 +11,34 @@ from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.sampling import MAX_SEED, SamplingParams, StopRules
+from domain.shown import shown
+from domain.tool_choice import CallMode, ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, with the template's own keyword arguments."""
+    """Messages for the model's chat template, with the template's own keyword arguments. `tools` are those it shows,
+    `tool_choice` says what an answer does with them."""
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
     template_kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    tool_choice: ToolChoice = ToolChoice()
 
     def __post_init__(self) -> None:
         if not self.messages:
             raise InvalidRequest("messages must not be empty", param="messages")
+        offered = {tool.name for tool in self.tools}
+        for name in self.tool_choice.names:
+            if name not in offered:
+                raise InvalidRequest(f"tool_choice names {shown(name)!r}, which is not in tools", param="tool_choice")
+        if self.tool_choice.mode is CallMode.REQUIRED and not offered:
+            raise InvalidRequest("tool_choice asks for a call, and there are no tools", param="tool_choice")
+
+    @property
+    def callable_tools(self) -> tuple[ToolSpec, ...]:
+        """Those that an answer may call."""
+        return () if self.tool_choice.mode is CallMode.NONE else self.tools
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,18 +21,23 @@ from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, Fo
 from application.services.token_parser import TokenParser
 from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
 from domain.errors import TemplateFailed
+from domain.grammar import Reasoning
 from domain.model_card import ModelSource
 from domain.output.family import Family, ReasoningTags, Section
 from domain.output.named_calls import NamedCalls
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
+from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt
 
 START_ID = 257
 SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", 259: "<|pad|>"}
 _OUTPUT = OutputFormat(
     Family(
-        "fake", "<call>NAME JSON", sections=(Section("<call>", "</call>", (NamedCalls(re.compile(r"(?P<name>\S+)")),)),)
+        "fake",
+        "<call>NAME JSON",
+        sections=(Section("<call>", "</call>", (NamedCalls(re.compile(r"(?P<name>\S+)")),)),),
+        writes=(WrittenCalls(mark="<call>", before_arguments=" ", closing="</call>"),),
     ),
     ReasoningTags("<think>", "</think>"),
     "as the fake tokenizer renders it",
@@ -116,13 +121,21 @@ class FakeTokenizer:
     def output_format(self) -> str:
         return str(_OUTPUT)
 
+    @property
+    def written_calls(self) -> WrittenCalls | None:
+        return _OUTPUT.written_calls(self.special_tokens)
+
+    def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
+        end = self.decode(prompt_ids[-64:])  # toys think only where the prompt has begun it
+        return _OUTPUT.reasoning_before(end, self.special_tokens) if _OUTPUT.opening(end) else None
+
     def output_parser(
         self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
     ) -> OutputParser:
         parser = TextParser(
             prepare_format(_OUTPUT),
             new_call_id=new_call_id,
-            tools=prompt.tools,
+            tools=prompt.callable_tools,
             prompt_end=self.decode(prompt_ids[-64:]),
             taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
         )

@@ -1,4 +1,4 @@
-"""A domain grammar in llguidance's own form: one Lark grammar, or two where reasoning comes first.
+"""A domain grammar in llguidance's own form: one Lark grammar, or several where reasoning or calls stand around it.
 
 Nothing is forced: where only one text can follow, every way of spelling it in tokens is allowed, and the model takes
 its own. So the library never has to be told how the tokenizer merges.
@@ -8,8 +8,8 @@ import json
 from typing import cast
 
 from domain.chat import Json
-from domain.grammar import Grammar, GrammarKind, Marker
-from domain.tool_grammar import json_rule, quoted
+from domain.grammar import Grammar, GrammarKind, Reasoning
+from domain.tool_grammar import json_rule, quoted, terms
 
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 _GAP = "/\\n{0,2}/"
@@ -19,10 +19,11 @@ _GAP = "/\\n{0,2}/"
 def rendered(grammar: Grammar) -> str:
     """What the library's matcher is made of."""
     answer = _rules(grammar) + "\n" + _OPTIONS  # at the end: so it holds, and errors name the client's own lines
-    if grammar.reasoning_end is None:
-        parts: list[dict[str, str]] = [{"lark_grammar": answer}]
-    else:
-        parts = [{"lark_grammar": _reasoning(grammar.reasoning_end)}, {"name": "answer", "lark_grammar": answer}]
+    parts = [{"lark_grammar": answer}]
+    if grammar.reasoning is not None or grammar.calls:
+        parts = [{"lark_grammar": _around(grammar)}, {"name": "answer", "lark_grammar": answer}]
+    if grammar.calls:
+        parts.append({"name": "calls", "lark_grammar": grammar.calls + _OPTIONS})
     return json.dumps({"grammars": parts})
 
 
@@ -42,10 +43,26 @@ def _rules(grammar: Grammar) -> str:
             return f"start: /{regex_to_lark(grammar.text, 'dw')}/"  # digits are ASCII, as in a schema's patterns
 
 
-def _reasoning(end: Marker) -> str:
+def _around(grammar: Grammar) -> str:
+    """What may stand before the answer, and in its place."""
+    reasoning = grammar.reasoning
+    answer = f"{terms(reasoning.before_answer) if reasoning else ''} @answer"
+    rules = [f"answer: {answer} | @calls" if grammar.calls else f"answer: {answer}"]
+    if reasoning is None:
+        rules.append("start: answer")
+    else:
+        rules += [f"start: {'reasoning' if not reasoning.open else 'reasoning?'} answer", *_reasoning(reasoning)]
+    return "\n".join(rules) + "\n" + _OPTIONS
+
+
+def _reasoning(reasoning: Reasoning) -> list[str]:
+    """What ends free text is its first piece: a suffix of the text, or a token."""
+    end, *rest = reasoning.close
     if end.token_id is not None:
-        return f"start: REASONING <[{end.token_id}]> {_GAP} @answer\nREASONING: /(?s:.*)/\n{_OPTIONS}"
-    return f"start: reasoning {_GAP} @answer\nreasoning[suffix={quoted(end.text)}]: /(?s:.*)/\n{_OPTIONS}"
+        thought = f"thought: TEXT {terms((end,))}\nTEXT: /(?s:.*)/"
+    else:
+        thought = f"thought[suffix={quoted(end.text)}]: /(?s:.*)/"
+    return [f"reasoning: {terms(reasoning.open)} thought {terms(tuple(rest))} {_GAP}", thought]
 
 
 __all__ = ("rendered",)

@@ -12,8 +12,10 @@ from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong
 from application.services.token_parser import TokenParser
 from domain.errors import TemplateFailed
+from domain.grammar import Reasoning
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
+from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt
 
 _NUM_END_TOKENS = 64
@@ -106,17 +108,27 @@ class HfTokenizer:
     def output_format(self) -> str:
         return str(self._output.output)
 
+    @property
+    def written_calls(self) -> WrittenCalls | None:
+        return self._output.output.written_calls(self._special_tokens)
+
+    def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
+        return self._output.output.reasoning_before(self._end_of(prompt_ids), self._special_tokens)
+
     def output_parser(
         self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
     ) -> OutputParser:
         parser = TextParser(
             self._output,
             new_call_id=new_call_id,
-            tools=prompt.tools,
-            prompt_end=self.decode(prompt_ids[-_NUM_END_TOKENS:]),
+            tools=prompt.callable_tools,
+            prompt_end=self._end_of(prompt_ids),
             taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
         )
         return TokenParser(self.detokenizer(), parser, self._mark_of)
+
+    def _end_of(self, prompt_ids: Sequence[int]) -> str:
+        return self.decode(prompt_ids[-_NUM_END_TOKENS:])
 
     def _decode_visible(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=True)

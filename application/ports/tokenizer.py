@@ -11,7 +11,9 @@ from typing import Protocol
 
 from application.ports.output_parser import OutputParser
 from domain.fork_point import ForkKind, ForkPoint
+from domain.grammar import Reasoning
 from domain.model_card import ModelSource
+from domain.output.written_calls import WrittenCalls
 from domain.prompt_content import EncodedPrompt
 from domain.request import ChatPrompt
 
@@ -85,6 +87,15 @@ class Tokenizer(Protocol):
     @property
     def output_format(self) -> str:
         """How this model's answers are read, and what told so: a line for people."""
+        ...
+
+    @property
+    def written_calls(self) -> WrittenCalls | None:
+        """How a grammar has this model write calls; None where its family's form is no grammar's."""
+        ...
+
+    def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
+        """What may stand before an answer to the chat that was rendered so; None where nothing does."""
         ...
 
     def output_parser(

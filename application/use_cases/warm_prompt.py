@@ -11,9 +11,10 @@ from application.services.text_side.model_pool import ModelPool
 from application.use_cases.generate import Generate
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.ids import ModelId
-from domain.request import FinishReason, GenerationRequest, Usage
+from domain.request import ChatPrompt, FinishReason, GenerationRequest, Usage
 from domain.sampling import SamplingParams, StopRules
 from domain.stream import Failed, Finished
+from domain.tool_choice import CallMode, ToolChoice
 
 FLUSH_TIMEOUT_S = 30.0
 """How long to wait for the store to take what was computed."""
@@ -52,9 +53,7 @@ class WarmPrompt:
                 raise InvalidRequest(
                     f"prompts of {served.source.id} cannot be kept: {served.reuse_note}", param="model"
                 )
-            generation = await self._generate.start(
-                replace(request, sampling=SamplingParams(), stop=StopRules(max_tokens=1), num_choices=1), beside=served
-            )
+            generation = await self._generate.start(_prompt_only(request), beside=served)
             try:
                 usage = await _usage(generation)
             finally:
@@ -66,6 +65,14 @@ class WarmPrompt:
         return WarmedPrompt(
             served.source.id, usage.prompt_tokens, usage.computed_tokens, usage.reused_tokens, num_stored
         )
+
+
+def _prompt_only(request: GenerationRequest) -> GenerationRequest:
+    """The prompt with one token after it, whatever was asked of the answer."""
+    prompt, stop = request.prompt, StopRules(max_tokens=1)
+    if isinstance(prompt, ChatPrompt):
+        prompt = replace(prompt, tool_choice=ToolChoice(CallMode.NONE))
+    return replace(request, prompt=prompt, sampling=SamplingParams(), stop=stop, num_choices=1, grammar=None)
 
 
 async def _usage(generation: Generation) -> Usage:

@@ -1,6 +1,7 @@
 """The families that are known, most telling first: what their models write for a tool call."""
 
 import re
+from dataclasses import replace
 
 from domain.output.family import Channels, Family, ReasoningTags, Section
 from domain.output.json_calls import JsonCalls
@@ -8,6 +9,7 @@ from domain.output.literal_calls import LiteralCalls
 from domain.output.literal_value import LiteralStyle
 from domain.output.named_calls import NamedCalls
 from domain.output.tagged_calls import TaggedCalls, Tags
+from domain.output.written_calls import WrittenCalls
 
 _JSON = JsonCalls()
 _PYTHON = LiteralStyle(quotes=('"""', "'''", '"', "'"), assign="=", has_escapes=True)
@@ -57,6 +59,34 @@ _QWEN_CALL = TaggedCalls(
 )
 _MINICPM_CALL = TaggedCalls(Tags("<param ", ">", "</param>"), "<function ", ">", "</function>", ("<![CDATA[", "]]>"))
 
+_TAGGED_JSON = WrittenCalls(
+    mark="<tool_call>",
+    opening='\n{"name": "',
+    before_arguments='", "arguments": ',
+    closing="}\n</tool_call>",
+    between="\n",
+)
+_OTHERWISE_JSON = replace(_TAGGED_JSON, among_text=False)
+"""Of families that read JSON as well as a form of their own, which no grammar has: only where a call must be made."""
+
+_BARE_JSON = WrittenCalls(
+    opening='{"name": "', before_arguments='", "arguments": ', closing="}", is_marked=False, among_text=False
+)
+
+
+def _json_list(mark: str, closing: str = "", needs: str = "") -> WrittenCalls:
+    """A list of JSON objects behind a mark."""
+    return WrittenCalls(
+        first=f"{mark}[",
+        opening='{"name": "',
+        before_arguments='", "arguments": ',
+        closing="}",
+        between=", ",
+        last=f"]{closing}",
+        needs=needs,
+    )
+
+
 FAMILIES: tuple[Family, ...] = (
     Family(
         "harmony",
@@ -65,12 +95,31 @@ FAMILIES: tuple[Family, ...] = (
         channels=Channels(
             "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", ("<|end|>", "<|call|>", "<|return|>")
         ),
+        writes=(
+            WrittenCalls(
+                mark="<|channel|>commentary to=functions.",
+                before_arguments=" <|constrain|>json<|message|>",
+                closing="<|call|>",
+                between="<|start|>assistant",
+                among_text=False,
+            ),
+        ),
     ),
     Family(
         "kimi_k3",
         "<|open|>call tool=NAME<|sep|><|open|>argument key=KEY",
         (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),),
         (Section("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", (_KIMI_K3_CALL,)),),
+        writes=(
+            WrittenCalls(
+                first="<|open|>tools<|sep|>",
+                mark='<|open|>call tool="',
+                before_arguments='"<|sep|><|open|>json<|sep|>',
+                closing="<|close|>json<|sep|><|close|>call<|sep|>",
+                last="<|close|>tools<|sep|>",
+                among_text=False,
+            ),
+        ),
     ),
     Family(
         "minimax_m2",
@@ -101,12 +150,14 @@ FAMILIES: tuple[Family, ...] = (
         "<longcat_tool_call>NAME<longcat_arg_key>KEY",
         (("<longcat_tool_call>",),),
         (Section("<longcat_tool_call>", "</longcat_tool_call>", (_JSON, _key_value("longcat_"))),),
+        writes=(replace(_OTHERWISE_JSON, mark="<longcat_tool_call>", closing="}\n</longcat_tool_call>"),),
     ),
     Family(
         "glm",
         "<tool_call>NAME<arg_key>KEY",
         (("<arg_key>",),),
         (Section("<tool_call>", "</tool_call>", (_JSON, _key_value())),),
+        writes=(_OTHERWISE_JSON,),
     ),
     Family(
         "muse_spark",
@@ -131,18 +182,39 @@ FAMILIES: tuple[Family, ...] = (
         "<function=NAME><parameter=KEY>",
         (("<function=", "<parameter="),),
         (Section("<tool_call>", "</tool_call>", (_JSON, _QWEN_CALL)),),
+        writes=(_OTHERWISE_JSON,),
     ),
     Family(
         "kimi_k2",
         "<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>JSON",
         (("<|tool_calls_section_begin|>",),),
         (Section("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", (_KIMI_CALL,)),),
+        writes=(
+            WrittenCalls(
+                first="<|tool_calls_section_begin|>",
+                mark="<|tool_call_begin|>",
+                opening="functions.",
+                number=":",
+                before_arguments="<|tool_call_argument_begin|>",
+                closing="<|tool_call_end|>",
+                last="<|tool_calls_section_end|>",
+            ),
+        ),
     ),
     Family(
         "deepseek",
         "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON",
         (("<｜tool▁calls▁begin｜>",),),
         (Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", (_DEEPSEEK_CALL,)),),
+        writes=(
+            WrittenCalls(
+                first="<｜tool▁calls▁begin｜>",
+                mark="<｜tool▁call▁begin｜>",
+                before_arguments="<｜tool▁sep｜>",
+                closing="<｜tool▁call▁end｜>",
+                last="<｜tool▁calls▁end｜>",
+            ),
+        ),
     ),
     Family(
         "mistral",
@@ -150,18 +222,24 @@ FAMILIES: tuple[Family, ...] = (
         (("[TOOL_CALLS]",),),
         (Section("[TOOL_CALLS]", "", (_JSON, _MISTRAL_CALL)),),
         id_chars=9,
+        writes=(
+            WrittenCalls(mark="[TOOL_CALLS]", before_arguments="[ARGS]", needs="[ARGS]"),
+            _json_list("[TOOL_CALLS]"),
+        ),
     ),
     Family(
         "granite",
         "<|tool_call|>[JSON]",
         (("<|tool_call|>",),),
         (Section("<|tool_call|>", "<|/tool_call|>", (_JSON,)), Section("<tool_call>", "</tool_call>", (_JSON,))),
+        writes=(_json_list("<|tool_call|>", needs="<|tool_call|>"), _TAGGED_JSON),
     ),
     Family(
         "hermes",
         "<tool_call>JSON",
         (("<tool_call>",),),
         (Section("<tool_call>", "</tool_call>", (_JSON, _QWEN_CALL)),),
+        writes=(_TAGGED_JSON,),
     ),
     Family(
         "llama3",
@@ -172,8 +250,9 @@ FAMILIES: tuple[Family, ...] = (
             Section("<|python_start|>", "<|python_end|>", (_JSON, _PYTHON_LIST)),
         ),
         bare=(_JSON, _PYTHON_LIST),
+        writes=(replace(_BARE_JSON, before_arguments='", "parameters": ', between="; "),),
     ),
-    Family("json", "bare JSON", bare=(_JSON, _PYTHON_LIST)),
+    Family("json", "bare JSON", bare=(_JSON, _PYTHON_LIST), writes=(replace(_BARE_JSON, between=","),)),
 )
 
 REASONING: tuple[ReasoningTags, ...] = (

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from domain.output.call_format import CallFormat
 from domain.output.reader import FIRST_MARK, LAST_MARK
+from domain.output.written_calls import WrittenCalls
 
 T = TypeVar("T")
 
@@ -48,7 +49,8 @@ class Channels:
 @dataclass(frozen=True, slots=True)
 class Family:
     """`found_by`: any of these sets of texts, all in a chat template or among the added tokens, tells the family.
-    `id_chars`: how long an id of a call may be. `shows`: what to print of the calls' form."""
+    `id_chars`: how long an id of a call may be. `shows`: what to print of the calls' form. `writes`: how a grammar has
+    it write them, the first that fits the tokenizer; none where arguments are not JSON."""
 
     name: str
     shows: str
@@ -57,6 +59,7 @@ class Family:
     bare: tuple[CallFormat, ...] = ()
     channels: Channels | None = None
     id_chars: int | None = None
+    writes: tuple[WrittenCalls, ...] = ()
 
     @property
     def openers(self) -> dict[str, Section]:
@@ -92,7 +95,7 @@ def markers_in(value: object) -> Iterator[str]:
                 yield from markers_in(getattr(value, field.name))
 
 
-_PLAIN_FIELDS = frozenset({"name", "shows", "found_by"})
+_PLAIN_FIELDS = frozenset({"name", "shows", "found_by", "writes"})
 _LIKE_MARKUP = re.compile(r"\W")
 
 

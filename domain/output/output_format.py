@@ -5,8 +5,10 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from domain.errors import InvalidRequest
+from domain.grammar import Reasoning, pieces
 from domain.output.families import FAMILIES, REASONING
 from domain.output.family import Family, ReasoningTags, marks_for, with_marks
+from domain.output.written_calls import WrittenCalls
 
 _MIN_TOKEN_CHARS = 5
 _TAIL_CHARS = 256
@@ -26,6 +28,22 @@ class OutputFormat:
             return f"{self.family.name} ({self.family.shows}; {self.found_in})"
         reasoning = f"{self.reasoning.open}...{self.reasoning.close}" if self.reasoning else "none"
         return f"{self.family.name} ({self.family.shows}; {self.found_in}), reasoning: {reasoning}"
+
+    def written_calls(self, special_tokens: Container[str]) -> WrittenCalls | None:
+        """As the models of a tokenizer with these special tokens write; None where no grammar has a form for it."""
+        return next((one for one in self.family.writes if not one.needs or one.needs in special_tokens), None)
+
+    def reasoning_before(self, prompt_end: str, special_tokens: Mapping[str, int]) -> Reasoning | None:
+        """What may stand before an answer to such a prompt; None where nothing does."""
+        channels, tags = self.family.channels, self.reasoning
+        if channels is not None:
+            opened = [f"{channels.channel}{name}{channels.message}" for name in ("analysis", "final")]
+            texts = (f"{channels.ends[0]}{channels.start}assistant", *opened)
+        elif tags is None or prompt_end.rstrip().endswith(tags.close):
+            return None
+        else:
+            texts = (tags.close, "" if self.opening(prompt_end) else tags.open, "")
+        return Reasoning(*(pieces(text, special_tokens) for text in texts))
 
     def opening(self, prompt_end: str) -> str:
         """What of the prompt belongs to the answer: the tag or header that its end opens."""

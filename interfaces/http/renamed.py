@@ -2,20 +2,25 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from copy import copy
 
 from domain.errors import InvalidRequest
 
 
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Generator[None, None, None]:
-    """Inside, an InvalidRequest about a field in `names` is raised anew under the wire's name for it."""
+    """Inside, an InvalidRequest about a field in `names` is raised anew under the wire's name for it, with all else
+    that it says."""
     try:
         yield
     except InvalidRequest as error:
-        name = names.get(error.param or "")
+        param = error.param or ""
+        name = names.get(param)
         if name is None:
             raise
-        raise type(error)(error.message.replace(error.param or "", name, 1), param=name) from None
+        told = copy(error)
+        told.message, told.param = error.message.replace(param, name, 1), name
+        raise told from None
 
 
 __all__ = ("renamed",)

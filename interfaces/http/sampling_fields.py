@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
+from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.request import GenerationRequest, Prompt
 from domain.sampling import SamplingParams, StopRules
@@ -41,6 +42,7 @@ def generation_request(
     num_logprobs: int | None = None,
     num_choices: int = 1,
     persist: bool = True,
+    grammar: Grammar | None = None,
 ) -> GenerationRequest:
     """Raises InvalidRequest."""
     return GenerationRequest(
@@ -53,6 +55,7 @@ def generation_request(
         asked.services.trace_context(),
         persist=persist,
         num_choices=num_choices,
+        grammar=grammar,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.tokenizers.loader import HfTokenizerLoader
-from domain.grammar import Grammar, Marker, after_reasoning, choice_grammar, json_schema_grammar
+from domain.grammar import Grammar, Marker, Reasoning, after_reasoning, choice_grammar, json_schema_grammar
 from domain.ids import ModelId
 from domain.model_card import ModelSource
 from tests.support.patience import PATIENCE_S
@@ -29,7 +29,7 @@ def test_what_is_read_is_what_the_grammar_saw(family: str, tmp_path: Path):
     loader = HfTokenizerLoader()
     tokenizer, draw = loader.load(source), Random(3)
     start, answered = tokenizer.special_tokens["<|im_start|>"], 0
-    grammar = after_reasoning(json_schema_grammar(SCHEMA, "x"), Marker("<|im_start|>", start))
+    grammar = after_reasoning(json_schema_grammar(SCHEMA, "x"), Reasoning((Marker("<|im_start|>", start),)))
     with ThreadPoolExecutor(1) as workers:
         compiler = LlguidanceCompiler(workers, loader.vocabulary)
         compiler.attach(source)
@@ -91,6 +91,6 @@ def test_a_server_without_grammars_never_imports_the_library():
 
 
 def test_a_grammar_crosses_the_engine_port():
-    grammar = after_reasoning(json_schema_grammar(SCHEMA, "x"), Marker("</think>", 7))
+    grammar = after_reasoning(json_schema_grammar(SCHEMA, "x"), Reasoning((Marker("</think>", 7),)))
     for encoding in (msgspec.json, msgspec.msgpack):
         assert encoding.decode(encoding.encode(grammar), type=Grammar) == grammar

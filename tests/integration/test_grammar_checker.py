@@ -20,6 +20,7 @@ from domain.grammar import (
     Grammar,
     GrammarKind,
     Marker,
+    Reasoning,
     after_reasoning,
     choice_grammar,
     json_object_grammar,
@@ -72,8 +73,8 @@ SOUND = {
     "regex": regex_grammar(r"(a{1,1000}){1,3}[\d/]+", "x"),
     "choice": choice_grammar([f"choice {at}\n\"'\\/" for at in range(1_000)], "x"),
     "special token": lark_grammar('start: <|call|> "a"+ <[151001]>', "x"),
-    "reasoning": after_reasoning(json_object_grammar(), Marker("</think>", 151_001)),
-    "spelt reasoning": after_reasoning(choice_grammar(["a"], "x"), Marker("</think>\n")),
+    "reasoning": after_reasoning(json_object_grammar(), Reasoning((Marker("</think>", 151_001),))),
+    "spelt reasoning": after_reasoning(choice_grammar(["a"], "x"), Reasoning((Marker("</think>\n"),))),
 }
 WRONG = {
     "unknown rule": (lark_grammar("start: nowhere", "x"), "nowhere"),

@@ -14,6 +14,7 @@ from domain.errors import InvalidRequest
 from domain.grammar import (
     Grammar,
     Marker,
+    Reasoning,
     after_reasoning,
     choice_grammar,
     json_object_grammar,
@@ -21,9 +22,10 @@ from domain.grammar import (
     lark_grammar,
     regex_grammar,
 )
+from domain.output.output_format import family_named
 from domain.request import FinishReason
 from domain.sampling import SamplingParams, StopRules
-from domain.tool_grammar import CallFormat, tool_call_grammar
+from domain.tool_grammar import tool_call_grammar
 from tests.support.asking import FAKE, Answered, answers, asking
 
 WEATHER: dict[str, Any] = {
@@ -38,12 +40,7 @@ WEATHER: dict[str, Any] = {
 }
 CLOCK: dict[str, Any] = {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"]}
 CALCULATION = 'start: term (" + " term)*\nterm: NUMBER | "(" start ")"\nNUMBER: /[0-9]{1,2}/\n'
-HERMES = CallFormat(
-    opening=(Marker('<tool_call>\n{"name": "'),),
-    before_arguments=(Marker('", "arguments": '),),
-    closing=(Marker("}\n</tool_call>"),),
-    between=(Marker("\n"),),
-)
+(HERMES,) = family_named("hermes").writes
 TOOLS = (ToolSpec("weather", "", WEATHER), ToolSpec("clock", "", {**CLOCK, "additionalProperties": False}))
 TO_AN_END = SamplingParams(temperature=1, logit_bias=tuple((ord(end), 4.0) for end in '"}]'))
 
@@ -59,7 +56,7 @@ GRAMMARS: dict[str, tuple[Grammar, Callable[[str], Any]]] = {
     "choice": (choice_grammar(["left", "right", "é/\"'\\"], "x"), {"left", "right", "é/\"'\\"}.__contains__),
     "lark": (lark_grammar(CALCULATION, "x"), re.compile(r"[0-9+ ()]+").fullmatch),
     "reasoning": (
-        after_reasoning(json_schema_grammar(CLOCK, "x"), Marker("]")),
+        after_reasoning(json_schema_grammar(CLOCK, "x"), Reasoning((Marker("]"),))),
         lambda text: is_valid(CLOCK, text.partition("]")[2]),
     ),
 }
@@ -96,7 +93,7 @@ def test_every_kind_is_held_at_once_beside_free_answers():
 
 
 def test_required_tools_are_called_and_nothing_else():
-    grammar = tool_call_grammar(HERMES, TOOLS, must_call=True, max_calls=2)
+    grammar = tool_call_grammar(HERMES, TOOLS, {}, must_call=True, max_calls=2)
     for answer in answers([asking(number, grammar, TO_AN_END, StopRules(max_tokens=2_000)) for number in range(8)]):
         assert answer.error is None
         assert answer.reason is FinishReason.STOP
@@ -108,19 +105,19 @@ def test_required_tools_are_called_and_nothing_else():
 
 
 def test_a_named_tool_is_the_only_one():
-    grammar = tool_call_grammar(HERMES, TOOLS[1:], must_call=True, max_calls=1)
+    grammar = tool_call_grammar(HERMES, TOOLS[1:], {}, must_call=True, max_calls=1)
     for answer in answers([asking(number, grammar) for number in range(4)]):
         assert [name for name, _ in calls_in(answer.text)] == ["clock"]
 
 
 def test_strict_tools_leave_text_alone():
-    grammar = tool_call_grammar(HERMES, TOOLS, must_call=False)
+    grammar = tool_call_grammar(HERMES, TOOLS, {}, must_call=False)
     greedy, rules = SamplingParams(temperature=0), StopRules(max_tokens=60)
     assert answers([asking(1, grammar, greedy, rules)]) == answers([asking(1, None, greedy, rules)])
 
 
 def test_reasoning_may_end_with_a_special_token():
-    grammar = after_reasoning(choice_grammar(["yes", "no"], "x"), Marker("<|pad|>", 259))
+    grammar = after_reasoning(choice_grammar(["yes", "no"], "x"), Reasoning((Marker("<|pad|>", 259),)))
     eager = SamplingParams(temperature=1, logit_bias=((259, 100.0),))
     for answer in answers([asking(number, grammar, eager) for number in range(4)]):
         assert answer.reason is FinishReason.STOP

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from interfaces.http.anthropic.blocks import Content
 from interfaces.http.anthropic.conversation import MessageParam
-from interfaces.http.anthropic.tools import ToolChoice
+from interfaces.http.anthropic.tools import ToolChoiceParam
 from interfaces.http.parameters import ignored, mapped, refused, supported
 
 
@@ -39,10 +39,17 @@ class PromptFields(Struct, kw_only=True):
     ] = None
     tools: Annotated[
         list[dict[str, Any]] | None,
-        mapped("those with an `input_schema`; tools that the server would run (`web_search_*`, ...) become nothing"),
+        mapped(
+            "those with an `input_schema`, `strict` or not; tools that the server would run (`web_search_*`, ...) become"
+            " nothing"
+        ),
     ] = None
     tool_choice: Annotated[
-        ToolChoice | None, mapped("`auto`, `none` (no tools are shown); `any` and `tool` are refused")
+        ToolChoiceParam | None,
+        mapped(
+            "`auto`, `any`, `tool`, `none`, `disable_parallel_tool_use`; the prompt is the same with all; what a"
+            " model's form of calls does not allow is refused, see [http-api.md](../http-api.md)"
+        ),
     ] = None
     thinking: Annotated[
         Thinking | None,
@@ -53,7 +60,7 @@ class PromptFields(Struct, kw_only=True):
     ] = None
     output_config: Annotated[
         OutputConfig | None,
-        mapped("`effort` goes to the model's template as `low`, `medium` or `high`; `format` is refused"),
+        mapped("`effort` goes to the model's template as `low`, `medium` or `high`; `format` is a `json_schema`"),
     ] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     mcp_servers: Annotated[list[Any] | None, refused("the server calls nobody", [])] = None

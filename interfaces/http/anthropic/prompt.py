@@ -1,15 +1,17 @@
 """What a body asks for, in the domain's words."""
 
-from domain.errors import InvalidRequest
+from domain.grammar import Grammar
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.anthropic.conversation import conversation
 from interfaces.http.anthropic.messages_request import MessagesRequest, PromptFields
-from interfaces.http.anthropic.tools import tool_specs
+from interfaces.http.anthropic.tools import tool_choice, tool_specs
+from interfaces.http.grammar_fields import response_format_grammar
 from interfaces.http.parameters import refuse_unsupported
 from interfaces.http.thinking import thinking_kwargs
 
-WIRE_NAMES = {"stop": "stop_sequences"}
+FORMAT = "output_config.format"
+WIRE_NAMES = {"stop": "stop_sequences", "grammar": FORMAT}
 """The client's names for fields that the domain calls otherwise."""
 
 
@@ -17,14 +19,20 @@ def chat_prompt(body: PromptFields) -> ChatPrompt:
     """Raises InvalidRequest for whatever the body asks for that cannot be had."""
     refuse_unsupported(body)
     output = body.output_config
-    if output is not None and output.format is not None:
-        raise InvalidRequest("output_config.format is not supported yet", param="output_config.format")
     thinks = body.thinking is not None and body.thinking.type != "disabled"
     return ChatPrompt(
         conversation(body.system, body.messages),
-        tool_specs(body.tools or (), body.tool_choice),
+        tool_specs(body.tools or ()),
         thinking_kwargs(thinks, None if output is None else output.effort),
+        tool_choice(body.tool_choice),
     )
+
+
+def grammar(body: PromptFields) -> Grammar | None:
+    """Raises InvalidRequest."""
+    format = None if body.output_config is None else body.output_config.format
+    found = [] if format is None else response_format_grammar(format, FORMAT)
+    return found[0].grammar if found else None
 
 
 def sampling_params(body: MessagesRequest) -> SamplingParams:
@@ -42,4 +50,4 @@ def stop_rules(body: MessagesRequest) -> StopRules:
     return StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True)
 
 
-__all__ = ("WIRE_NAMES", "chat_prompt", "sampling_params", "stop_rules")
+__all__ = ("WIRE_NAMES", "chat_prompt", "grammar", "sampling_params", "stop_rules")

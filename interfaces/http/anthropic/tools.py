@@ -11,31 +11,46 @@ from msgspec import Struct
 from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
 from domain.shown import shown
+from domain.tool_choice import CallMode, ToolChoice, named_tool
 from interfaces.http.by_type import converted
 
 
 class Tool(Struct):
-    """Whatever else a tool has (`cache_control`, `strict`, `defer_loading`, ...) stays out of the prompt."""
+    """Whatever else a tool has (`cache_control`, `defer_loading`, ...) stays out of the prompt."""
 
     name: str
     input_schema: dict[str, Any]
     description: str | None = None
+    strict: bool | None = None
 
 
-class ToolChoice(Struct):
+class ToolChoiceParam(Struct):
     type: str
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
-def tool_specs(tools: Sequence[Mapping[str, Any]], choice: ToolChoice | None) -> tuple[ToolSpec, ...]:
-    """What the model is shown. Raises InvalidRequest, naming `tools[i].field` or `tool_choice`."""
-    if choice is not None and choice.type == "none":
-        return ()
-    if choice is not None and choice.type != "auto":
+_MODES = {"auto": CallMode.AUTO, "none": CallMode.NONE, "any": CallMode.REQUIRED}
+
+
+def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
+    """Raises InvalidRequest, naming the field."""
+    if choice is None:
+        return ToolChoice()
+    if choice.type == "tool":
+        if choice.name is None:
+            raise InvalidRequest("tool_choice.name is missing", param="tool_choice.name")
+        return named_tool(choice.name)
+    mode = _MODES.get(choice.type)
+    if mode is None:
         raise InvalidRequest(
-            f"tool_choice {shown(choice.type)} is not supported yet: nothing forces a call; use auto or none",
-            param="tool_choice.type",
+            f"tool_choice.type {shown(choice.type)!r} is none of auto, any, tool and none", param="tool_choice.type"
         )
+    return ToolChoice(mode, one_call=choice.disable_parallel_tool_use is True)
+
+
+def tool_specs(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
+    """What the model is shown. Raises InvalidRequest, naming `tools[i].field`."""
     own = [(index, tool) for index, tool in enumerate(tools) if not _is_hosted(tool)]
     return tuple(_spec(converted(tool, Tool, f"tools[{index}]")) for index, tool in own)
 
@@ -45,7 +60,7 @@ def _is_hosted(tool: Mapping[str, Any]) -> bool:
 
 
 def _spec(tool: Tool) -> ToolSpec:
-    return ToolSpec(tool.name, tool.description or "", cast("dict[str, Json]", tool.input_schema))
+    return ToolSpec(tool.name, tool.description or "", cast("dict[str, Json]", tool.input_schema), tool.strict is True)
 
 
-__all__ = ("Tool", "ToolChoice", "tool_specs")
+__all__ = ("Tool", "ToolChoiceParam", "tool_choice", "tool_specs")

@@ -9,21 +9,19 @@ from domain.errors import InvalidRequest
 from domain.request import ChatPrompt
 from interfaces.http.openai.chat_messages import Message, chat_messages
 from interfaces.http.openai.completion_fields import CompletionFields
+from interfaces.http.tool_choices import openai_tool_choice
 
 
 class ToolFunction(Struct):
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class Tool(Struct):
     function: ToolFunction
     type: Literal["function"] = "function"
-
-
-class ResponseFormat(Struct):
-    type: Literal["text", "json_object", "json_schema"]
 
 
 class ChatCompletionRequest(CompletionFields, kw_only=True):
@@ -35,21 +33,18 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
     """Raises InvalidRequest for whatever the body asks for that cannot be had."""
-    if body.response_format is not None and body.response_format.type != "text":
-        raise InvalidRequest(
-            f"response_format {body.response_format.type} is not supported yet; only text is", param="response_format"
-        )
     template_kwargs = cast("dict[str, Json]", dict(body.chat_template_kwargs or {}))
     if body.reasoning_effort is not None:
         template_kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-    return ChatPrompt(chat_messages(body.messages), _tools(body), template_kwargs)
+    choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
+    return ChatPrompt(chat_messages(body.messages), _tools(body), template_kwargs, choice)
 
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:
@@ -65,20 +60,14 @@ def max_tokens(body: ChatCompletionRequest) -> int | None:
 
 def wire_names(body: ChatCompletionRequest) -> dict[str, str]:
     """The client's names for fields that the domain calls otherwise, for `renamed`."""
-    return {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
+    length = {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
+    return {**length, **body.grammar_names}
 
 
 def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
-    if body.tool_choice == "none":
-        return ()
-    if body.tool_choice not in (None, "auto"):
-        raise InvalidRequest(
-            "tool_choice can only be auto or none; forcing a call is not supported yet", param="tool_choice"
-        )
-    functions = [tool.function for tool in body.tools or ()]
     return tuple(
-        ToolSpec(function.name, function.description or "", cast("dict[str, Json]", function.parameters or {}))
-        for function in functions
+        ToolSpec(one.name, one.description or "", cast("dict[str, Json]", one.parameters or {}), one.strict is True)
+        for one in (tool.function for tool in body.tools or ())
     )
 
 

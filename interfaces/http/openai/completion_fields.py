@@ -1,12 +1,13 @@
 """The request fields that chat and text completions share."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from domain.ids import RequestId
 from domain.request import GenerationRequest, Prompt
 from interfaces.http.dialect import Asked
+from interfaces.http.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
 from interfaces.http.sampling_fields import SamplingFields, generation_request
 
 MAX_CHOICES = 128
@@ -28,10 +29,26 @@ class CompletionFields(SamplingFields, kw_only=True):
     stop: str | list[str] | None = None
     return_token_ids: bool | None = None
     store: bool | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | bool | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def grammar(self) -> FieldGrammar | None:
+        """Raises InvalidRequest."""
+        return grammar_of({name: getattr(self, name) for name in GRAMMAR_FIELDS})
+
+    @property
+    def grammar_names(self) -> dict[str, str]:
+        """The client's name for the domain's `grammar`, for `renamed`."""
+        return {"grammar": next((name for name in GRAMMAR_FIELDS if getattr(self, name) is not None), "grammar")}
 
 
 def completion_request(
@@ -44,6 +61,7 @@ def completion_request(
     num_logprobs: int | None,
 ) -> GenerationRequest:
     """Raises InvalidRequest."""
+    found = fields.grammar
     return generation_request(
         fields,
         asked,
@@ -54,6 +72,7 @@ def completion_request(
         num_logprobs=num_logprobs,
         num_choices=fields.n or 1,
         persist=fields.store is not False,
+        grammar=found.grammar if found is not None else None,
     )
 
 

@@ -9,9 +9,6 @@ from interfaces.http.openai.completion_fields import MAX_CHOICES, CompletionFiel
 DEFAULT_MAX_TOKENS = 16
 """As OpenAI's text completions have it."""
 
-WIRE_NAMES = {"top_logprobs": "logprobs"}
-"""The client's names for fields that the domain calls otherwise, for `renamed`."""
-
 PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
 
 
@@ -32,6 +29,11 @@ def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
     if len(prompts) * (body.n or 1) > MAX_CHOICES:
         raise InvalidRequest(f"prompts times n exceed {MAX_CHOICES}", param="n" if len(prompts) == 1 else "prompt")
     return prompts
+
+
+def wire_names(body: CompletionRequest) -> dict[str, str]:
+    """The client's names for fields that the domain calls otherwise, for `renamed`."""
+    return {"top_logprobs": "logprobs", **body.grammar_names}
 
 
 def check_combination(body: CompletionRequest) -> None:
@@ -59,4 +61,4 @@ def _prompt(item: str | int | list[int], index: int) -> PlainPrompt:
     raise InvalidRequest("prompt mixes token ids with other prompts", param=f"prompt[{index}]")
 
 
-__all__ = ("DEFAULT_MAX_TOKENS", "WIRE_NAMES", "CompletionRequest", "PlainPrompt", "check_combination", "plain_prompts")
+__all__ = ("DEFAULT_MAX_TOKENS", "CompletionRequest", "PlainPrompt", "check_combination", "plain_prompts", "wire_names")

@@ -10,10 +10,10 @@ from interfaces.http.openai.completion_answer import Completion, CompletionFrami
 from interfaces.http.openai.completion_fields import completion_request
 from interfaces.http.openai.completion_request import (
     DEFAULT_MAX_TOKENS,
-    WIRE_NAMES,
     CompletionRequest,
     check_combination,
     plain_prompts,
+    wire_names,
 )
 from interfaces.http.openai.unsupported_fields import IN_COMPLETIONS
 
@@ -31,7 +31,7 @@ class Completions(Operation[CompletionRequest]):
         return self._decode(raw)
 
     def wire_names(self, body: CompletionRequest) -> Mapping[str, str]:
-        return WIRE_NAMES
+        return wire_names(body)
 
     async def requests(self, body: CompletionRequest, asked: Asked) -> list[GenerationRequest]:
         prompts = plain_prompts(body)

@@ -69,7 +69,7 @@ class ResponseBody(Struct, kw_only=True):
     reasoning: dict[str, Any]
     temperature: float
     text: dict[str, Any]
-    tool_choice: str
+    tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     top_p: float
     truncation: Literal["disabled"] = "disabled"
@@ -112,8 +112,8 @@ class AnswerContext:
                 "summary": None if reasoning is None else reasoning.summary,
             },
             temperature=1.0 if asked.temperature is None else asked.temperature,
-            text={"format": {"type": "text"}},
-            tool_choice=asked.tool_choice if isinstance(asked.tool_choice, str) else "auto",
+            text={"format": {"type": "text"} if asked.text is None else asked.text.format or {"type": "text"}},
+            tool_choice=asked.tool_choice or "auto",
             tools=asked.tools or [],
             top_p=1.0 if asked.top_p is None else asked.top_p,
         )

@@ -1,28 +1,39 @@
 """What a body asks for, in the domain's words."""
 
-from typing import Any
+from dataclasses import replace
 
 from domain.chat import ChatMessage, Json, Role
-from domain.errors import InvalidRequest
+from domain.grammar import Grammar
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
+from interfaces.http.grammar_fields import response_format_grammar
 from interfaces.http.parameters import refuse_unsupported
 from interfaces.http.responses.conversation import conversation, tools_in
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
 from interfaces.http.thinking import thinking_kwargs
+from interfaces.http.tool_choices import openai_tool_choice
 
-WIRE_NAMES = {"max_tokens": "max_output_tokens"}
+FORMAT = "text.format"
+WIRE_NAMES = {"max_tokens": "max_output_tokens", "grammar": FORMAT}
 """The client's names for fields that the domain calls otherwise."""
 
 
 def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
     """Raises InvalidRequest for whatever the body asks for that cannot be had."""
     refuse_unsupported(body)
-    _refuse_format(body)
     instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
-    tools = tools_of(body).specs if _shows_tools(body.tool_choice) else ()
-    return ChatPrompt((*instructions, *conversation(body.input)), tools, _template_kwargs(body))
+    messages, tools = (*instructions, *conversation(body.input)), tools_of(body)
+    choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
+    choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
+    return ChatPrompt(messages, tools.specs, _template_kwargs(body), choice)
+
+
+def grammar(body: ResponsesRequest) -> Grammar | None:
+    """Raises InvalidRequest."""
+    format = None if body.text is None else body.text.format
+    found = [] if format is None else response_format_grammar(format, FORMAT)
+    return found[0].grammar if found else None
 
 
 def tools_of(body: ResponsesRequest) -> Tools:
@@ -46,20 +57,6 @@ def stop_rules(body: ResponsesRequest) -> StopRules:
     return StopRules(body.max_output_tokens, fits_room=True)
 
 
-def _refuse_format(body: ResponsesRequest) -> None:
-    format = None if body.text is None else body.text.format
-    if format is not None and format.get("type") != "text":
-        raise InvalidRequest("text.format is not supported yet; only text is", param="text.format")
-
-
-def _shows_tools(choice: str | dict[str, Any] | None) -> bool:
-    if choice not in (None, "auto", "none"):
-        raise InvalidRequest(
-            "tool_choice can only be auto or none; forcing a call is not supported yet", param="tool_choice"
-        )
-    return choice != "none"
-
-
 def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
     effort = None if body.reasoning is None else body.reasoning.effort
     if effort is None:
@@ -67,4 +64,4 @@ def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
     return thinking_kwargs(effort != "none", None if effort == "none" else effort)
 
 
-__all__ = ("WIRE_NAMES", "chat_prompt", "sampling_params", "stop_rules", "tools_of")
+__all__ = ("WIRE_NAMES", "chat_prompt", "grammar", "sampling_params", "stop_rules", "tools_of")

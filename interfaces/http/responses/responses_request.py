@@ -37,9 +37,15 @@ class ResponsesRequest(Struct, kw_only=True):
         ),
     ] = None
     tool_choice: Annotated[
-        str | dict[str, Any] | None, mapped("`auto`, `none` (no tools are shown); everything else is refused")
+        str | dict[str, Any] | None,
+        mapped(
+            "`auto`, `none`, `required`, a function or custom tool by name, `allowed_tools`; the prompt is the"
+            " same with all; what a model's form of calls does not allow is refused, see [http-api.md](../http-api.md)"
+        ),
     ] = None
-    parallel_tool_calls: Annotated[bool | None, ignored("nothing keeps a model from calling several tools")] = None
+    parallel_tool_calls: Annotated[
+        bool | None, mapped("false: one call, where the model's form of calls can be told from text")
+    ] = None
     max_output_tokens: Annotated[
         int | None, supported("an upper bound; without it, or with less room, the context is the bound")
     ] = None
@@ -52,9 +58,9 @@ class ResponsesRequest(Struct, kw_only=True):
             " `summary`, the reasoning itself comes as the summary"
         ),
     ] = None
-    text: Annotated[TextConfig | None, mapped("`format` only `text`; others are refused; `verbosity` is ignored")] = (
-        None
-    )
+    text: Annotated[
+        TextConfig | None, mapped("`format`: `text`, `json_object`, `json_schema`; `verbosity` is ignored")
+    ] = None
     include: Annotated[
         list[str] | None,
         mapped("`reasoning.encrypted_content` gives reasoning items a handle; others add nothing"),

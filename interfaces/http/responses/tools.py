@@ -21,11 +21,12 @@ _BETWEEN = "__"
 
 
 class FunctionTool(Struct):
-    """A function. `strict` changes nothing yet."""
+    """A function. `strict` false and absent are the same."""
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class Grammar(Struct):
@@ -80,6 +81,12 @@ class Tools:
         can be meant; a name nobody offered stays what it is."""
         return self._wires.get(name) or self._by_last_name.get(name) or WireTool(name)
 
+    def template_name(self, name: str) -> str:
+        """A tool's name as the model knows it, from the client's; a name nobody offered stays what it is."""
+        if name in self._wires or name not in self._by_last_name:
+            return name
+        return template_name(name, self._by_last_name[name].namespace)
+
 
 def template_name(name: str, namespace: str | None) -> str:
     return f"{namespace}{_BETWEEN}{name}" if namespace else name
@@ -93,7 +100,10 @@ def _flattened(raw: Mapping[str, Any], path: str, namespace: str | None) -> Iter
         case FunctionTool() as tool:
             parameters = cast("dict[str, Json]", tool.parameters or {})
             name = template_name(tool.name, namespace)
-            yield ToolSpec(name, tool.description or "", parameters), WireTool(tool.name, namespace)
+            yield (
+                ToolSpec(name, tool.description or "", parameters, tool.strict is True),
+                WireTool(tool.name, namespace),
+            )
         case CustomTool() as tool:
             name = template_name(tool.name, namespace)
             yield ToolSpec(name, tool.description or "", _input(tool)), WireTool(tool.name, namespace, is_custom=True)
