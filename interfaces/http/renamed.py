@@ -20,6 +20,7 @@ def renamed(names: Mapping[str, str]) -> Generator[None, None, None]:
             raise
         told = copy(error)
         told.message, told.param = error.message.replace(param, name, 1), name
+        told.args = (told.message,)
         raise told from None
 
 

@@ -1,6 +1,7 @@
 """Request fields that mean the same in every dialect, and how they become a request."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -10,25 +11,26 @@ from domain.ids import ModelId, RequestId
 from domain.request import GenerationRequest, Prompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.dialect import Asked
+from interfaces.http.parameters import supported
 
 
 class SamplingFields(Struct, kw_only=True):
     """Null and absent mean the same for every field. Ranges are checked by the domain."""
 
-    model: str | None = None
-    stream: bool | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    ignore_eos: bool | None = None
-    cache_salt: str | None = None
+    model: Annotated[str | None, supported("without it, the default model answers")] = None
+    stream: Annotated[bool | None, supported("server-sent events")] = None
+    min_tokens: Annotated[int | None, supported("holds back every token that would end the answer")] = None
+    temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
+    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    top_k: Annotated[int | None, supported("0 and -1 are off")] = None
+    min_p: Annotated[float | None, supported("0 to 1")] = None
+    repetition_penalty: Annotated[float | None, supported("1 is off")] = None
+    presence_penalty: Annotated[float | None, supported("0 is off")] = None
+    frequency_penalty: Annotated[float | None, supported("0 is off")] = None
+    logit_bias: Annotated[dict[str, float] | None, supported("token id to -100..100")] = None
+    seed: Annotated[int | None, supported("the randomness of the answer; choice *i* is drawn with `seed + i`")] = None
+    ignore_eos: Annotated[bool | None, supported("an answer does not end by itself")] = None
+    cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
 
 
 def generation_request(

@@ -66,6 +66,7 @@ def test_bodies_that_are_no_json_object(service: FakeService, body: bytes, said:
     assert said in error_of(service.client.post(CHAT, content=body, headers=JSON), 400)["message"]
 
 
+TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
 BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
     ({"messages": "hi"}, "messages"),
@@ -128,8 +129,16 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-    ({"response_format": {"type": "poem"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+        "response_format.json_schema.schema",
+    ),
+    ({"response_format": {"type": "poem"}}, "response_format"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
     ({"guided_json": {"type": "object"}}, "guided_json"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"modalities": ["text", "audio"]}, "modalities"),

@@ -4,32 +4,48 @@ python -m tests.support.dialect_docs      writes them into the pages
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
 from msgspec import Struct
 
 from interfaces.http.anthropic.blocks import BLOCKS
 from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.openai.chat_messages import Part
+from interfaces.http.openai.chat_request import ChatCompletionRequest
+from interfaces.http.openai.completion_request import CompletionRequest
+from interfaces.http.openai.unsupported_fields import IN_CHAT, IN_COMPLETIONS
 from interfaces.http.parameters import parameters
 from interfaces.http.responses.items import ITEMS, PARTS
 from interfaces.http.responses.responses_request import ResponsesRequest
 
+Body: TypeAlias = tuple[type[Struct], Collection[str]]
+"""And the fields that are refused without being declared."""
+
 FOLDER = Path(__file__).parents[2] / "docs" / "dialects"
 
-PAGES: Mapping[str, tuple[type[Struct], Mapping[str, Any]]] = {
-    "anthropic.md": (MessagesRequest, BLOCKS),
-    "responses.md": (ResponsesRequest, {**ITEMS, **PARTS}),
+_OPENAI_PARTS = {str(part.__struct_config__.tag): part for part in get_args(Part)}
+
+PAGES: Mapping[str, tuple[Mapping[str, Body], Mapping[str, Any]]] = {
+    "anthropic.md": ({"parameters": (MessagesRequest, ())}, BLOCKS),
+    "openai.md": (
+        {"chat": (ChatCompletionRequest, IN_CHAT), "completions": (CompletionRequest, IN_COMPLETIONS)},
+        _OPENAI_PARTS,
+    ),
+    "responses.md": ({"parameters": (ResponsesRequest, ())}, {**ITEMS, **PARTS}),
 }
+"""A body for each mark of a page, and the kinds of content."""
 
 
 def page(name: str) -> str:
     """The page with its tables as they have to be."""
-    body, kinds = PAGES[name]
+    bodies, kinds = PAGES[name]
     text = (FOLDER / name).read_text()
-    rows = [(f"`{one.name}`", one.support, one.note) for one in parameters(body)]
-    text = _filled(text, "parameters", ("parameter", "", "what it does"), rows)
+    for mark, (body, refused) in bodies.items():
+        rows = [(f"`{one.name}`", one.support, one.note) for one in parameters(body)]
+        rows += [(f"`{one}`", "refused", "") for one in sorted(refused)]
+        text = _filled(text, mark, ("parameter", "", "what it does"), rows)
     told = [(f"`{type}`", " ".join((kind.__doc__ or "").split())) for type, kind in kinds.items()]
     return _filled(text, "kinds", ("type", "what becomes of it"), told)
 

@@ -7,9 +7,13 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from interfaces.http.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from interfaces.http.openai.chat_request import ChatCompletionRequest
+from interfaces.http.openai.completion_request import CompletionRequest
 from interfaces.http.parameters import ignored, parameters, refuse_unsupported, refused, supported
 from interfaces.http.responses.responses_request import ResponsesRequest
 from tests.support.dialect_docs import FOLDER, PAGES, page
+
+BODIES = [MessagesRequest, CountTokensRequest, ResponsesRequest, ChatCompletionRequest, CompletionRequest]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -17,7 +21,7 @@ def test_the_tables_are_made_of_the_declarations(name: str) -> None:
     assert (FOLDER / name).read_text() == page(name), "run python -m tests.support.dialect_docs"
 
 
-@pytest.mark.parametrize("body", [MessagesRequest, CountTokensRequest, ResponsesRequest])
+@pytest.mark.parametrize("body", BODIES)
 def test_every_field_is_declared(body: type[Struct]) -> None:
     told = parameters(body)
     assert [one.attribute for one in told] == list(body.__struct_fields__)

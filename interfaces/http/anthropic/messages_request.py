@@ -40,8 +40,8 @@ class PromptFields(Struct, kw_only=True):
     tools: Annotated[
         list[dict[str, Any]] | None,
         mapped(
-            "those with an `input_schema`, `strict` or not; tools that the server would run (`web_search_*`, ...) become"
-            " nothing"
+            "those with an `input_schema`, `strict` or not; tools that the server would run (`web_search_*`, ...)"
+            " become nothing"
         ),
     ] = None
     tool_choice: Annotated[

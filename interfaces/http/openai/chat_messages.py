@@ -10,33 +10,37 @@ from domain.errors import InvalidRequest
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
+    """Its text."""
+
     text: str
 
 
 class RefusalPart(Struct, tag_field="type", tag="refusal"):
+    """Its text."""
+
     refusal: str
 
 
 class ImagePart(Struct, tag_field="type", tag="image_url"):
-    """Recognised, so that it can be refused by name."""
+    """Refused by name."""
 
     image_url: Any = None
 
 
 class AudioPart(Struct, tag_field="type", tag="input_audio"):
-    """Recognised, so that it can be refused by name."""
+    """Refused by name."""
 
     input_audio: Any = None
 
 
 class VideoPart(Struct, tag_field="type", tag="video_url"):
-    """Recognised, so that it can be refused by name."""
+    """Refused by name."""
 
     video_url: Any = None
 
 
 class FilePart(Struct, tag_field="type", tag="file"):
-    """Recognised, so that it can be refused by name."""
+    """Refused by name."""
 
     file: Any = None
 
@@ -133,4 +137,4 @@ def _part_text(part: Part, path: str) -> str:
             raise InvalidRequest(f"{path}: {_MEDIA[type(part)]} are not supported, only text", param=path)
 
 
-__all__ = ("Message", "chat_messages")
+__all__ = ("Message", "Part", "chat_messages")

@@ -1,6 +1,6 @@
 """The body of POST /v1/chat/completions, and what it asks for in the domain's words."""
 
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import Struct
 
@@ -9,6 +9,7 @@ from domain.errors import InvalidRequest
 from domain.request import ChatPrompt
 from interfaces.http.openai.chat_messages import Message, chat_messages
 from interfaces.http.openai.completion_fields import CompletionFields
+from interfaces.http.parameters import mapped, supported
 from interfaces.http.tool_choices import openai_tool_choice
 
 
@@ -27,15 +28,25 @@ class Tool(Struct):
 class ChatCompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
-    messages: list[Message]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    messages: Annotated[
+        list[Message], supported("roles `system`, `developer`, `user`, `assistant`, `tool`; a string or parts")
+    ]
+    max_completion_tokens: Annotated[int | None, supported("wins over `max_tokens`")] = None
+    logprobs: Annotated[bool | None, supported("of all tokens, whatever part they are in")] = None
+    top_logprobs: Annotated[int | None, supported("up to 20")] = None
+    tools: Annotated[list[Tool] | None, supported("functions, `strict` or not")] = None
+    tool_choice: Annotated[
+        str | dict[str, Any] | None,
+        mapped(
+            "`auto`, `none`, `required`, a function by name, `allowed_tools`; the prompt is the same with all; what a"
+            " model's form of calls does not allow is refused, see [http-api.md](../http-api.md)"
+        ),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, mapped("false: one call, where the model's form of calls can be told from text")
+    ] = None
+    reasoning_effort: Annotated[str | None, mapped("handed to the model's template")] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, supported("arguments of the model's template")] = None
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:

@@ -8,6 +8,7 @@ from domain.ids import RequestId
 from domain.request import GenerationRequest, Prompt
 from interfaces.http.dialect import Asked
 from interfaces.http.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
+from interfaces.http.parameters import mapped, supported
 from interfaces.http.sampling_fields import SamplingFields, generation_request
 
 MAX_CHOICES = 128
@@ -23,18 +24,34 @@ class StreamOptions(Struct):
 class CompletionFields(SamplingFields, kw_only=True):
     """Null and absent mean the same for every field."""
 
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    return_token_ids: bool | None = None
-    store: bool | None = None
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: str | bool | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
+    stream_options: Annotated[StreamOptions | None, mapped("`include_usage`: a last chunk with the token counts")] = (
+        None
+    )
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None, supported(f"up to {MAX_CHOICES}, over all prompts")
+    ] = None
+    max_tokens: Annotated[
+        int | None, supported("by default a chat runs to the end of the context, a text completion for 16 tokens")
+    ] = None
+    stop: Annotated[str | list[str] | None, supported("one string or up to 16")] = None
+    return_token_ids: Annotated[
+        bool | None, supported("`token_ids` in every choice, `prompt_token_ids` beside or in them")
+    ] = None
+    store: Annotated[
+        bool | None, supported("false keeps what is computed for this request out of the prefix cache's store")
+    ] = None
+    response_format: Annotated[
+        dict[str, Any] | None, supported("`text`, `json_object`, `json_schema`, held to whether `strict` or not")
+    ] = None
+    structured_outputs: Annotated[
+        dict[str, Any] | None, supported("one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark)")
+    ] = None
+    guided_json: Annotated[
+        str | bool | dict[str, Any] | None, supported("as `structured_outputs.json`; a schema, or its JSON text")
+    ] = None
+    guided_regex: Annotated[str | None, supported("as `structured_outputs.regex`")] = None
+    guided_choice: Annotated[list[str] | None, supported("as `structured_outputs.choice`")] = None
+    guided_grammar: Annotated[str | None, supported("as `structured_outputs.grammar`")] = None
 
     @property
     def includes_usage(self) -> bool:
@@ -43,12 +60,16 @@ class CompletionFields(SamplingFields, kw_only=True):
     @property
     def grammar(self) -> FieldGrammar | None:
         """Raises InvalidRequest."""
-        return grammar_of({name: getattr(self, name) for name in GRAMMAR_FIELDS})
+        return grammar_of({name: getattr(self, name) for name in self._grammar_fields()})
 
     @property
     def grammar_names(self) -> dict[str, str]:
         """The client's name for the domain's `grammar`, for `renamed`."""
-        return {"grammar": next((name for name in GRAMMAR_FIELDS if getattr(self, name) is not None), "grammar")}
+        return {"grammar": next(iter(self._grammar_fields()), "grammar")}
+
+    def _grammar_fields(self) -> list[str]:
+        """Those that say something: empty ones are how some clients leave them out."""
+        return [name for name in GRAMMAR_FIELDS if getattr(self, name) not in (None, "", [])]
 
 
 def completion_request(

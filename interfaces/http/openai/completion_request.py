@@ -1,10 +1,11 @@
 """The body of POST /v1/completions: one or many prompts, each text or token ids."""
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from domain.errors import InvalidRequest
 from domain.request import TextPrompt, TokenPrompt
 from interfaces.http.openai.completion_fields import MAX_CHOICES, CompletionFields
+from interfaces.http.parameters import mapped, supported
 
 DEFAULT_MAX_TOKENS = 16
 """As OpenAI's text completions have it."""
@@ -15,10 +16,10 @@ PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
 class CompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
-    prompt: str | list[str | int | list[int]]
-    echo: bool | None = None
-    best_of: int | None = None
-    logprobs: int | None = None
+    prompt: Annotated[str | list[str | int | list[int]], supported("a string, token ids, or a list of either")]
+    echo: Annotated[bool | None, mapped("the prompt before its completion; not with `logprobs`")] = None
+    best_of: Annotated[int | None, mapped("only where it equals `n`")] = None
+    logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
 
 
 def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
