@@ -75,8 +75,8 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class HttpRefused:
-    """A connection or a request that was turned away, or cut off, before its body was looked at. `reason` is one of a
-    few codes; `detail` may hold what a client sent, made harmless and short."""
+    """A connection or a request that was turned away, or cut off, before its body was looked at; or for what its key
+    does not allow. `reason` is one of a few codes; `detail` may hold what a client sent, made harmless and short."""
 
     reason: str
     detail: str

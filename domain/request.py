@@ -47,7 +47,8 @@ class GenerationRequest:
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
-    this request may be kept in memory, and is never written to the store.
+    this request may be kept in memory, and is never written to the store. `client`: the name of the key it came with,
+    empty for none.
     """
 
     id: RequestId
@@ -59,6 +60,7 @@ class GenerationRequest:
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     persist: bool = True
     num_choices: int = 1
+    client: str = ""
 
 
 class FinishReason(Enum):

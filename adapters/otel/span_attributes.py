@@ -34,6 +34,8 @@ def request_attributes(event: RequestQueued) -> Attributes:
         names.GEN_AI_RESPONSE_MODEL: encodable(event.model),
         names.GEN_AI_USAGE_INPUT_TOKENS: event.num_prompt_tokens,
     }
+    if request.client:
+        attributes[names.CAIRN_KEY_NAME] = request.client
     if stop.max_tokens is not None:
         attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = stop.max_tokens
     if stop.stop:

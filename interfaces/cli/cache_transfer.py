@@ -32,12 +32,12 @@ def export_records(
     file: File, store: StoreDir = None, model: OfModel = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Write records to a file (mode 0600; prompts are in it as token ids) that `import` reads, here or elsewhere."""
+    from adapters.system.private_file import private_file
     from adapters.zstd.codec import ZstdStateCodec
     from application.use_cases.export_format import ExportWriter
     from application.use_cases.export_store import export_store
     from application.use_cases.walk_store import chosen
     from domain.namespace_choice import NamespaceChoice
-    from interfaces.cli.private_file import private_file
 
     key = _key(key_file)
     with opened(store, read_only=True) as source:
@@ -77,8 +77,8 @@ def import_records(
 
 def new_key(file: File) -> None:
     """Make a key (a file of mode 0600) that exports are signed with; whoever has it can sign, so carry it safely."""
+    from adapters.system.private_file import create_secret
     from application.use_cases.export_seal import KEY_BYTES
-    from interfaces.cli.private_file import create_secret
 
     try:
         create_secret(file, secrets.token_hex(KEY_BYTES).encode() + b"\n")
@@ -89,8 +89,8 @@ def new_key(file: File) -> None:
 
 
 def _key(file: Path | None) -> "ExportKey | None":
+    from adapters.system.private_file import read_secret
     from application.use_cases.export_seal import ExportKey
-    from interfaces.cli.private_file import read_secret
 
     if file is None:
         return None
