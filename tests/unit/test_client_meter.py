@@ -1,5 +1,7 @@
 """What a client has used: tokens that come back with time, places that come back when they are given back."""
 
+from copy import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,10 +47,8 @@ def test_waiting_as_told_is_enough_and_no_window_holds_more_than_its_share(
             tested.charge(num, now_ns, num_paid=num_paid)
             num_granted += max(0, num - num_paid)
         except LimitReached as refused:
-            assert refused.retry_after_s >= 1
             later_ns = now_ns + refused.retry_after_s * SECOND_NS
-            again = meter(per_minute=per_minute)
-            again._full_at_ns = tested._full_at_ns
+            again = copy(tested)
             again.charge(num_paid, later_ns)
             again.charge(num, later_ns, num_paid=num_paid)
         except InvalidRequest:
