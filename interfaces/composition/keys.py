@@ -13,7 +13,7 @@ from adapters.system.key_file import KeyFile, Stamp
 from application.events import FaultObserved
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.workers import Workers
+from application.services.lane import Lane
 from application.settings import ServerSettings
 from domain.errors import InvalidKeys
 from domain.key_ring import KeyRing, own_keys
@@ -57,24 +57,30 @@ class ServerKeys:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _watch(self, file: KeyFile) -> None:
-        worker = Workers("key file", 1)  # a volume that hangs holds this thread and nothing else
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._look_every_s):
-                    await self._is_wanted.wait()
-            is_wanted = self._is_wanted.is_set()
-            self._is_wanted.clear()
-            try:
-                if is_wanted or await worker.run(file.stamp) != self._seen:
-                    await self._read_again(file, worker)
-            except Exception as error:
-                self._tell(f"{type(error).__name__} while reading the key file")
-                _log.error("the key file was not read", exc_info=error)
-
-    async def _read_again(self, file: KeyFile, worker: Workers) -> None:
-        self._seen = await worker.run(file.stamp)  # before it is read: what changes meanwhile is another stamp
+        lane = Lane("key file", 1)  # a volume that hangs holds this thread and nothing else
         try:
-            self.ring.replace([*self._own, *await worker.run(file.read)])
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_every_s):
+                        await self._is_wanted.wait()
+                await self._look(file, lane)
+        finally:
+            lane.close()
+
+    async def _look(self, file: KeyFile, lane: Lane) -> None:
+        is_wanted = self._is_wanted.is_set()
+        self._is_wanted.clear()
+        try:
+            if is_wanted or await lane.run(file.stamp) != self._seen:
+                await self._read_again(file, lane)
+        except Exception as error:
+            self._tell(f"{type(error).__name__} while reading the key file")
+            _log.error("the key file was not read", exc_info=error)
+
+    async def _read_again(self, file: KeyFile, lane: Lane) -> None:
+        self._seen = await lane.run(file.stamp)  # before it is read: what changes meanwhile is another stamp
+        try:
+            self.ring.replace([*self._own, *await lane.run(file.read)])
         except InvalidKeys as error:
             self._tell(error.message)
             _log.error("%s; the keys of before stay", error.message)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from application.use_cases.generate import Generation
+from application.services.text_side.generation import Generation
 from application.use_cases.list_models import ModelEntry
 from domain.client import Client
 from domain.errors import ModelNotFound
-from domain.ids import RequestId
 from domain.request import GenerationRequest
 from interfaces.http.dialect import Asked
 from interfaces.http.fan_in import FanIn
@@ -39,14 +38,9 @@ async def models_for(services: Services, client: Client) -> list[ModelEntry]:
     return [entry for entry in await services.list_models.all() if client.may_use(entry.source.id)]
 
 
-def choice_id(id: RequestId, index: int) -> RequestId:
-    """The request's own id for its first choice, ids derived from it for the others."""
-    return id if index == 0 else RequestId(f"{id}.{index}")
-
-
 def _close(generations: Sequence[Generation]) -> None:
     for generation in generations:
         generation.close()
 
 
-__all__ = ("choice_id", "models_for", "naming_what_is_served", "start_all")
+__all__ = ("models_for", "naming_what_is_served", "start_all")

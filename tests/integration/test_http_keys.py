@@ -46,7 +46,7 @@ class TestWhoAsks:
         sent = {"x-api-key": f"{name}{KEY}"}
         assert service.client.post("/v1/completions", json=PROMPT, headers=sent).status_code == 200
         queued: Any = service.events.of("RequestQueued")[-1]
-        assert queued.request.client == name
+        assert queued.client == name
 
     @pytest.mark.parametrize(
         "sent",
@@ -109,6 +109,35 @@ class TestModels:
         assert (error["code"], error["param"]) == ("not_allowed", "model")
         assert error["message"] == f"the key 'bob' may not use the model '{DEFAULT_MODEL if model is None else model}'"
         assert service.events.of("HttpRefused")[-1].reason == "not_allowed"  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize(
+        ("path", "body", "told"),
+        [
+            ("/v1/chat/completions", {}, {"error": {"code": "not_allowed"}}),
+            ("/v1/messages", {"max_tokens": 2}, {"type": "error", "error": {"type": "permission_error"}}),
+            ("/v1/messages/count_tokens", {}, {"type": "error", "error": {"type": "permission_error"}}),
+            ("/v1/responses", {"input": "x", "messages": None}, {"error": {"code": "not_allowed"}}),
+            ("/v1/cache/explain", {}, {"error": {"code": "not_allowed"}}),
+        ],
+        ids=["chat", "messages", "count", "responses", "explain"],
+    )
+    def test_every_route_that_takes_a_prompt_looks(self, path: str, body: dict[str, Any], told: dict[str, Any]) -> None:
+        client = Client("two", models=frozenset({"fake-hybrid"}), requests_per_minute=2)
+        content = {"messages": [{"role": "user", "content": "x"}]} | body
+        with keyed_service(client, options=OPTIONS) as service:
+
+            def send(model: str) -> httpx.Response:
+                return service.client.post(path, json=content | {"model": model}, headers=headers("two"))
+
+            response = send(DEFAULT_MODEL)
+            assert response.status_code == 403, response.text
+            answer = response.json()
+            assert answer.get("type") == told.get("type")
+            assert told["error"].items() <= answer["error"].items()
+            assert send("fake-hybrid").status_code == 200
+            response = send("fake-hybrid")
+            assert (response.status_code, response.headers["retry-after"]) == (429, "30")
+            assert response.json()["error"]["type"] == "rate_limit_error"
 
     def test_its_own_can_be_used_and_looked_at(self, service: FakeService) -> None:
         assert ask(service, "bob", model="fake-hybrid").status_code == 200

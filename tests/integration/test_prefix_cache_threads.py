@@ -1,6 +1,5 @@
 """The prefix cache with its real threads: engine loop, write-behind, readers, and clients that share prefixes."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 
@@ -9,23 +8,21 @@ import pytest
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
+from application.ports.engine import Ended
 from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.lane import Lane
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
-from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.write_behind import WriteBehind
-from application.services.prefix.write_behind_store import WriteBehindStore
-from application.services.sequence_run import Submission
-from domain.ids import ModelId, RequestId
+from application.services.token_side.event_queue import EventQueue
+from domain.block_grid import BlockGrid
+from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
-from domain.request import GenerationRequest, TokenPrompt
-from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
-from domain.stream import Finished, TextDelta
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, plain_answer
-from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.caches import prefix_tiers
+from tests.support.sync_engine import Inbox, SyncEngine, submission, tokens_of
 
 WAIT_S = 60.0
 MODEL = ModelId("toy")
@@ -35,47 +32,42 @@ MODEL = ModelId("toy")
 class Server:
     """Everything of one process, on a store that may outlive it."""
 
-    loop: EngineLoop
-    sink: RecordingSink
+    loop: SyncEngine
     hot: HotTier
     cache: PrefixCache
     writer: WriteBehind
-    workers: ThreadPoolExecutor
+    lanes: StoreLanes
     engine: FakeEngine
 
     @classmethod
     def start(cls, options: FakeOptions, memory: MemoryBlockStore, faults: FaultPlan, hot_bytes: int) -> "Server":
-        events, clock, sink = RecordingEvents(), FakeClock(tick_ns=10), RecordingSink()
-        writer = WriteBehind(FaultInjectingBlockStore(memory, faults), events, clock, max_bytes=100_000)
-        workers = ThreadPoolExecutor(3)
-        hot = HotTier(hot_bytes)
-        store = WriteBehindStore(FaultInjectingBlockStore(memory, faults), writer)
-        tiers = PrefixTiers(hot, store, writer, StoreWorkers(clock, events, workers))
-        cache = PrefixCache(tiers, clock, events, CacheRules(BLOCK, GRID))
+        events, clock = EventQueue(), FakeClock(tick_ns=10)
+        reader, store = (FaultInjectingBlockStore(memory, faults) for _ in range(2))
+        writer = WriteBehind(store, events, clock, max_bytes=100_000, reader=reader)
+        hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
+        tiers = prefix_tiers(hot, writer, lanes)
+        cache = PrefixCache(tiers, clock, events, BlockGrid(BLOCK, GRID), Lane("hash", 1))
         engine = FakeEngine(default=options)
-        loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
+        limits = StepLimits(4, 2 * GRID, GRID)
+        loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), queue=events)
         loop.start()
         loop.load(ModelSource(MODEL, "nowhere"), LoadOptions()).result(WAIT_S)
-        return cls(loop, sink, hot, cache, writer, workers, engine)
+        return cls(loop, hot, cache, writer, lanes, engine)
 
     def submit(self, id: str, prompt: list[int], num_output: int) -> None:
-        self.loop.reserve()
-        request = GenerationRequest(
-            RequestId(id), MODEL, TokenPrompt(tuple(prompt)), SamplingParams(temperature=0), StopRules()
-        )
-        encoded = EncodedPrompt(tuple(prompt))
-        tokenizer = FakeTokenizer()
-        detokenizer, eos = tokenizer.detokenizer(), tokenizer.eos_token_ids
-        self.loop.submit(Submission(request, encoded, num_output, 0, detokenizer, MODEL, eos))
+        encoded, eos = EncodedPrompt.of_text(tuple(prompt)), FakeTokenizer().eos_token_ids
+        self.loop.submit(submission(id, MODEL, encoded, num_output, eos_token_ids=eos, ignore_eos=False))
 
     def tokens(self, id: str) -> list[int]:
-        items = self.sink.wait_for_end(RequestId(id), WAIT_S)
-        assert isinstance(items[-1], Finished)
-        return [token for item in items if isinstance(item, TextDelta) for token in item.token_ids]
+        items = self.loop.inbox.wait_for_end(id, WAIT_S)
+        assert isinstance(items[-1], Ended)
+        assert items[-1].error is None
+        return tokens_of(items)
 
     def stop(self) -> None:
         assert self.loop.stop(WAIT_S)
-        self.workers.shutdown()
+        self.lanes.close()
+        assert self.lanes.join(WAIT_S)
         counts = self.writer.close(WAIT_S)
         assert counts.queued == 0
         assert self.hot.check_integrity() == []
@@ -106,7 +98,7 @@ def test_clients_that_share_prefixes_get_their_own_answers(name: str, hot_bytes:
             asked[f"{life}-{number}"] = prompt
             server.submit(f"{life}-{number}", prompt, 20)
         server.submit("cancelled", systems[0] * 3, 5000)
-        server.loop.cancel(RequestId("cancelled"))
+        server.loop.cancel("cancelled")
         for id, prompt in asked.items():
             assert server.tokens(id) == plain_answer(options, prompt, 20)
         server.stop()

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from application.ports.block_store import BlockStore
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.write_queue import WriteQueue
+from application.services.prefix.write_behind.queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix import ReuseRules
-from domain.record import BlockKey, Namespace, Record, RecordKey
+from domain.record import BlockKey, Namespace, Record
 from domain.state_layout import HitPolicy
 
 NO_GROUPS: frozenset[GroupIndex] = frozenset()
@@ -19,21 +19,22 @@ def stored_records(store: BlockStore, namespace: Namespace) -> list[Record]:
     parents = [BlockHash(namespace)]
     while parents:
         parent = parents.pop()
-        keys: list[RecordKey] = [key for key, _ in store.children(namespace, parent, 10_000)]
+        keys = store.dependants(namespace, parent)
         parents += [key.hash for key in keys if isinstance(key, BlockKey)]
-        keys += store.snapshots(namespace, [parent])[0]
         found += [record for record in store.get(keys) if record is not None]
     return found
 
 
 def hot_records(hot: HotTier, namespace: Namespace) -> list[Record]:
     """Every record of a namespace in the hot tier."""
-    return [entry.record for key, entry in hot._entries.items() if key.namespace == namespace]
+    return [node.record for key, node in hot._tree.nodes.items() if key.namespace == namespace]
 
 
 def queued_records(queue: WriteQueue, namespace: Namespace) -> list[Record]:
     """Every record of a namespace that is on its way to the store."""
-    return [record for record in queue.get(queue.of_namespace(namespace)) if record is not None]
+    return [
+        record for record in queue.get(queue.chosen(lambda info: info.namespace == namespace)) if record is not None
+    ]
 
 
 class StorageOracle:
@@ -47,22 +48,22 @@ class StorageOracle:
         for record in sorted(blocks, key=lambda record: record.position):
             assert isinstance(record.key, BlockKey)
             above = paths.get(record.parent, ())
-            if len(above) + len(record.token_ids) == record.position:
-                paths[record.key.hash] = above + record.token_ids
+            if len(above) + len(record.key_ids) == record.position:
+                paths[record.key.hash] = above + record.key_ids
         self._blocks: dict[tuple[int, ...], set[GroupIndex]] = {}
         self._snapshots: set[tuple[int, ...]] = set()
         for record in everything:
             if isinstance(record.key, BlockKey):
                 if record.key.hash in paths:
                     self._blocks.setdefault(paths[record.key.hash], set()).update(record.groups)
-            elif record.position == len(record.token_ids) or record.parent in paths:
-                self._snapshots.add(paths.get(record.parent, ()) + record.token_ids)
+            elif record.position == len(record.key_ids) or record.parent in paths:
+                self._snapshots.add(paths.get(record.parent, ()) + record.key_ids)
 
     def furthest(self, prompt: Sequence[int]) -> int:
         """The furthest position at which every group can be restored."""
         rules, tokens = self._rules, tuple(prompt)
         for position in range(len(tokens) - 1, 0, -1):
-            if rules.is_exact and position % rules.grid:
+            if not rules.grid.is_resumable(position):
                 continue
             if self._is_restorable(tokens[:position]):
                 return position
@@ -70,7 +71,7 @@ class StorageOracle:
 
     def _is_restorable(self, tokens: tuple[int, ...]) -> bool:
         rules, position = self._rules, len(tokens)
-        size = rules.block_size
+        size = rules.grid.block_size
         has_snapshot = tokens in self._snapshots
         if not has_snapshot and (position % size or rules.needs_snapshots):
             return False

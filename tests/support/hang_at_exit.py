@@ -48,8 +48,10 @@ def main() -> None:
 
     def begin(id: int) -> SequenceCache:
         model.open(SequenceId(id))
-        prompt = EncodedPrompt(tuple(range(600)))
-        return tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)
+        prompt = EncodedPrompt.of_text(tuple(range(600)))
+        sequence = tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)
+        sequence.prepare()
+        return sequence
 
     sequence = begin(0)
     while not sequence.poll():
@@ -58,7 +60,7 @@ def main() -> None:
     model.prefill(SequenceId(0), list(range(512)))
     sequence.prefilled(model, 512)
     assert tiers.writer is not None
-    assert tiers.writer.queue.await_empty(20)
+    assert tiers.writer.flush(20)
     sequence.end(model, [])
     if sys.argv[1] == "memory":
         hanging.hang((*READS, "put", "delete", "touch", "flush", "close"))

@@ -6,6 +6,8 @@ from random import Random
 from threading import Lock
 
 from application.events import Event
+from application.ports.block_store import BlockStore
+from domain.block_grid import BlockGrid
 from domain.fingerprint import Fingerprint, tenant_salt
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
@@ -35,7 +37,7 @@ def namespace_of(name: str) -> NamespaceInfo:
     _, _, salt = name.partition("?salt=")
     weights = sha256(name.encode()).digest()
     tenant = tenant_salt("", salt)
-    fingerprint = Fingerprint(weights, "toy", "bfloat16", BLOCK_TOKENS, 4 * BLOCK_TOKENS, salt=tenant)
+    fingerprint = Fingerprint(weights, "toy", "bfloat16", BlockGrid(BLOCK_TOKENS, 4 * BLOCK_TOKENS), salt=tenant)
     return NamespaceInfo(fingerprint.namespace(), name, fingerprint.canonical_json())
 
 
@@ -95,11 +97,16 @@ def keys_of(records: Iterable[Record]) -> list[RecordKey]:
     return [record.key for record in records]
 
 
+def empty(store: BlockStore, info: NamespaceInfo) -> int:
+    """Delete all that a namespace holds, as whoever walks it could; returns how many records went."""
+    return store.delete(store.dependants(info.namespace, BlockHash(info.namespace)))
+
+
 def same(stored: Record | None, record: Record) -> bool:
     """Whether what came back is bit for bit what was put."""
     if stored is None or set(stored.groups) != set(record.groups):
         return False
-    plain = ("key", "parent", "position", "token_ids", "provenance")
+    plain = ("key", "parent", "position", "key_ids", "provenance")
     if any(getattr(stored, name) != getattr(record, name) for name in plain):
         return False
     return all(

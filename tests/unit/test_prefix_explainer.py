@@ -12,6 +12,7 @@ from domain.explanation import Explanation, StopReason
 from domain.ids import ModelId
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver
+from tests.support.store_records import empty
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
@@ -23,7 +24,7 @@ def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
 
 
 def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
-    return driver.cache.explain(ModelId("toy"), EncodedPrompt(tuple(prompt)), salt)
+    return driver.cache.explain(ModelId("toy"), EncodedPrompt.of_text(tuple(prompt)), salt)
 
 
 def test_an_unsupported_layout_is_served_without_reuse_and_says_so() -> None:
@@ -82,9 +83,9 @@ def test_explain_predicts_what_a_request_then_finds() -> None:
         for prompt in (PROMPT, [*PROMPT, 1, 2, 3], [*PROMPT[:70], 1, 2, 3], [9, 9, 9]):
             told = explain(driver, prompt)
             job = driver.run(prompt)
-            assert (told.stopped_at, told.num_hot, told.reason) == (
+            assert (told.stopped_at, told.reused.get("hot", 0), told.reason) == (
                 job.explanation.stopped_at,
-                job.explanation.num_hot,
+                job.explanation.reused.get("hot", 0),
                 job.explanation.reason,
             )
 
@@ -98,7 +99,7 @@ def test_reasons() -> None:
     assert explain(driver, edited).reason is StopReason.NO_SNAPSHOT
     assert explain(driver, edited).num_known == 90 // BLOCK * BLOCK
     assert driver.store is not None
-    driver.store.delete_namespace(driver.store.usage().namespaces[0].info.namespace)
+    assert empty(driver.store, driver.store.usage().namespaces[0].info)
     driver.hot.resize(0)
     assert explain(driver, PROMPT).reason is StopReason.EVICTED
 

@@ -4,6 +4,7 @@ The salt is in the body, because addresses end up in logs. It is read as in the 
 enters too.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from litestar import post
@@ -11,7 +12,7 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.use_cases.clear_store import ClearCache
+from application.ports.cache_stats import Cleared
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
 from interfaces.http.visit import admins_only, visit_of
@@ -35,7 +36,9 @@ class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
     problem: str | None
 
 
-def clear_route(clear_cache: ClearCache, error_type: type[Struct]) -> HTTPRouteHandler:
+def clear_route(
+    clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]], error_type: type[Struct]
+) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @post(

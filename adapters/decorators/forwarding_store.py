@@ -1,0 +1,67 @@
+"""A block store that hands every call to another one: what stands around a store overrides only what it changes."""
+
+from collections.abc import Callable, Sequence
+
+from application.ports.block_store import BlockStore, CompactReport, EraseReport, IntegrityReport, StoreUsage
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
+from domain.ids import BlockHash, GroupIndex
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
+
+
+class ForwardingStore:
+    """A BlockStore; see the port for the contract."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+
+    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+        return self._store.lookup(keys)
+
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        return self._store.find_snapshots(namespace, places)
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        return self._store.get(keys, groups)
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        self._store.touch(keys)
+
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+        return self._store.followers(namespace, parent, limit)
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        self._store.open_namespace(info)
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        return self._store.put(records)
+
+    def delete(self, keys: Sequence[RecordKey]) -> int:
+        return self._store.delete(keys)
+
+    def flush(self) -> None:
+        self._store.flush()
+
+    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
+        return self._store.dependants(namespace, parent)
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        return self._store.erase(includes)
+
+    def usage(self) -> StoreUsage:
+        return self._store.usage()
+
+    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
+        return self._store.check_integrity(payloads=payloads)
+
+    def compact(self) -> CompactReport:
+        return self._store.compact()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+__all__ = ("ForwardingStore",)

@@ -1,0 +1,223 @@
+"""Records on their way to the store: taken in order, bounded by bytes, and readable until they are there.
+
+    offered ──► waiting ──► being written ──► persisted | dropped
+       │           └──► withdrawn
+       └──► refused
+
+From the moment an offer is taken until it is settled its records are found here, also while they are being written;
+settled as persisted, they are in the store already. So whoever asks here first and the store second misses nothing.
+
+What is offered together is taken, settled or refused together. What follows a record that was refused, dropped or
+withdrawn is refused as well until that record is offered again, so that no chain is left with a hole. Every record ends
+in exactly one counter: persisted or dropped (or is still queued). Any thread.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Condition
+
+from application.ports.cache_stats import QueueCounts
+from application.services.prefix.write_behind.records import QueuedRecords
+from domain.ids import BlockHash
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
+
+QUEUE_FULL = "queue_full"
+SHUTDOWN = "shutdown"
+DELETED = "deleted"
+
+_MAX_LOST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """Records of one namespace, parents first, that are stored together or not at all. `number`: offers are counted."""
+
+    info: NamespaceInfo
+    records: tuple[Record, ...]
+    raw_bytes: int
+    number: int = 0
+
+
+class WriteQueue:
+    """See the module docstring. `max_bytes`: of payload, waiting and being written."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._changed = Condition()
+        self._waiting: deque[Offer] = deque()
+        self._writing: list[Offer] = []
+        self._records = QueuedRecords()
+        # Refused, dropped or withdrawn, and not offered again since: what follows one of them is refused.
+        self._lost: dict[RecordKey, None] = {}
+        self._queued_bytes = 0
+        self._num_queued = 0
+        self._num_offers = 0
+        self._enqueued = 0
+        self._persisted = 0
+        self._dropped: Counter[str] = Counter()
+        self._is_closed = False
+
+    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> str | None:
+        """Take records, or refuse them all and say why.
+
+        A batch larger than the whole queue is taken when the queue is empty, so that nothing is refused for ever.
+        """
+        raw_bytes = _raw_bytes(records)
+        with self._changed:
+            reason = self._why_refused(records, raw_bytes)
+            if reason is not None:
+                self._lose(records, reason)
+                return reason
+            self._num_offers += 1
+            self._waiting.append(Offer(info, tuple(records), raw_bytes, self._num_offers))
+            self._records.add(records)
+            for record in records:
+                self._lost.pop(record.key, None)
+            self._queued_bytes += raw_bytes
+            self._enqueued += len(records)
+            self._num_queued += len(records)
+            self._changed.notify_all()
+            return None
+
+    def take(self, batch_bytes: int, timeout_s: float = 0.0) -> list[Offer] | None:
+        """The next offers to write, `batch_bytes` of payload or so, each to be settled. Waits for the first of them;
+        empty when there was none in time, None when there will be none any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed, timeout_s)
+            batch: list[Offer] = []
+            taken_bytes = 0
+            while self._waiting and (not batch or taken_bytes + self._waiting[0].raw_bytes <= batch_bytes):
+                batch.append(self._waiting.popleft())
+                taken_bytes += batch[-1].raw_bytes
+            self._writing += batch
+            return None if self._is_closed and not batch else batch
+
+    def settle(self, offer: Offer, reason: str | None) -> int:
+        """An offer that was taken is persisted (`reason` None) or dropped. Returns the bytes still queued."""
+        with self._changed:
+            self._writing.remove(offer)
+            if reason is None:
+                self._persisted += len(offer.records)
+            else:
+                self._lose(offer.records, reason)
+            self._release(offer.records, offer.raw_bytes)
+            return self._queued_bytes
+
+    def withdraw(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
+        """Drop what waits of these records and of everything here that follows them, and name it. What is being
+        written cannot be called back: see `await_written`."""
+        with self._changed:
+            doomed = self._records.below(keys)
+            waiting, self._waiting = self._waiting, deque()
+            gone: list[Record] = []
+            for offer in waiting:
+                lost = [record for record in offer.records if record.key in doomed]
+                kept = tuple(record for record in offer.records if record.key not in doomed)
+                gone += lost
+                if kept:
+                    self._waiting.append(Offer(offer.info, kept, offer.raw_bytes - _raw_bytes(lost), offer.number))
+            if gone:
+                self._lose(gone, DELETED)
+                self._release(gone, _raw_bytes(gone))
+            return {record.key for record in gone}
+
+    def await_written(self, keys: Sequence[RecordKey]) -> None:
+        """Wait until none of these records, and nothing that follows them, is being written."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_writing(keys))
+
+    def await_empty(self, timeout_s: float) -> bool:
+        """Wait until everything is settled; False when that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._records, timeout_s)
+
+    def mark(self) -> int:
+        """For `is_settled`: everything offered so far."""
+        with self._changed:
+            return self._num_offers
+
+    def is_settled(self, mark: int) -> bool:
+        """Whether everything offered up to `mark` is stored, dropped or withdrawn, whatever was offered since."""
+        with self._changed:
+            first = next(iter(self._waiting), None)  # they wait in order
+            is_taken = first is None or first.number > mark
+            return is_taken and all(offer.number > mark for offer in self._writing)
+
+    def close(self) -> None:
+        """Refuse everything from now on. What waits can still be taken."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def counts(self) -> QueueCounts:
+        with self._changed:
+            dropped = dict(self._dropped)
+            return QueueCounts(self._enqueued, self._persisted, self._num_queued, self._queued_bytes, dropped)
+
+    def get(self, keys: Sequence[RecordKey]) -> list[Record | None]:
+        """The records that are here, whole; None for the others."""
+        with self._changed:
+            return [self._records.get(key) for key in keys]
+
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
+        """The snapshots here of one prompt at each place, ascending by `num_partial`."""
+        with self._changed:
+            return [self._records.find_snapshots(namespace, place) for place in places]
+
+    def followers(self, namespace: Namespace, parent: BlockHash) -> list[tuple[int, ...]]:
+        """The token ids of what is here and follows `parent`."""
+        with self._changed:
+            return self._records.followers(namespace, parent)
+
+    def outer_parents(self) -> list[BlockKey]:
+        """The blocks that are not here and that something here follows."""
+        with self._changed:
+            return self._records.outer_parents()
+
+    def below(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
+        """Those of `keys` that are here, and everything here that follows any of them."""
+        with self._changed:
+            return self._records.below(keys)
+
+    def chosen(self, includes: Callable[[NamespaceInfo], bool] | None) -> list[RecordKey]:
+        """What is here of the namespaces that `includes` says; None: of all."""
+        with self._changed:
+            offers = [offer for offer in (*self._waiting, *self._writing) if includes is None or includes(offer.info)]
+            return list({record.key: None for offer in offers for record in offer.records})
+
+    def _why_refused(self, records: Sequence[Record], raw_bytes: int) -> str | None:
+        if self._is_closed:
+            return SHUTDOWN
+        own = {record.key for record in records}
+        parents = {BlockKey(record.key.namespace, record.parent) for record in records} - own
+        if any(parent in self._lost for parent in parents):
+            return QUEUE_FULL
+        is_full = self._waiting and self._queued_bytes + raw_bytes > self._max_bytes
+        return QUEUE_FULL if is_full else None
+
+    def _lose(self, records: Sequence[Record], reason: str) -> None:
+        self._dropped[reason] += len(records)
+        for record in records:
+            self._lost[record.key] = None
+        while len(self._lost) > _MAX_LOST:
+            del self._lost[next(iter(self._lost))]
+
+    def _release(self, records: Sequence[Record], raw_bytes: int) -> None:
+        self._records.remove(records)
+        self._num_queued -= len(records)
+        self._queued_bytes -= raw_bytes
+        self._changed.notify_all()
+
+    def _is_writing(self, keys: Sequence[RecordKey]) -> bool:
+        """One of these records, or something that follows them."""
+        affected = self._records.below(keys)
+        return any(record.key in affected for offer in self._writing for record in offer.records)
+
+
+def _raw_bytes(records: Sequence[Record]) -> int:
+    return sum(record.raw_bytes for record in records)
+
+
+__all__ = ("DELETED", "QUEUE_FULL", "SHUTDOWN", "Offer", "QueueCounts", "WriteQueue")

@@ -1,0 +1,130 @@
+"""Input items of the wire as the domain's conversation.
+
+Every role stays in its place. What one answer consisted of (reasoning, text, calls) is one message of the assistant.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from domain.chat import ChatMessage, Role, ToolCall
+from domain.errors import InvalidRequest
+from interfaces.http.by_type import by_type, converted
+from interfaces.http.responses.items import (
+    ITEMS,
+    CallOutputItem,
+    CustomToolCallItem,
+    FunctionCallItem,
+    Item,
+    ItemReference,
+    MessageItem,
+    ReasoningItem,
+    ToolsItem,
+)
+from interfaces.http.responses.part_text import text_of
+from interfaces.http.responses.tools import template_name
+
+_ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.ASSISTANT}
+
+
+Items = str | Sequence[Mapping[str, Any]]
+
+
+def conversation(items: Items) -> tuple[ChatMessage, ...]:
+    """Raises InvalidRequest, naming `input[i].field`."""
+    return tuple(_Conversation(items).messages)
+
+
+def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tools that items bring, each with its path. Raises InvalidRequest."""
+    for index, raw in enumerate(items if not isinstance(items, str) else ()):
+        if ITEMS.get(str(raw.get("type"))) is ToolsItem:
+            tools = converted(raw, ToolsItem, f"input[{index}]").tools
+            yield from ((f"input[{index}].tools[{at}]", tool) for at, tool in enumerate(tools or ()))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The assistant's, as far as its items have come."""
+
+    texts: list[str] = field(default_factory=list[str])
+    thoughts: list[str] = field(default_factory=list[str])
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+
+    def message(self) -> ChatMessage:
+        thought = "\n\n".join(text for text in self.thoughts if text)
+        return ChatMessage(Role.ASSISTANT, "".join(self.texts), reasoning=thought or None, tool_calls=tuple(self.calls))
+
+
+class _Conversation:
+    def __init__(self, items: Items) -> None:
+        self.messages: list[ChatMessage] = []
+        self._turn: _Turn | None = None
+        if isinstance(items, str):
+            items = [{"type": "message", "role": "user", "content": items}]
+        if not items:
+            raise InvalidRequest("input must not be empty", param="input")
+        self._refuses_media = not any(_is_answer(item) for item in items)
+        for index, raw in enumerate(items):
+            path = f"input[{index}]"
+            item = by_type(_with_type(raw), ITEMS, path)
+            if item is not None:
+                self._add(item, path)
+        if self._turn is not None:
+            raise InvalidRequest(
+                "input: continuing an answer that the client began is not supported; the last message must not be the"
+                " assistant's",
+                param=f"input[{len(items) - 1}]",
+            )
+
+    def _add(self, item: Item, path: str) -> None:
+        match item:
+            case MessageItem():
+                self._message(item, f"{path}.content")
+            case ReasoningItem(content=content, summary=summary):
+                thought = text_of(content or summary or [], path, refuses_media=False, between="\n\n")
+                self._answer().thoughts.append(thought)
+            case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
+                self._answer().calls.append(ToolCall(id, template_name(name, namespace), arguments))
+            case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
+                arguments = msgspec.json.encode({"input": text}).decode()
+                self._answer().calls.append(ToolCall(id, template_name(name, namespace), arguments))
+            case CallOutputItem(call_id=id, output=output):
+                result = text_of(output, f"{path}.output", refuses_media=False)
+                self._say(ChatMessage(Role.TOOL, result, tool_call_id=id))
+            case ToolsItem():
+                pass  # see `tools_in`
+            case ItemReference():
+                raise InvalidRequest("items can be referred to by id only where responses are stored", param=path)
+
+    def _message(self, item: MessageItem, path: str) -> None:
+        role = _ROLES.get(item.role, Role.USER)
+        if role is Role.ASSISTANT:
+            self._answer().texts.append(text_of(item.content, path, refuses_media=False, between=""))
+        else:
+            self._say(ChatMessage(role, text_of(item.content, path, refuses_media=self._refuses_media)))
+
+    def _answer(self) -> _Turn:
+        """The assistant's turn that the item belongs to."""
+        self._turn = self._turn or _Turn()
+        return self._turn
+
+    def _say(self, message: ChatMessage) -> None:
+        if self._turn is not None:
+            self.messages.append(self._turn.message())
+            self._turn = None
+        self.messages.append(message)
+
+
+def _with_type(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Messages may come without their type."""
+    return raw if "type" in raw or "role" not in raw else {**raw, "type": "message"}
+
+
+def _is_answer(item: Mapping[str, Any]) -> bool:
+    return item.get("role") == "assistant" or item.get("type") in ("reasoning", "function_call", "custom_tool_call")
+
+
+__all__ = ("Items", "conversation", "tools_in")
