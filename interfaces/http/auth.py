@@ -56,9 +56,9 @@ class Authentication(ASGIMiddleware):
             return ClientMeter(NOBODY)
         what = "the API key is not valid" if offered else "an API key is required"
         if found:
-            what = "these are keys of different clients"
+            what = "the API key must be one client's"
         raise NotAuthorizedException(
-            f"{what}: send one as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+            f"{what}: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
             headers={"WWW-Authenticate": "Bearer"},
         )
 
