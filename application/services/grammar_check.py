@@ -3,13 +3,16 @@
 from application.ports.token_constraint import GrammarChecker
 from application.ports.tokenizer import Tokenizer
 from application.services.lane import Lane
-from application.services.text_side.answer_grammar import AnswerGrammar
 from domain.errors import InvalidRequest
 from domain.model_card import ModelDescription
+from domain.request import GenerationRequest
 
 NUM_THREADS = 2
 MAX_CHECKS = 64
 """Checks that may wait or run."""
+
+PARAM = "grammar"
+"""What errors call the field; a dialect has its own name for it."""
 
 
 class GrammarCheck:
@@ -19,15 +22,17 @@ class GrammarCheck:
         self._checker = checker
         self._lane = Lane("grammar check", NUM_THREADS, max_pending=MAX_CHECKS)
 
-    async def check(self, held: AnswerGrammar, tokenizer: Tokenizer, model: ModelDescription) -> None:
-        """Raises InvalidRequest if the model cannot be held to the grammar, ServerUnavailable if too many are being
-        checked."""
+    async def check(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> None:
+        """Raises InvalidRequest if the model cannot be held to the request's grammar, ServerUnavailable if too many are
+        being checked. Nothing to do for a request without one."""
+        if request.grammar is None:
+            return
         if self._checker is None:
-            raise InvalidRequest("this server holds no answer to a grammar", param=held.param)
+            raise InvalidRequest("this server holds no answer to a grammar", param=PARAM)
         if not tokenizer.has_token_bytes:
-            raise InvalidRequest(f"the tokenizer of {model.id} does not say what its tokens spell", param=held.param)
+            raise InvalidRequest(f"the tokenizer of {model.id} does not say what its tokens spell", param=PARAM)
         special = tokenizer.special_tokens
-        await self._lane.run(self._checker.check, held.grammar, tokenizer.vocab_size, special, held.param)
+        await self._lane.run(self._checker.check, request.grammar, tokenizer.vocab_size, special, PARAM)
 
     def close(self) -> None:
         self._lane.close()

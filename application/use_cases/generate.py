@@ -13,7 +13,7 @@ from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.services.grammar_check import GrammarCheck
 from application.services.prompt_encoder import PromptEncoder, check_fit
-from application.services.text_side.answer_grammar import answer_grammar
+from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.services.text_side.open_requests import OpenRequests
@@ -75,7 +75,7 @@ class Generate:
     async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
         """From here on the generation holds the lease, and the engine the places."""
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
-        held = answer_grammar(request, served.tokenizer, prompt.token_ids)
+        request = with_answer_grammar(request, served.tokenizer, prompt.token_ids)
         submission = Submission(
             id=request.id,
             model=served.source.id,
@@ -90,10 +90,9 @@ class Generate:
             cache_salt=request.cache_salt,
             persist=request.persist,
             num_choices=request.num_choices,
-            grammar=held.grammar if held is not None else None,
+            grammar=request.grammar,
         )
-        if held is not None:
-            await self._grammars.check(held, served.tokenizer, served.description)
+        await self._grammars.check(request, served.tokenizer, served.description)
         follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
         generation = Generation(
             request,

@@ -7,7 +7,7 @@ from domain.request import GenerationRequest
 from interfaces.http.anthropic.answer import MessageBody, message_body
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.anthropic.messages_request import MessagesRequest
-from interfaces.http.anthropic.prompt import WIRE_NAMES, chat_prompt, grammar, sampling_params, stop_rules
+from interfaces.http.anthropic.prompt import chat_prompt, grammar, sampling_params, stop_rules, wire_names
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
@@ -24,7 +24,7 @@ class Messages(Operation[MessagesRequest]):
         return self._decode(raw)
 
     def wire_names(self, body: MessagesRequest) -> Mapping[str, str]:
-        return WIRE_NAMES
+        return wire_names(body)
 
     async def requests(self, body: MessagesRequest, asked: Asked) -> list[GenerationRequest]:
         wanted = GenerationRequest(

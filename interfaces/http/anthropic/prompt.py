@@ -1,5 +1,7 @@
 """What a body asks for, in the domain's words."""
 
+from typing import Any
+
 from domain.grammar import Grammar
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
@@ -11,8 +13,7 @@ from interfaces.http.parameters import refuse_unsupported
 from interfaces.http.thinking import thinking_kwargs
 
 FORMAT = "output_config.format"
-WIRE_NAMES = {"stop": "stop_sequences", "grammar": FORMAT}
-"""The client's names for fields that the domain calls otherwise."""
+_NAMES = {"stop": "stop_sequences"}
 
 
 def chat_prompt(body: PromptFields) -> ChatPrompt:
@@ -30,9 +31,18 @@ def chat_prompt(body: PromptFields) -> ChatPrompt:
 
 def grammar(body: PromptFields) -> Grammar | None:
     """Raises InvalidRequest."""
-    format = None if body.output_config is None else body.output_config.format
+    format = _format(body)
     found = [] if format is None else response_format_grammar(format, FORMAT)
     return found[0].grammar if found else None
+
+
+def wire_names(body: PromptFields) -> dict[str, str]:
+    """The client's names for fields that the domain calls otherwise. Without a format, a grammar comes from tools."""
+    return {**_NAMES, "grammar": FORMAT if _format(body) is not None else "tools"}
+
+
+def _format(body: PromptFields) -> dict[str, Any] | None:
+    return None if body.output_config is None else body.output_config.format
 
 
 def sampling_params(body: MessagesRequest) -> SamplingParams:
@@ -50,4 +60,4 @@ def stop_rules(body: MessagesRequest) -> StopRules:
     return StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True)
 
 
-__all__ = ("WIRE_NAMES", "chat_prompt", "grammar", "sampling_params", "stop_rules")
+__all__ = ("chat_prompt", "grammar", "sampling_params", "stop_rules", "wire_names")

@@ -64,8 +64,8 @@ class CompletionFields(SamplingFields, kw_only=True):
 
     @property
     def grammar_names(self) -> dict[str, str]:
-        """The client's name for the domain's `grammar`, for `renamed`."""
-        return {"grammar": next(iter(self._grammar_fields()), "grammar")}
+        """The client's name for the domain's `grammar`, for `renamed`; without a field for one, tools are it."""
+        return {"grammar": next(iter(self._grammar_fields()), "tools")}
 
     def _grammar_fields(self) -> list[str]:
         """Those that say something: empty ones are how some clients leave them out."""

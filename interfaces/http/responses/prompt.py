@@ -1,6 +1,7 @@
 """What a body asks for, in the domain's words."""
 
 from dataclasses import replace
+from typing import Any
 
 from domain.chat import ChatMessage, Json, Role
 from domain.grammar import Grammar
@@ -15,8 +16,7 @@ from interfaces.http.thinking import thinking_kwargs
 from interfaces.http.tool_choices import openai_tool_choice
 
 FORMAT = "text.format"
-WIRE_NAMES = {"max_tokens": "max_output_tokens", "grammar": FORMAT}
-"""The client's names for fields that the domain calls otherwise."""
+_NAMES = {"max_tokens": "max_output_tokens"}
 
 
 def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
@@ -31,7 +31,7 @@ def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
 
 def grammar(body: ResponsesRequest) -> Grammar | None:
     """Raises InvalidRequest."""
-    format = None if body.text is None else body.text.format
+    format = _format(body)
     found = [] if format is None else response_format_grammar(format, FORMAT)
     return found[0].grammar if found else None
 
@@ -40,6 +40,15 @@ def tools_of(body: ResponsesRequest) -> Tools:
     """All that the body names, also in its input. Raises InvalidRequest."""
     named = [(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
     return Tools([*named, *tools_in(body.input)])
+
+
+def wire_names(body: ResponsesRequest) -> dict[str, str]:
+    """The client's names for fields that the domain calls otherwise. Without a format, a grammar comes from tools."""
+    return {**_NAMES, "grammar": FORMAT if _format(body) is not None else "tools"}
+
+
+def _format(body: ResponsesRequest) -> dict[str, Any] | None:
+    return None if body.text is None else body.text.format
 
 
 def sampling_params(body: ResponsesRequest) -> SamplingParams:
@@ -64,4 +73,4 @@ def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
     return thinking_kwargs(effort != "none", None if effort == "none" else effort)
 
 
-__all__ = ("WIRE_NAMES", "chat_prompt", "grammar", "sampling_params", "stop_rules", "tools_of")
+__all__ = ("chat_prompt", "grammar", "sampling_params", "stop_rules", "tools_of", "wire_names")

@@ -9,7 +9,7 @@ from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
-from interfaces.http.responses.prompt import WIRE_NAMES, chat_prompt, grammar, sampling_params, stop_rules, tools_of
+from interfaces.http.responses.prompt import chat_prompt, grammar, sampling_params, stop_rules, tools_of, wire_names
 from interfaces.http.responses.responses_request import ResponsesRequest
 
 
@@ -26,7 +26,7 @@ class Responses(Operation[ResponsesRequest]):
         return self._decode(raw)
 
     def wire_names(self, body: ResponsesRequest) -> Mapping[str, str]:
-        return WIRE_NAMES
+        return wire_names(body)
 
     async def requests(self, body: ResponsesRequest, asked: Asked) -> list[GenerationRequest]:
         wanted = GenerationRequest(

@@ -1,0 +1,95 @@
+"""A call that must be made is made and parsed, in every dialect, by an embedded model that was asked something else."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from application.settings import ServerSettings
+from tests.support.asking import settings_of
+from tests.support.live_service import live_service
+from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.slow
+
+MODEL = "cairn-demo"
+ASK = "Repeat: blue"
+KINDS: dict[str, Any] = {"kind": {"enum": ["sun", "rain"]}}
+PARAMETERS = {"type": "object", "properties": KINDS, "required": ["kind"], "additionalProperties": False}
+FUNCTIONS: list[dict[str, Any]] = [{"name": name, "parameters": PARAMETERS} for name in ("report", "forecast")]
+CHAT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": ASK}],
+    "tools": [{"type": "function", "function": function} for function in FUNCTIONS],
+}
+RESPONSE: dict[str, Any] = {"input": ASK, "tools": [{"type": "function", **function} for function in FUNCTIONS]}
+MESSAGE: dict[str, Any] = {
+    "messages": [{"role": "user", "content": ASK}],
+    "tools": [{"name": function["name"], "input_schema": PARAMETERS} for function in FUNCTIONS],
+}
+ONE = {"parallel_tool_calls": False}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat required": ("/v1/chat/completions", {**CHAT, **ONE, "tool_choice": "required"}),
+    "chat named": (
+        "/v1/chat/completions",
+        {**CHAT, "tool_choice": {"type": "function", "function": {"name": "forecast"}}},
+    ),
+    "responses required": ("/v1/responses", {**RESPONSE, **ONE, "tool_choice": "required"}),
+    "responses named": ("/v1/responses", {**RESPONSE, "tool_choice": {"type": "function", "name": "forecast"}}),
+    "messages any": (
+        "/v1/messages",
+        {**MESSAGE, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+    ),
+    "messages tool": ("/v1/messages", {**MESSAGE, "tool_choice": {"type": "tool", "name": "forecast"}}),
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with (
+        live_service(replace(settings_of(MODEL), server=ServerSettings(port=0))) as live,
+        httpx.Client(base_url=live.base_url, timeout=PATIENCE_S) as client,
+    ):
+        yield client
+
+
+def calls_of(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    if "choices" in answer:
+        message = answer["choices"][0]["message"]
+        assert message["content"] is None
+        assert answer["choices"][0]["finish_reason"] == "tool_calls"
+        called = [call["function"] for call in message["tool_calls"]]
+        return [(call["name"], json.loads(call["arguments"])) for call in called]
+    if "output" in answer:
+        items = [item for item in answer["output"] if item["type"] != "reasoning"]
+        return [(item["name"], json.loads(item["arguments"])) for item in items]
+    assert answer["stop_reason"] == "tool_use"
+    return [(block["name"], block["input"]) for block in answer["content"] if block["type"] != "thinking"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_call_that_must_be_made_is_made(client: httpx.Client, case: str) -> None:
+    path, body = CASES[case]
+    answer = client.post(path, json={"model": MODEL, "temperature": 0, **body})
+    assert answer.status_code == 200, answer.text
+    ((name, arguments),) = calls_of(answer.json())
+    assert name in (["forecast"] if case.split()[1] in ("named", "tool") else ["report", "forecast"])
+    assert arguments in ({"kind": "sun"}, {"kind": "rain"})
+
+
+def test_a_tool_that_is_not_to_be_called_is_shown_and_not_called(client: httpx.Client) -> None:
+    shown = client.post("/v1/chat/completions", json={"model": MODEL, "temperature": 0, **CHAT}).json()
+    none = client.post("/v1/chat/completions", json={"model": MODEL, "tool_choice": "none", **CHAT}).json()
+    assert none["usage"]["prompt_tokens"] == shown["usage"]["prompt_tokens"]
+    assert not none["choices"][0]["message"].get("tool_calls")
+
+
+def test_a_strict_tool_that_cannot_be_enforced_is_refused_by_keyword(client: httpx.Client) -> None:
+    function = {"name": "report", "strict": True, "parameters": {"type": "object", "propertyNames": {"pattern": "a"}}}
+    body = {**CHAT, "tools": [{"type": "function", "function": function}]}
+    answer = client.post("/v1/chat/completions", json={"model": MODEL, **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "tools[report]"
+    assert "propertyNames" in answer.json()["error"]["message"]
