@@ -73,6 +73,15 @@ class RequestEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallProblems:
+    """Calls of an answer that whoever runs them cannot run as they are. `kinds`: ProblemKind values, one a call."""
+
+    id: RequestId
+    kinds: tuple[str, ...]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """Turned away before it was queued."""
 
@@ -245,6 +254,7 @@ Event: TypeAlias = (
     | PrefixAwaited
     | StateRestored
     | StateCaptured
+    | ToolCallProblems
 )
 
 __all__ = (
@@ -269,4 +279,5 @@ __all__ = (
     "StateRestored",
     "StepCompleted",
     "StoreFault",
+    "ToolCallProblems",
 )
