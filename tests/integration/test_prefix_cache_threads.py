@@ -42,8 +42,8 @@ class Server:
     @classmethod
     def start(cls, options: FakeOptions, memory: MemoryBlockStore, faults: FaultPlan, hot_bytes: int) -> "Server":
         events, clock = EventQueue(), FakeClock(tick_ns=10)
-        reader, store = (FaultInjectingBlockStore(memory, faults) for _ in range(2))
-        writer = WriteBehind(store, events, clock, max_bytes=100_000, reader=reader)
+        store = FaultInjectingBlockStore(memory, faults)
+        writer = WriteBehind(store, events, clock, max_bytes=100_000)
         hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
         tiers = prefix_tiers(hot, writer, lanes)
         cache = PrefixCache(tiers, clock, events, BlockGrid(BLOCK, GRID), Lane("hash", 1))
