@@ -65,7 +65,13 @@ class CacheTiers:
         cache = settings.cache
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
         self.prefix_cache = PrefixCache(
-            tiers, clock, events, grid, self._hashing, is_enabled=is_enabled, salt=cache.salt
+            tiers=tiers,
+            clock=clock,
+            events=events,
+            grid=grid,
+            hashing=self._hashing,
+            is_enabled=is_enabled,
+            salt=cache.salt,
         )
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
 

@@ -47,7 +47,9 @@ class Server:
         writer = WriteBehind(store, events, clock, max_bytes=100_000)
         hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
         tiers = prefix_tiers(hot, writer, lanes)
-        cache = PrefixCache(tiers, clock, events, BlockGrid(BLOCK, GRID), Lane("hash", 1))
+        cache = PrefixCache(
+            tiers=tiers, clock=clock, events=events, grid=BlockGrid(BLOCK, GRID), hashing=Lane("hash", 1)
+        )
         engine = FakeEngine(default=options)
         limits = StepLimits(4, 2 * GRID, GRID)
         loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), outlet=events)

@@ -165,7 +165,9 @@ class World:
         stored = [StoredTier("store", self.writer, lanes, self.writer)] if self.writer is not None else []
         self.tiers = CheckedTiers(self.hot, stored, lanes)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
-        self.cache = PrefixCache(self.tiers, clock, outlet, BlockGrid(BLOCK, GRID, plan.is_exact), self.lane)
+        self.cache = PrefixCache(
+            tiers=self.tiers, clock=clock, events=outlet, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
+        )
         self.runner = StepRunner(outlet, self.cache, plan.limits)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:

@@ -37,7 +37,8 @@ class FaultBench:
         clock = FakeClock(tick_ns=1000)
         events = Outlet(clock)
         tiers = prefix_tiers(self.hot, DirectWriter(self.store), StoreLanes(clock, events))
-        self.cache = make_cache(tiers, clock, events, BlockGrid(16, 32), Lane("hash", 1))
+        grid = BlockGrid(16, 32)
+        self.cache = make_cache(tiers=tiers, clock=clock, events=events, grid=grid, hashing=Lane("hash", 1))
         self.loop = SyncEngine(
             lambda: FaultyEngine(self.inner, self.faults),
             prefix_cache=self.cache,

@@ -37,12 +37,12 @@ class PrefixCache:
 
     def __init__(
         self,
+        *,
         tiers: PrefixTiers,
         clock: Clock,
         events: EventSink,
         grid: BlockGrid,
         hashing: Lane,
-        *,
         is_enabled: bool = True,
         salt: str = "",
     ) -> None:

@@ -75,17 +75,23 @@ def _stats(usage: StoreUsage) -> StoreStats:
     for space in usage.namespaces:
         by_model.setdefault(space.info.model, []).append(space)
     models = tuple(_stored(model, spaces) for model, spaces in sorted(by_model.items()))
-    return StoreStats(usage.quota_bytes, usage.stored_bytes, usage.evicted, dict(usage.faults), models)
+    return StoreStats(
+        quota_bytes=usage.quota_bytes,
+        stored_bytes=usage.stored_bytes,
+        evicted=usage.evicted,
+        faults=dict(usage.faults),
+        models=models,
+    )
 
 
 def _stored(model: str, spaces: Sequence[NamespaceUsage]) -> StoredModel:
     return StoredModel(
-        model,
-        len(spaces),
-        sum(space.num_blocks for space in spaces),
-        sum(space.num_snapshots for space in spaces),
-        sum(space.raw_bytes for space in spaces),
-        sum(space.stored_bytes for space in spaces),
+        model=model,
+        num_namespaces=len(spaces),
+        num_blocks=sum(space.num_blocks for space in spaces),
+        num_snapshots=sum(space.num_snapshots for space in spaces),
+        raw_bytes=sum(space.raw_bytes for space in spaces),
+        stored_bytes=sum(space.stored_bytes for space in spaces),
     )
 
 

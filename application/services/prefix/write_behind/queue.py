@@ -158,7 +158,13 @@ class WriteQueue:
     def counts(self) -> QueueCounts:
         with self._changed:
             dropped = dict(self._dropped)
-            return QueueCounts(self._enqueued, self._persisted, self._num_queued, self._queued_bytes, dropped)
+            return QueueCounts(
+                enqueued=self._enqueued,
+                persisted=self._persisted,
+                queued=self._num_queued,
+                queued_bytes=self._queued_bytes,
+                dropped=dropped,
+            )
 
     def get(self, keys: Sequence[RecordKey]) -> list[Record | None]:
         """The records that are here, whole; None for the others."""
