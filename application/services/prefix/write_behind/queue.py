@@ -8,9 +8,15 @@ From the moment an offer is taken until it is settled its records are found here
 by key, by prompt, and by what they follow. Settled as persisted, they are in the store already. So whoever asks here
 first and the store second misses nothing.
 
-What is offered together is taken, settled or refused together. What follows a record that was refused, dropped or
-withdrawn is refused as well until that record is offered again, so that no chain is left with a hole. Every record ends
-in exactly one counter: persisted or dropped (or is still queued). Any thread.
+What is offered together is taken, settled or refused together. Every record ends in exactly one counter: persisted or
+dropped (or is still queued). Any thread.
+
+A chain in the store must have no hole. So a record that is refused, dropped or withdrawn is remembered as lost, and
+what follows it is refused as well, until the lost record is offered again:
+
+    offered    block 0    block 1    block 2    block 1, block 2
+    queue      has room   is full    has room   has room
+    outcome    taken      refused    refused    taken
 """
 
 from collections import Counter, deque
