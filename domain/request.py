@@ -65,6 +65,7 @@ class GenerationRequest:
     this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
     the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
     without a stop string is complete. `reasoning`: how long a chat's answer may reason; None for as long as it likes.
+    `client`: the name of the key it came with, empty for none.
     """
 
     id: RequestId
@@ -78,6 +79,7 @@ class GenerationRequest:
     num_choices: int = 1
     grammar: Grammar | None = None
     reasoning: ReasoningLimit | None = None
+    client: str = ""
 
     def __post_init__(self) -> None:
         if self.grammar is not None and self.stop.ignore_eos:

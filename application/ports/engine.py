@@ -124,7 +124,7 @@ class StepBatch:
     num_left_queue: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
     choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.

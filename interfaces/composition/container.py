@@ -13,7 +13,7 @@ from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -24,6 +24,7 @@ from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.keys import ServerKeys
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
@@ -48,6 +49,8 @@ class Container(containers.DeclarativeContainer):
     request_log = providers.Singleton(EventLog)
     events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
 
+    keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
+
     backend = providers.Selector(
         settings.provided.engine.backend,
         mlx=providers.Singleton(mlx_backend, settings),
@@ -56,7 +59,7 @@ class Container(containers.DeclarativeContainer):
     limits = providers.Singleton(step_limits, settings, backend)
 
     # The token side. Nothing of it is known to the text side but `engine`.
-    engine_events = providers.Singleton(EventQueue)
+    engine_events = providers.Singleton(Outlet, clock)
     store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
     cache = providers.Singleton(CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
@@ -69,7 +72,7 @@ class Container(containers.DeclarativeContainer):
         prefix_cache=cache.provided.prefix_cache,
         cache=cache.provided.access,
         limits=limits,
-        events=engine_events,
+        outlet=engine_events,
         clock=clock,
         close_cache=cache.provided.close,
         constraints=constraints,

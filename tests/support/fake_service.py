@@ -21,7 +21,7 @@ from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -31,6 +31,7 @@ from application.use_cases.list_models import ListModels
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
+from domain.key_ring import KeyRing
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.app import create_app
@@ -102,13 +103,15 @@ def fake_service(
     cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
     dialects: Dialects = DIALECTS,
+    keys: KeyRing | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
     `reuses`: with a prefix cache of `hot_bytes` over `store`, which is closed at the end.
     """
     settings = settings or ServerSettings(port=0)
-    clock, ids, events, engine_events = FakeClock(), FakeIds(), RecordingEvents(), EventQueue()
+    clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
+    engine_events = Outlet(clock)
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
@@ -126,7 +129,7 @@ def fake_service(
         prefix_cache=tiers.prefix_cache,
         cache=tiers.access,
         limits=limits,
-        events=engine_events,
+        outlet=engine_events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
     )
@@ -139,7 +142,7 @@ def fake_service(
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(loop, requests, pool, clock, stall_s=60),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stall_s=60),
         ExplainPrompt(
             pool,
             loop.cache,
@@ -155,7 +158,7 @@ def fake_service(
         events,
         trace_context,
     )
-    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects)
+    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects, keys=keys)
     server = HttpServer(settings)
     started = threading.Event()
 
