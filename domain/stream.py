@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar, TypeAlias
 
+from domain.call_problem import CallProblem
 from domain.errors import DomainError
 from domain.explanation import Explanation
-from domain.output.call_problem import CallProblem
 from domain.request import FinishReason, Usage
 
 
