@@ -32,9 +32,27 @@ class InvalidRequest(DomainError):
 
 
 class ContextOverflow(InvalidRequest):
-    """Prompt plus requested completion do not fit the model's context."""
+    """Prompt plus requested completion do not fit the model's context.
+
+    The numbers behind the message, in tokens, for dialects whose clients read them: `num_prompt` (at least so many,
+    where the length of the text proved it), `num_wanted` of the completion (0 where the prompt alone is too long).
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        num_prompt: int = 0,
+        num_wanted: int = 0,
+        context_length: int = 0,
+    ) -> None:
+        super().__init__(message, param=param)
+        self.num_prompt = num_prompt
+        self.num_wanted = num_wanted
+        self.context_length = context_length
 
 
 class TemplateFailed(InvalidRequest):

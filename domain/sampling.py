@@ -79,7 +79,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """When a completion ends. `max_tokens` None means as far as the context reaches.
+    """When a completion ends. `max_tokens` None means as far as the context reaches. `fits_room`: where the context has
+    less room than `max_tokens`, the room counts; otherwise that is an error.
 
     `stop` strings are matched on text, also across token boundaries, and never appear in the output. `min_tokens`
     suppresses end-of-sequence and stop strings until that many tokens are out. `ignore_eos` never ends on EOS.
@@ -89,6 +90,7 @@ class StopRules:
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    fits_room: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:

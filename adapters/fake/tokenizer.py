@@ -3,16 +3,18 @@
     <|start|>system\n...<|end|>\n<|start|>user\n...<|end|>\n<|start|>assistant\n<think>\n...
 
 Special tokens only ever come from the template: user text that spells them stays bytes. As many real templates do, it
-drops the reasoning of assistant turns that a later user message has closed.
+drops the reasoning of assistant turns that a later user message has closed. System messages after the first turn
+become a user's.
 """
 
 import codecs
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, PromptTooLong, Tokenizer
-from domain.chat import ChatMessage, Role, ToolSpec
+from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
 from domain.errors import TemplateFailed
 from domain.model_card import ModelSource
 from domain.request import ChatPrompt
@@ -64,8 +66,8 @@ class FakeTokenizer:
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
         if not self._has_chat_template:
             raise TemplateFailed("this model has no chat template", param="messages")
-        messages = prompt.messages
-        turns = self._turns(messages, prompt.tools)
+        prompt = replace(prompt, messages=tuple(late_system_as_user(prompt.messages)))
+        turns = self._turns(prompt.messages, prompt.tools)
         rendered = [token for turn in turns for token in turn]
         opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
         token_ids = (*rendered, START_ID, *opening.encode())
@@ -100,8 +102,6 @@ class FakeTokenizer:
             turns.append(_turn("tools", listing))
         last_user = max((at for at, message in enumerate(messages) if message.role is Role.USER), default=-1)
         for at, message in enumerate(messages):
-            if message.role in (Role.SYSTEM, Role.DEVELOPER) and at > 0:
-                raise TemplateFailed("a system message must come first", param=f"messages.{at}")
             turns.append(_turn(message.role.value, _body(message, keeps_reasoning=at > last_user)))
         return turns
 
@@ -115,8 +115,8 @@ class FakeTokenizer:
         for number, turn in enumerate(turns):
             at += len(turn)
             index = number - first_message
-            leads = index < 0 or messages[index].role in (Role.SYSTEM, Role.DEVELOPER)
-            follows = index + 1 < len(messages) and messages[index + 1].role in (Role.SYSTEM, Role.DEVELOPER)
+            leads = index < 0 or messages[index].role in SYSTEM_ROLES
+            follows = index + 1 < len(messages) and messages[index + 1].role in SYSTEM_ROLES
             if leads and not follows:
                 found[at] = ForkKind.SYSTEM_END
             elif not leads:
@@ -136,7 +136,7 @@ def _body(message: ChatMessage, *, keeps_reasoning: bool) -> str:
     parts: list[str] = []
     if message.reasoning and keeps_reasoning:
         parts.append(f"<think>\n{message.reasoning}\n</think>\n")
-    parts.append(message.content)
+    parts.append(message.told)
     parts += [f"\n<call>{call.name} {call.arguments}</call>" for call in message.tool_calls]
     return "".join(parts)
 

@@ -1,8 +1,12 @@
 """A model's chat template: messages to the text of a prompt, or TemplateFailed with what it refused.
 
 Messages are rendered as they are. Only when the template refuses them are adjustments tried that keep what was said:
-arguments of tool calls as text, consecutive messages of one role merged, tool call ids shortened. A template that
-takes plain content without complaint and drops it is given the same content as a list of text parts.
+arguments of tool calls as text, consecutive messages of one role merged, tool call ids shortened, system messages after
+the first turn told as a user's. A template that takes plain content without complaint and drops it is given the same
+content as a list of text parts.
+
+System messages stay in their place. Some templates drop those after the first without complaint, or move them all to
+the beginning, so that an agent's reminder at the end would change the beginning of its prompt: a probe tells which.
 """
 
 import itertools
@@ -14,11 +18,12 @@ from typing import Any
 from adapters.tokenizers.template_messages import (
     Adjustments,
     TemplateTraits,
+    has_late_system,
     has_runs,
     messages_for_template,
     tools_for_template,
 )
-from domain.chat import ChatMessage, Json
+from domain.chat import ChatMessage, Json, Role
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
 
@@ -45,6 +50,10 @@ RESERVED_KWARGS = frozenset(
 
 _TAIL_CHARS, _NUM_TAILS = 1024, 4
 
+_PROBES = ("zebra", "yacht", "xenon", "willow")
+_LATE_SYSTEM = (Role.SYSTEM, Role.USER, Role.SYSTEM, Role.USER)
+_TWO_SYSTEMS = (Role.SYSTEM, Role.SYSTEM, Role.USER)
+
 _REASONING_FIELDS = {
     "reasoning_content": re.compile(r"\breasoning_content\b"),
     "reasoning": re.compile(r"""(\.|['"])reasoning\b(?!_)"""),
@@ -66,7 +75,12 @@ class ChatTemplate:
     def __init__(self, apply: Callable[..., str], source: str) -> None:
         self._apply = apply
         fields = tuple(name for name, pattern in _REASONING_FIELDS.items() if pattern.search(source))
-        self._traits = TemplateTraits("developer" in source, fields or ("reasoning_content",))
+        traits = TemplateTraits("developer" in source, fields or ("reasoning_content",))
+        self._traits = replace(
+            traits,
+            displaces_late_system=_displaces(apply, traits, _LATE_SYSTEM),
+            drops_second_system=_displaces(apply, traits, _TWO_SYSTEMS),
+        )
 
     def render(self, prompt: ChatPrompt) -> RenderedChat:
         """With the generation prompt. Raises TemplateFailed, naming the message or argument that was refused."""
@@ -94,10 +108,8 @@ class ChatTemplate:
     def _worth_trying(self, messages: Sequence[ChatMessage]) -> list[Adjustments]:
         """Every combination that would change these messages, fewest changes first."""
         has_calls = any(message.tool_calls for message in messages)
-        has_runs_ = has_runs(messages, self._traits)
-        choices = itertools.product(
-            *([False, True] if possible else [False] for possible in (has_calls, has_runs_, has_calls))
-        )
+        possible = (has_calls, has_runs(messages), has_calls, has_late_system(messages))
+        choices = itertools.product(*([False, True] if is_possible else [False] for is_possible in possible))
         return [Adjustments(*choice) for choice in sorted(choices, key=sum)]
 
     def _with_content_kept(self, prompt: ChatPrompt, rendered: RenderedChat) -> RenderedChat:
@@ -139,6 +151,17 @@ class ChatTemplate:
         except Exception as error:
             return _reason(error)
         return None
+
+
+def _displaces(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[Role]) -> bool:
+    """Whether the template takes messages of these roles, and not all of them come out in their order."""
+    messages = [ChatMessage(role, probe) for role, probe in zip(roles, _PROBES, strict=False)]
+    try:
+        text = apply(messages_for_template(messages, traits, Adjustments()), tools=None, add_generation_prompt=True)
+    except Exception:
+        return False  # what is refused aloud is adjusted when it happens
+    places = [text.find(message.content) for message in messages]
+    return max(places) >= 0 and (min(places) < 0 or places != sorted(places))
 
 
 def _check_kwargs(kwargs: Mapping[str, Json]) -> None:

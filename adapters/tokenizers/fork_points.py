@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
 from adapters.tokenizers.text_codec import EncodedText, TextCodec
 from adapters.tokenizers.token_prefix import common_token_count
-from domain.chat import ChatMessage, Role, ToolCall
+from domain.chat import ChatMessage, Role, ToolCall, num_leading_system
 from domain.fork_point import ForkKind, ForkPoint
 from domain.request import ChatPrompt
 
@@ -24,7 +24,6 @@ _NUM_TURNS = 3
 _PROBES = ("probe", "Zebra", "7")
 """Contents that begin differently, so that one of them differs from whatever stands in the prompt."""
 
-_SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 _RANK = {ForkKind.NEXT_TURN: 0, ForkKind.SYSTEM_END: 1, ForkKind.TURN: 2}
 
 
@@ -50,19 +49,12 @@ def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkK
     yield ForkKind.NEXT_TURN, (*messages, *answer, ChatMessage(Role.USER, _PROBES[0]))
     if prompt.tools:
         yield ForkKind.NEXT_TURN, (*messages, *_probe_call(prompt.tools[0].name))
-    num_system = _num_system(messages)
+    num_system = num_leading_system(messages)
     if num_system < len(messages):
         yield ForkKind.SYSTEM_END, (*messages[:num_system], _other_than(messages[num_system]))
     turns = [at for at, message in enumerate(messages) if message.role is Role.USER and at > num_system]
     for at in turns[len(turns) - min(num_turns, len(turns)) :]:
         yield ForkKind.TURN, (*messages[:at], _other_than(messages[at]))
-
-
-def _num_system(messages: Sequence[ChatMessage]) -> int:
-    for at, message in enumerate(messages):
-        if message.role not in _SYSTEM_ROLES:
-            return at
-    return len(messages)
 
 
 def _other_than(message: ChatMessage) -> ChatMessage:

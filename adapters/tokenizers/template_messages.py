@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.chat import (
+    SYSTEM_ROLES,
+    ChatMessage,
+    Role,
+    ToolCall,
+    ToolSpec,
+    late_system_as_user,
+    num_leading_system,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,21 +22,29 @@ class Adjustments:
     """What is changed about the messages. Nothing, unless a template refuses them as they are.
 
     `text_arguments`: tool call arguments as JSON text, not as objects. `merged`: consecutive messages of one role
-    become one. `short_ids`: tool call ids become nine letters and digits. `text_parts`: content is a list of one part.
+    become one. `short_ids`: tool call ids become nine letters and digits. `late_as_user`: system messages after the
+    first turn become a user's. `text_parts`: content is a list of one part.
     """
 
     text_arguments: bool = False
     merged: bool = False
     short_ids: bool = False
+    late_as_user: bool = False
     text_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """What a template's source says of the fields it reads. `reasoning_fields`: where it looks for past reasoning."""
+    """What a template's source says of the fields it reads, and what becomes of system messages in it.
+
+    `reasoning_fields`: where it looks for past reasoning. `displaces_late_system`: those after the first turn are
+    dropped or moved without complaint. `drops_second_system`: so is a second one at the beginning.
+    """
 
     knows_developer: bool
     reasoning_fields: tuple[str, ...]
+    displaces_late_system: bool = False
+    drops_second_system: bool = False
 
 
 def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
@@ -52,26 +68,41 @@ def messages_for_template(
         messages = [
             replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message for message in messages
         ]
+    if traits.drops_second_system:
+        lead = num_leading_system(messages)
+        messages = [*merged(messages[:lead]), *messages[lead:]]
+    if traits.displaces_late_system or adjustments.late_as_user:
+        messages = late_system_as_user(messages)
     if adjustments.merged:
         messages = merged(messages)
     called = {call.id: call.name for message in messages for call in message.tool_calls}
     return [_message(message, traits, adjustments, called) for message in messages]
 
 
-def has_runs(messages: Sequence[ChatMessage], traits: TemplateTraits) -> bool:
-    """Whether merging would change anything."""
-    return len(messages_for_template(messages, traits, Adjustments(merged=True))) < len(messages)
+def has_late_system(messages: Sequence[ChatMessage]) -> bool:
+    """Whether a system message stands after a turn."""
+    return any(message.role in SYSTEM_ROLES for message in messages[num_leading_system(messages) :])
+
+
+def has_runs(messages: Sequence[ChatMessage]) -> bool:
+    """Whether merging would change anything, of the messages as they are or with late system messages as a user's."""
+    return any(len(merged(told)) < len(told) for told in (messages, late_system_as_user(messages)))
 
 
 def merged(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Join consecutive messages of one role, except tool results: each of those answers a call of its own."""
+    """Join consecutive messages of one role, except tool results: each of those answers a call of its own. System and
+    developer count as one role."""
     result: list[ChatMessage] = []
     for message in messages:
-        if result and message.role is result[-1].role and message.role is not Role.TOOL:
+        if result and _merge(result[-1].role, message.role):
             result[-1] = _joined(result[-1], message)
         else:
             result.append(message)
     return result
+
+
+def _merge(first: Role, second: Role) -> bool:
+    return (first is second and first is not Role.TOOL) or {first, second} <= SYSTEM_ROLES
 
 
 def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
@@ -87,9 +118,9 @@ def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
 def _message(
     message: ChatMessage, traits: TemplateTraits, adjustments: Adjustments, called: Mapping[str, str]
 ) -> dict[str, Any]:
-    content: Any = message.content
+    content: Any = message.told
     if adjustments.text_parts:
-        content = [{"type": "text", "text": message.content}]
+        content = [{"type": "text", "text": content}]
     shaped: dict[str, Any] = {"role": message.role.value, "content": content}
     name = message.name or called.get(message.tool_call_id or "")
     if name is not None:
@@ -123,6 +154,7 @@ def _call_id(id: str, adjustments: Adjustments) -> str:
 __all__ = (
     "Adjustments",
     "TemplateTraits",
+    "has_late_system",
     "has_runs",
     "merged",
     "messages_for_template",

@@ -87,7 +87,10 @@ def _overflow(
 ) -> ContextOverflow:
     field, count = _field(request.prompt), str(num_prompt) if is_exact else f"at least {num_prompt}"
     return ContextOverflow(
-        f"{field} has {count} tokens; the context of {model.id} holds {model.context_length}", param=field
+        f"{field} has {count} tokens; the context of {model.id} holds {model.context_length}",
+        param=field,
+        num_prompt=num_prompt,
+        context_length=model.context_length,
     )
 
 
@@ -96,14 +99,20 @@ def _field(prompt: Prompt) -> str:
 
 
 def _completion_length(rules: StopRules, num_prompt: int, room: int, model: ModelDescription) -> int:
-    for name, wanted in (("max_tokens", rules.max_tokens or 0), ("min_tokens", rules.min_tokens)):
+    max_tokens = rules.max_tokens or 0
+    if rules.fits_room:
+        max_tokens = min(max_tokens, room)
+    for name, wanted in (("max_tokens", max_tokens), ("min_tokens", rules.min_tokens)):
         if wanted > room:
             raise ContextOverflow(
                 f"{name} is {wanted}, but after {num_prompt} prompt tokens the context of {model.id}"
                 f" ({model.context_length}) has room for {room}",
                 param=name,
+                num_prompt=num_prompt,
+                num_wanted=wanted,
+                context_length=model.context_length,
             )
-    return rules.max_tokens or room
+    return max_tokens or room
 
 
 __all__ = ("LONG_CHARS", "PromptEncoder", "check_fit")

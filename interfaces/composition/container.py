@@ -12,6 +12,7 @@ from application.services.stream_hub import StreamHub
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
+from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -86,6 +87,7 @@ class Container(containers.DeclarativeContainer):
         encoder=encoder,
         shows_text=settings.provided.shows_text,
     )
+    count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     warm_prompt = providers.Singleton(
         WarmPrompt,
         pool=pool,

@@ -26,6 +26,7 @@ def build_app(container: Container) -> Litestar:
         list_models=container.list_models(),
         check_health=container.check_health(),
         explain_prompt=container.explain_prompt(),
+        count_tokens=container.count_tokens(),
         warm_prompt=container.warm_prompt(),
         cache_stats=container.cache_stats(),
         clear_cache=container.clear_cache(),

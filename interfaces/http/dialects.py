@@ -1,8 +1,10 @@
 """The dialects that a server speaks; the first one's errors are for paths that nobody owns."""
 
+from interfaces.http.anthropic.dialect import Anthropic
 from interfaces.http.dialect import Dialects
 from interfaces.http.openai.dialect import OpenAi
+from interfaces.http.responses.dialect import OpenAiResponses
 
-DIALECTS = Dialects([OpenAi()])
+DIALECTS = Dialects([OpenAi(), OpenAiResponses(), Anthropic()])
 
 __all__ = ("DIALECTS",)

@@ -52,7 +52,8 @@ _LEFT_WHILE_SENDING = "client disconnected prematurely"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as a client is told of it. `is_defect`: nobody foresaw it, so it is logged and counted."""
+    """An error as a client is told of it. `is_defect`: nobody foresaw it, so it is logged and counted. `overflow`: the
+    error itself if it is one, for dialects whose clients read its numbers."""
 
     status: int
     code: str
@@ -60,6 +61,7 @@ class Problem:
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     is_defect: bool = False
+    overflow: ContextOverflow | None = None
 
 
 class ClientLeft(HTTPException):
@@ -82,9 +84,12 @@ def _domain_problem(error: DomainError) -> Problem:
     headers: dict[str, str] = {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(error.retry_after_s)
-    elif status >= 500 and not error.retryable:
+    elif error.retryable:
+        headers["Retry-After"] = "1"  # agents give up on what they are not told to repeat
+    elif status >= 500:
         headers["x-should-retry"] = "false"  # OpenAI clients repeat every 5xx unless told not to
-    return Problem(status, error.code, error.message, error.param, headers)
+    overflow = error if isinstance(error, ContextOverflow) else None
+    return Problem(status, error.code, error.message, error.param, headers, overflow=overflow)
 
 
 def _http_problem(error: HTTPException) -> Problem:

@@ -27,17 +27,18 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        raise refusal(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
 
 
-def _refusal(text: str) -> InvalidRequest:
-    """msgspec's sentence as an error that names the field."""
+def refusal(error: msgspec.ValidationError, at: str = "") -> InvalidRequest:
+    """msgspec's sentence as an error that names the field. `at`: the path of what was decoded, if it was a part."""
+    text = str(error)
     found = _PATH.search(text)
-    param = found[1].replace("[...]", "") if found else ""
+    param = ".".join(name for name in (at, found[1].replace("[...]", "") if found else "") if name)
     message = _PATH.sub("", text)
     if (missing := _MISSING.fullmatch(message)) is not None:
         param = f"{param}.{missing[1]}" if param else missing[1]
@@ -92,4 +93,4 @@ def decoded_body(annotation: Any, decode: Callable[[bytes], T]) -> "type[Abstrac
     return JsonBody
 
 
-__all__ = ("body_decoder", "decode_json", "decoded_body", "json_body")
+__all__ = ("body_decoder", "decode_json", "decoded_body", "json_body", "refusal")

@@ -8,6 +8,7 @@ from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
+from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -30,6 +31,7 @@ class Services:
     list_models: ListModels
     check_health: CheckHealth
     explain_prompt: ExplainPrompt
+    count_tokens: CountTokens
     warm_prompt: WarmPrompt
     cache_stats: ReadCacheStats
     clear_cache: ClearCache

@@ -221,7 +221,7 @@ class TestExplain:
         document = refusing.client.get("/schema/openapi.json").json()
         body = document["paths"][EXPLAIN]["post"]["requestBody"]["content"]["application/json"]["schema"]
         names = {option["$ref"].rpartition("/")[2] for option in body["oneOf"]}
-        assert names == {"ChatCompletionRequest", "CompletionRequest"}
+        assert names == {"ChatCompletionRequest", "CompletionRequest", "ResponsesRequest"}
         assert {"PromptExplanation", "PromptWarmed", "CacheStatsBody"} <= set(document["components"]["schemas"])
         answers = document["paths"][CHAT]["post"]["responses"]
         assert CACHE_HEADER in answers["200"]["headers"]

@@ -9,6 +9,7 @@ import pytest
 
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
+from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
@@ -178,10 +179,10 @@ def test_completion_fields(service: FakeService, body: dict[str, Any], param: st
     assert error["param"] == param
 
 
-def test_what_the_template_refuses_is_the_clients_error(service: FakeService) -> None:
-    messages = [*HELLO, {"role": "system", "content": "late"}]
-    error = error_of(service.client.post(CHAT, json={"messages": messages}), 400)
-    assert (error["code"], error["param"]) == ("template_failed", "messages.1")
+def test_what_the_template_refuses_is_the_clients_error() -> None:
+    with fake_service(tokenizers=FakeTokenizers(FakeTokenizer(has_chat_template=False))) as service:
+        error = error_of(service.client.post(CHAT, json={"messages": HELLO}), 400)
+    assert (error["code"], error["param"]) == ("template_failed", "messages")
 
 
 def test_a_missing_prompt_is_named(service: FakeService) -> None:

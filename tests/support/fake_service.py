@@ -24,6 +24,7 @@ from application.services.stream_hub import StreamHub
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
+from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
@@ -139,6 +140,7 @@ def fake_service(
             encoder,
             Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
         ),
+        CountTokens(pool, encoder),
         WarmPrompt(pool, generate, cache, tiers),
         ReadCacheStats(cache, tiers.store, tiers.writer),
         ClearCache(cache),

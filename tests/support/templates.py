@@ -14,6 +14,28 @@ SYSTEM_FIRST = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+HOISTS_SYSTEM = (
+    "{% for m in messages if m.role == 'system' %}<|im_start|>system\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As DeepSeek V3's."""
+
+FIRST_SYSTEM_ONLY = (
+    "{% set turns = messages[1:] if messages[0].role in ['system', 'developer'] else messages %}"
+    "{% if turns | length < messages | length %}<|im_start|>{{ messages[0].role }}\n"
+    "{{ messages[0].content }}<|im_end|>\n{% endif %}"
+    "{% for m in turns if m.role in ['user', 'assistant', 'tool'] %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As harmony's: what instructs after the first message is dropped without a word."""
+
+NO_TOOLS = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+)
+
 ALTERNATES = (
     "{% set turns = messages[1:] if messages[0].role == 'system' else messages %}"
     "{% if messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n{% endif %}"

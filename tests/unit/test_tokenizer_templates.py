@@ -11,7 +11,7 @@ from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
 from tests.support import templates
-from tests.support.tiny_tokenizers import byte_level, load_folder, write_folder
+from tests.support.tiny_tokenizers import CHATML, byte_level, load_folder, write_folder
 
 _BYTES = byte_level()
 
@@ -61,10 +61,51 @@ def test_a_template_that_takes_no_system_message_says_so_by_name(load: Load) -> 
     )
 
 
-def test_a_late_system_message_is_named_by_its_place(load: Load) -> None:
+def test_a_message_that_is_refused_late_is_named_by_its_place(load: Load) -> None:
     messages = [_user("a"), _assistant("b")] * 10
-    with pytest.raises(TemplateFailed, match=r"messages\[13\] \(role system; .*\.\.\..*must be at the beginning"):
-        _text(load(templates.SYSTEM_FIRST), *messages[:13], _system("late"), *messages[13:])
+    with pytest.raises(TemplateFailed, match=r"messages\[13\] \(role tool; .*\.\.\..*no tools here"):
+        _text(load(templates.NO_TOOLS), *messages[:13], _RESULT, *messages[13:])
+
+
+_REMINDER = "<system-reminder>\nlate\n</system-reminder>"
+
+
+@pytest.mark.parametrize("name", ["SYSTEM_FIRST", "HOISTS_SYSTEM", "FIRST_SYSTEM_ONLY"])
+def test_a_late_system_message_stays_in_its_place_as_a_users(load: Load, name: str) -> None:
+    text = _text(load(getattr(templates, name)), _system("s"), _user("a"), _assistant("b"), _system("late"), _user("c"))
+    assert text == (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+        f"<|im_start|>user\n{_REMINDER}<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_late_system_message_joins_the_users_where_roles_must_alternate(load: Load) -> None:
+    text = _text(load(templates.ALTERNATES), _system("s"), _user("a"), _system("late"), _assistant("b"), _user("c"))
+    assert f"<|im_start|>user\na\n\n{_REMINDER}<|im_end|>\n<|im_start|>assistant\nb<|im_end|>" in text
+
+
+def test_a_template_that_takes_late_system_messages_gets_them(load: Load) -> None:
+    text = _text(load(CHATML), _user("a"), _system("late"), _system("later"), _user("c"))
+    assert "<|im_start|>system\nlate<|im_end|>\n<|im_start|>system\nlater<|im_end|>\n<|im_start|>user\nc" in text
+
+
+def test_a_second_instruction_that_a_template_would_drop_is_joined_to_the_first(load: Load) -> None:
+    developer = ChatMessage(Role.DEVELOPER, "skills")
+    for first in (_system("base"), ChatMessage(Role.DEVELOPER, "base")):
+        text = _text(load(templates.FIRST_SYSTEM_ONLY), first, developer, _user("a"))
+        assert "\nbase\n\nskills<|im_end|>\n<|im_start|>user\na<|im_end|>" in text
+
+
+def test_what_was_rendered_stays_the_beginning_when_a_reminder_is_added(load: Load) -> None:
+    tokenizer = load(templates.HOISTS_SYSTEM)
+    turns = [_system("s"), _user("a"), _system("late"), _assistant("b")]
+    shorter, longer = _text(tokenizer, *turns, _user("c")), _text(tokenizer, *turns, _user("c"), _system("again"))
+    assert longer.startswith(shorter.removesuffix("<|im_start|>assistant\n"))
+
+
+def test_a_failed_tool_call_says_so(load: Load) -> None:
+    failed = ChatMessage(Role.TOOL, "no such file", tool_call_id="call_1", is_error=True)
+    assert "tool:add:::Error: no such file|" in _text(load(templates.SHOWS_FIELDS), _user("q"), _CALL, failed)
 
 
 def test_runs_of_one_role_are_merged_only_where_they_are_refused(load: Load) -> None:

@@ -22,7 +22,10 @@ class ErrorBody(Struct):
 
 
 def error_body(problem: Problem) -> ErrorBody:
-    return ErrorBody(ErrorDetail(problem.message, _type(problem.status), problem.param, problem.code))
+    message = problem.message
+    if problem.overflow is not None:  # in the words on which agents compact a conversation
+        message += f"; this model's maximum context length is {problem.overflow.context_length} tokens"
+    return ErrorBody(ErrorDetail(message, _type(problem.status), problem.param, problem.code))
 
 
 def error_event(error: DomainError) -> bytes:

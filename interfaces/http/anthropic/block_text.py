@@ -1,0 +1,79 @@
+"""Content as the text that a model reads."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from domain.errors import InvalidRequest
+from interfaces.http.anthropic.blocks import (
+    BLOCKS,
+    Block,
+    CompactionBlock,
+    Content,
+    DocumentBlock,
+    ImageBlock,
+    SearchResultBlock,
+    TextBlock,
+    ToolReferenceBlock,
+)
+from interfaces.http.by_type import by_type
+from interfaces.http.unseen import unseen
+
+BETWEEN = "\n"
+"""Between blocks of one message. A string means the same as one block of text."""
+
+
+def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
+    """Every block that something becomes of, with its path. Raises InvalidRequest, naming `path[i].field`."""
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    for index, raw in enumerate(content):
+        at = f"{path}[{index}]"
+        block = by_type(raw, BLOCKS, at)
+        if block is not None and not (isinstance(block, TextBlock) and not block.text):
+            yield at, block
+
+
+def text_of(content: Content, path: str, *, refuses_media: bool) -> str:
+    """What all of the content says, one block after the other. Raises InvalidRequest."""
+    texts = (block_text(block, at, refuses_media=refuses_media) for at, block in blocks_of(content, path))
+    return BETWEEN.join(text for text in texts if text)
+
+
+def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
+    """What one block says; nothing for those that are no text. Raises InvalidRequest."""
+    match block:
+        case TextBlock(text=text):
+            return text
+        case ImageBlock():
+            return unseen("image", path, is_refused=refuses_media)
+        case DocumentBlock():
+            return _document(block, path, refuses_media)
+        case SearchResultBlock(content=content, source=source, title=title):
+            found = text_of(content, f"{path}.content", refuses_media=refuses_media)
+            return BETWEEN.join(text for text in (title, source, found) if text)
+        case ToolReferenceBlock(tool_name=name):
+            return name
+        case CompactionBlock(content=summary):
+            return summary or ""
+        case _:
+            return ""
+
+
+def _document(block: DocumentBlock, path: str, refuses_media: bool) -> str:
+    texts = (block.title, block.context, _source_text(block.source, path, refuses_media))
+    return BETWEEN.join(text for text in texts if text)
+
+
+def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> str:
+    match source:
+        case {"type": "text", "data": str(data)}:
+            return data
+        case {"type": "content", "content": str() | list() as content}:
+            if not all(isinstance(block, dict) for block in content if not isinstance(content, str)):
+                raise InvalidRequest(f"{path}.source.content: blocks must be objects", param=f"{path}.source.content")
+            return text_of(content, f"{path}.source.content", refuses_media=refuses_media)
+        case _:
+            return unseen("document", path, is_refused=refuses_media)
+
+
+__all__ = ("BETWEEN", "block_text", "blocks_of", "text_of")

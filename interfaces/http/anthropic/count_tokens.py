@@ -1,0 +1,51 @@
+"""POST /v1/messages/count_tokens: how long a prompt is, without computing it."""
+
+from typing import Any
+
+from litestar import post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from domain.errors import ModelNotFound
+from domain.ids import ModelId
+from domain.request import GenerationRequest
+from interfaces.http.anthropic.errors import MessageErrorBody
+from interfaces.http.anthropic.messages_request import CountTokensRequest
+from interfaces.http.anthropic.prompt import chat_prompt
+from interfaces.http.disconnect import unless_client_leaves
+from interfaces.http.documented import errors
+from interfaces.http.json_body import json_body
+from interfaces.http.services import Services
+from interfaces.http.start import naming_what_is_served
+
+
+class TokenCountBody(Struct):
+    """The whole prompt, as the model's template renders it: messages, system and tools."""
+
+    input_tokens: int
+
+
+def count_tokens_route(services: Services, default_model: str) -> HTTPRouteHandler:
+    """The handler, bound to what it needs."""
+
+    @post(
+        "/v1/messages/count_tokens",
+        dto=json_body(CountTokensRequest),
+        return_dto=None,
+        status_code=200,
+        operation_id="countMessageTokens",
+        responses=errors(MessageErrorBody, 400, 401, 404, 413, 415, 500, 503),
+    )
+    async def count_message_tokens(data: CountTokensRequest, request: Request[Any, Any, Any]) -> TokenCountBody:
+        model = ModelId(default_model if data.model is None else data.model)
+        wanted = GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))
+        try:
+            return TokenCountBody(await unless_client_leaves(request, services.count_tokens(wanted)))
+        except ModelNotFound as error:
+            raise await naming_what_is_served(services, error) from None
+
+    return count_message_tokens
+
+
+__all__ = ("TokenCountBody", "count_tokens_route")

@@ -1,0 +1,59 @@
+"""Anthropic's shape of an error, as a body and as an event in a stream, in the words that its clients act on.
+
+Claude Code compacts a conversation on "prompt is too long", asks again with fewer `max_tokens` where the numbers say
+so, and gives up on every other 400.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from domain.errors import ContextOverflow, DomainError
+from interfaces.http import sse
+from interfaces.http.errors import Problem, problem_of
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessageErrorDetail(Struct):
+    type: str
+    message: str
+
+
+class MessageErrorBody(Struct, tag_field="type", tag="error"):
+    """`error.message` begins with the path of the offending field, where there is one."""
+
+    error: MessageErrorDetail
+
+
+def error_body(problem: Problem) -> MessageErrorBody:
+    message = problem.message if problem.overflow is None else _overflow(problem.overflow)
+    return MessageErrorBody(MessageErrorDetail(_type(problem.status), message))
+
+
+def error_event(error: DomainError) -> bytes:
+    """The last event of a stream that failed."""
+    return sse.event(msgspec.json.encode(error_body(problem_of(error))), "error")
+
+
+def _type(status: int) -> str:
+    default = "api_error" if status >= 500 else "invalid_request_error"
+    return _TYPES.get(status, default)
+
+
+def _overflow(error: ContextOverflow) -> str:
+    if error.num_wanted:
+        return (
+            f"input length and `max_tokens` exceed context limit: {error.num_prompt} + {error.num_wanted} >"
+            f" {error.context_length}, decrease input length or `max_tokens` and try again"
+        )
+    return f"prompt is too long: {error.num_prompt} tokens > {error.context_length} maximum"
+
+
+__all__ = ("MessageErrorBody", "error_body", "error_event")

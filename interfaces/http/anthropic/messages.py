@@ -1,0 +1,49 @@
+"""POST /v1/messages."""
+
+from collections.abc import Mapping, Sequence
+
+from domain.ids import ModelId
+from domain.request import GenerationRequest
+from interfaces.http.anthropic.answer import MessageBody, message_body
+from interfaces.http.anthropic.framing import MessageFraming
+from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.anthropic.prompt import WIRE_NAMES, chat_prompt, sampling_params, stop_rules
+from interfaces.http.collected import Collected
+from interfaces.http.dialect import Asked, Framing, Operation, Started
+from interfaces.http.json_body import body_decoder
+
+
+class Messages(Operation[MessagesRequest]):
+    path = "/v1/messages"
+    operation_id = "createMessage"
+    body_type = MessagesRequest
+    answer_type = MessageBody
+    _decode = staticmethod(body_decoder(MessagesRequest))
+
+    def decode(self, raw: bytes) -> MessagesRequest:
+        return self._decode(raw)
+
+    def wire_names(self, body: MessagesRequest) -> Mapping[str, str]:
+        return WIRE_NAMES
+
+    async def requests(self, body: MessagesRequest, asked: Asked) -> list[GenerationRequest]:
+        wanted = GenerationRequest(
+            asked.services.ids.request_id("msg"),
+            ModelId(asked.default_model if body.model is None else body.model),
+            chat_prompt(body),
+            sampling_params(body),
+            stop_rules(body),
+            body.cache_salt or "",
+            asked.services.trace_context(),
+        )
+        return [wanted]
+
+    def answer(self, body: MessagesRequest, started: Started, choices: Sequence[Collected]) -> MessageBody:
+        (choice,) = choices
+        return message_body(started.id, started.model, choice)
+
+    def framing(self, body: MessagesRequest, started: Started) -> Framing:
+        return MessageFraming(started.id, started.model, len(started.prompts[0]))
+
+
+__all__ = ("Messages",)

@@ -1,0 +1,84 @@
+"""The bodies of POST /v1/messages and POST /v1/messages/count_tokens.
+
+Fields that nobody knows, and betas, are ignored. `parameters` reads the declarations.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from interfaces.http.anthropic.blocks import Content
+from interfaces.http.anthropic.conversation import MessageParam
+from interfaces.http.anthropic.tools import ToolChoice
+from interfaces.http.parameters import ignored, mapped, refused, supported
+
+
+class Thinking(Struct):
+    type: str
+    budget_tokens: int | None = None
+
+
+class OutputConfig(Struct):
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class PromptFields(Struct, kw_only=True):
+    """What makes the prompt; null and absent mean the same."""
+
+    model: Annotated[str | None, supported("without it, the default model answers")] = None
+    messages: Annotated[
+        list[MessageParam],
+        supported(
+            "roles `user` and `assistant`, and `system` and `developer` anywhere, in place; others speak as users"
+        ),
+    ]
+    system: Annotated[
+        Content | None,
+        supported("a string or blocks of text; blocks that start `x-anthropic-billing-header:` are dropped"),
+    ] = None
+    tools: Annotated[
+        list[dict[str, Any]] | None,
+        mapped("those with an `input_schema`; tools that the server would run (`web_search_*`, ...) become nothing"),
+    ] = None
+    tool_choice: Annotated[
+        ToolChoice | None, mapped("`auto`, `none` (no tools are shown); `any` and `tool` are refused")
+    ] = None
+    thinking: Annotated[
+        Thinking | None,
+        mapped(
+            "`disabled` and absent ask the model's template for no reasoning, every other type for it;"
+            " `budget_tokens` is not kept to"
+        ),
+    ] = None
+    output_config: Annotated[
+        OutputConfig | None,
+        mapped("`effort` goes to the model's template as `low`, `medium` or `high`; `format` is refused"),
+    ] = None
+    cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    mcp_servers: Annotated[list[Any] | None, refused("the server calls nobody", [])] = None
+    cache_control: Annotated[Any, ignored("every prompt is cached, wherever it is marked")] = None
+    context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
+
+
+class MessagesRequest(PromptFields, kw_only=True):
+    """The body of POST /v1/messages."""
+
+    max_tokens: Annotated[
+        int | None, supported("an upper bound; without it, or with less room, the context is the bound")
+    ] = None
+    stream: Annotated[bool | None, supported("server-sent events, each with its `event:` line")] = None
+    stop_sequences: Annotated[list[str] | None, supported("up to 16")] = None
+    temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
+    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    top_k: Annotated[int | None, supported("0 is off")] = None
+    metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
+    service_tier: Annotated[Any, ignored("there is one")] = None
+    container: Annotated[Any, ignored("there are none")] = None
+
+
+class CountTokensRequest(PromptFields, kw_only=True):
+    """The body of POST /v1/messages/count_tokens."""
+
+
+__all__ = ("CountTokensRequest", "MessagesRequest", "OutputConfig", "PromptFields", "Thinking")

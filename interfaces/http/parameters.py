@@ -1,0 +1,77 @@
+"""What becomes of each parameter of a request, declared beside its field:
+
+    temperature: Annotated[float | None, supported("0 to 10")] = None
+
+The documentation's table is made of these declarations, and what is refused is refused by them.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from domain.errors import InvalidRequest
+
+_SUPPORT, _NEUTRAL = "support", "neutral"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`support`: `supported`, `mapped`, `ignored` or `refused`. `attribute`: the field's name in the Struct."""
+
+    name: str
+    attribute: str
+    support: str
+    note: str
+    neutral: tuple[Any, ...]
+
+
+def supported(note: str) -> Meta:
+    """It does what the dialect says."""
+    return _declared("supported", note)
+
+
+def mapped(note: str) -> Meta:
+    """It becomes something near to what the dialect says."""
+    return _declared("mapped", note)
+
+
+def ignored(note: str) -> Meta:
+    """It changes nothing."""
+    return _declared("ignored", note)
+
+
+def refused(note: str, *neutral: Any) -> Meta:
+    """It would change the answer and cannot be had. `neutral`: values that ask for nothing; null is always one."""
+    return _declared("refused", note, neutral)
+
+
+@cache
+def parameters(body: type[Struct]) -> tuple[Parameter, ...]:
+    """In the order of the fields. Every field must be declared."""
+    hints = get_type_hints(body, include_extras=True)
+    return tuple(_parameter(field, hints[field.name]) for field in msgspec.structs.fields(body))
+
+
+def refuse_unsupported(body: Struct) -> None:
+    """Raises InvalidRequest, naming the first parameter that is refused and says something."""
+    for parameter in parameters(type(body)):
+        value = getattr(body, parameter.attribute)
+        if parameter.support == "refused" and value is not None and value not in parameter.neutral:
+            name = parameter.name
+            raise InvalidRequest(f"{name} is not supported by this server; leave it out", param=name)
+
+
+def _declared(support: str, note: str, neutral: tuple[Any, ...] = ()) -> Meta:
+    return Meta(description=note, extra={_SUPPORT: support, _NEUTRAL: neutral})
+
+
+def _parameter(field: msgspec.structs.FieldInfo, hint: Any) -> Parameter:
+    meta = next(entry for entry in hint.__metadata__ if isinstance(entry, Meta))
+    extra = meta.extra or {}
+    return Parameter(field.encode_name, field.name, extra[_SUPPORT], meta.description or "", extra[_NEUTRAL])
+
+
+__all__ = ("Parameter", "ignored", "mapped", "parameters", "refuse_unsupported", "refused", "supported")

@@ -1,0 +1,57 @@
+"""OpenAI's shape of an error as a body, and as the `error` of a response that failed, in the words its clients act on.
+
+Agents compact a conversation on the code `context_length_exceeded` and "maximum context length is N tokens". codex
+repeats a `server_error`, waits on a `rate_limit_exceeded` as long as the message says, and gives up on the others.
+"""
+
+from msgspec import Struct
+
+from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
+from interfaces.http.errors import Problem, problem_of
+
+
+class ResponseProblemDetail(Struct):
+    """`param` is the path of the offending request field, where there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ResponseProblem(Struct):
+    error: ResponseProblemDetail
+
+
+class ResponseError(Struct):
+    code: str
+    message: str
+
+
+def error_body(problem: Problem) -> ResponseProblem:
+    kind = "server_error" if problem.status >= 500 else "invalid_request_error"
+    if problem.status == 401:
+        kind = "authentication_error"
+    return ResponseProblem(ResponseProblemDetail(_message(problem), kind, problem.param, problem.code))
+
+
+def response_error(error: DomainError) -> ResponseError:
+    message = _message(problem_of(error))
+    match error:
+        case ContextOverflow():
+            return ResponseError("context_length_exceeded", message)
+        case InvalidRequest():
+            return ResponseError("invalid_prompt", message)
+        case QueueFull(retry_after_s=wait_s):
+            return ResponseError("rate_limit_exceeded", f"{message}; try again in {wait_s}s")
+        case _:
+            return ResponseError("server_error", message)
+
+
+def _message(problem: Problem) -> str:
+    if problem.overflow is None:
+        return problem.message
+    return f"{problem.message}; this model's maximum context length is {problem.overflow.context_length} tokens"
+
+
+__all__ = ("ResponseError", "ResponseProblem", "error_body", "response_error")

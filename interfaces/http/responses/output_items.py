@@ -1,0 +1,225 @@
+"""The items that an answer consists of, each from its opening to its end, as the events that tell of it.
+
+    output_item.added (content_part.added)? delta* done (content_part.done)? output_item.done
+
+A call that the token limit cut off has no `output_item.done`: clients run what is done, whatever its status says.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+from interfaces.http.responses.custom_input import CustomInput
+from interfaces.http.responses.tools import WireTool
+
+Event: TypeAlias = dict[str, Any]
+
+IN_PROGRESS: Final = "in_progress"
+COMPLETED: Final = "completed"
+INCOMPLETE: Final = "incomplete"
+
+
+class OutputItem(Protocol):
+    """Fed the pieces of one part of the answer: text, or a call's arguments."""
+
+    def opening(self) -> list[Event]: ...
+
+    def feed(self, piece: str) -> list[Event]: ...
+
+    def closing(self, status: str) -> list[Event]:
+        """After the last piece; before `body` with the same status."""
+        ...
+
+    def body(self, status: str) -> dict[str, Any]: ...
+
+
+class MessageOutput:
+    def __init__(self, id: str, index: int) -> None:
+        self._id = id
+        self._at = {"item_id": id, "output_index": index}
+        self._texts: list[str] = []
+
+    def opening(self) -> list[Event]:
+        item = {**self.body(IN_PROGRESS), "content": []}
+        return [_added(item, self._at), self._part("added", "")]
+
+    def feed(self, piece: str) -> list[Event]:
+        self._texts.append(piece)
+        return [self._text("delta", delta=piece)]
+
+    def closing(self, status: str) -> list[Event]:
+        text = "".join(self._texts)
+        return [self._text("done", text=text), self._part("done", text), _done(self.body(status), self._at)]
+
+    def body(self, status: str) -> dict[str, Any]:
+        content = [_output_text("".join(self._texts))]
+        return {"id": self._id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+    def _text(self, what: str, **fields: str) -> Event:
+        return {"type": f"response.output_text.{what}", **self._at, "content_index": 0, **fields, "logprobs": []}
+
+    def _part(self, what: str, text: str) -> Event:
+        part = _output_text(text)
+        return {"type": f"response.content_part.{what}", **self._at, "content_index": 0, "part": part}
+
+
+class ReasoningOutput:
+    """As content, or as a summary for clients that asked for one: they show nothing else. `handle` names the item."""
+
+    def __init__(self, id: str, index: int, *, is_summary: bool, handle: str | None) -> None:
+        self._id = id
+        self._at = {"item_id": id, "output_index": index}
+        self._is_summary = is_summary
+        self._handle = handle
+        self._texts: list[str] = []
+        self._place = {**self._at, "summary_index": 0} if is_summary else {**self._at, "content_index": 0}
+
+    def opening(self) -> list[Event]:
+        return [_added(self._item(IN_PROGRESS, []), self._at), self._part("added", "")]
+
+    def feed(self, piece: str) -> list[Event]:
+        self._texts.append(piece)
+        return [{"type": f"{self._text_event}.delta", **self._place, "delta": piece}]
+
+    def closing(self, status: str) -> list[Event]:
+        text = "".join(self._texts)
+        told = {"type": f"{self._text_event}.done", **self._place, "text": text}
+        return [told, self._part("done", text), _done(self.body(status), self._at)]
+
+    def body(self, status: str) -> dict[str, Any]:
+        return self._item(status, [self._part_body("".join(self._texts))])
+
+    def _item(self, status: str, parts: list[dict[str, str]]) -> dict[str, Any]:
+        told = {"summary": parts} if self._is_summary else {"summary": [], "content": parts}
+        return {
+            "id": self._id,
+            "type": "reasoning",
+            "status": status,
+            **told,
+            "encrypted_content": self._handle,
+        }
+
+    @property
+    def _text_event(self) -> str:
+        return "response.reasoning_summary_text" if self._is_summary else "response.reasoning_text"
+
+    def _part(self, what: str, text: str) -> Event:
+        name = "response.reasoning_summary_part" if self._is_summary else "response.content_part"
+        return {"type": f"{name}.{what}", **self._place, "part": self._part_body(text)}
+
+    def _part_body(self, text: str) -> dict[str, str]:
+        return {"type": "summary_text" if self._is_summary else "reasoning_text", "text": text}
+
+
+class FunctionCallOutput:
+    def __init__(self, id: str, index: int, call_id: str, tool: WireTool) -> None:
+        self._id = id
+        self._at = {"item_id": id, "output_index": index}
+        self._call_id = call_id
+        self._tool = tool
+        self._pieces: list[str] = []
+
+    def opening(self) -> list[Event]:
+        return [_added({**self.body(IN_PROGRESS), "arguments": ""}, self._at)]
+
+    def feed(self, piece: str) -> list[Event]:
+        self._pieces.append(piece)
+        return [{"type": "response.function_call_arguments.delta", **self._at, "delta": piece}] if piece else []
+
+    def closing(self, status: str) -> list[Event]:
+        if status == INCOMPLETE and not _is_json(self._arguments):
+            return []
+        told = {"type": "response.function_call_arguments.done", **self._at, "arguments": self._arguments}
+        return [told, _done(self.body(status), self._at)]
+
+    def body(self, status: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self._call_id,
+            **_named(self._tool),
+            "arguments": self._arguments,
+        }
+
+    @property
+    def _arguments(self) -> str:
+        return "".join(self._pieces) or "{}"
+
+
+class CustomCallOutput:
+    def __init__(self, id: str, index: int, call_id: str, tool: WireTool) -> None:
+        self._id = id
+        self._at = {"item_id": id, "output_index": index}
+        self._call_id = call_id
+        self._tool = tool
+        self._pieces: list[str] = []
+        self._input = CustomInput()
+        self._texts: list[str] = []
+
+    def opening(self) -> list[Event]:
+        return [_added(self.body(IN_PROGRESS), self._at)]
+
+    def feed(self, piece: str) -> list[Event]:
+        self._pieces.append(piece)
+        return self._told(self._input.feed(piece))
+
+    def closing(self, status: str) -> list[Event]:
+        rest = self._told(self._input.finish())
+        if status == INCOMPLETE and not _is_json("".join(self._pieces)):
+            return rest
+        text = "".join(self._texts)
+        told = {"type": "response.custom_tool_call_input.done", **self._at, "input": text}
+        return [*rest, told, _done(self.body(status), self._at)]
+
+    def body(self, status: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "custom_tool_call",
+            "call_id": self._call_id,
+            **_named(self._tool),
+            "input": "".join(self._texts),
+        }
+
+    def _told(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        self._texts.append(text)
+        return [{"type": "response.custom_tool_call_input.delta", **self._at, "delta": text}]
+
+
+def _added(item: Mapping[str, Any], at: Mapping[str, Any]) -> Event:
+    return {"type": "response.output_item.added", "output_index": at["output_index"], "item": item}
+
+
+def _done(item: Mapping[str, Any], at: Mapping[str, Any]) -> Event:
+    return {"type": "response.output_item.done", "output_index": at["output_index"], "item": item}
+
+
+def _output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _named(tool: WireTool) -> dict[str, str]:
+    return {"name": tool.name, **({"namespace": tool.namespace} if tool.namespace else {})}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+__all__ = (
+    "COMPLETED",
+    "INCOMPLETE",
+    "IN_PROGRESS",
+    "CustomCallOutput",
+    "Event",
+    "FunctionCallOutput",
+    "MessageOutput",
+    "OutputItem",
+    "ReasoningOutput",
+)

@@ -1,0 +1,118 @@
+"""Tools on the wire as functions of the model's template, and back: which tool a function's name stands for.
+
+    function                as it is
+    custom                  a function with one argument, `input`: text, described by the grammar that it has to match
+    namespace               its functions, named `namespace__function`
+    any other               nothing: a server would run it (web_search, file_search, tool_search, ...)
+
+Two tools of one name are one: the first.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from msgspec import Struct
+
+from domain.chat import Json, ToolSpec
+from interfaces.http.by_type import by_type
+
+_BETWEEN = "__"
+
+
+class FunctionTool(Struct):
+    """A function. `strict` changes nothing yet."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Grammar(Struct):
+    definition: str = ""
+    syntax: str = ""
+
+
+class CustomTool(Struct):
+    """A tool that takes text; a grammar is told to the model, and not enforced yet."""
+
+    name: str
+    description: str | None = None
+    format: Grammar | None = None
+
+
+class NamespaceTool(Struct):
+    """Functions and custom tools with a name in common."""
+
+    name: str
+    tools: list[dict[str, Any]]
+
+
+Tool = FunctionTool | CustomTool | NamespaceTool
+
+TOOLS: Mapping[str, type[Tool]] = {"function": FunctionTool, "custom": CustomTool, "namespace": NamespaceTool}
+
+
+@dataclass(frozen=True, slots=True)
+class WireTool:
+    """What a client calls a tool, and whether its calls carry text instead of arguments."""
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+
+class Tools:
+    """All tools of a request, from wherever it names them."""
+
+    def __init__(self, named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """`named`: each with its path. Raises InvalidRequest, naming the field below it."""
+        found: dict[str, tuple[ToolSpec, WireTool]] = {}
+        for path, raw in named:
+            for spec, wire in _flattened(raw, path, namespace=None):
+                found.setdefault(spec.name, (spec, wire))
+        self.specs = tuple(spec for spec, _ in found.values())
+        self._wires = {name: wire for name, (_, wire) in found.items()}
+        self._by_last_name = _unambiguous([(wire.name, wire) for wire in self._wires.values()])
+
+    def wire(self, name: str) -> WireTool:
+        """The tool that a generated name stands for. A namespace that the model left out is added where only one tool
+        can be meant; a name nobody offered stays what it is."""
+        return self._wires.get(name) or self._by_last_name.get(name) or WireTool(name)
+
+
+def template_name(name: str, namespace: str | None) -> str:
+    return f"{namespace}{_BETWEEN}{name}" if namespace else name
+
+
+def _flattened(raw: Mapping[str, Any], path: str, namespace: str | None) -> Iterator[tuple[ToolSpec, WireTool]]:
+    match by_type(raw, TOOLS, path):
+        case NamespaceTool(name=name, tools=tools) if namespace is None:
+            for index, tool in enumerate(tools):
+                yield from _flattened(tool, f"{path}.tools[{index}]", name)
+        case FunctionTool() as tool:
+            parameters = cast("dict[str, Json]", tool.parameters or {})
+            name = template_name(tool.name, namespace)
+            yield ToolSpec(name, tool.description or "", parameters), WireTool(tool.name, namespace)
+        case CustomTool() as tool:
+            name = template_name(tool.name, namespace)
+            yield ToolSpec(name, tool.description or "", _input(tool)), WireTool(tool.name, namespace, is_custom=True)
+        case _:
+            pass
+
+
+def _input(tool: CustomTool) -> dict[str, Json]:
+    text: dict[str, Json] = {"type": "string"}
+    if tool.format is not None and tool.format.definition:
+        text["description"] = f"Matches this {tool.format.syntax} grammar:\n{tool.format.definition}"
+    return {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+
+
+def _unambiguous(named: Sequence[tuple[str, WireTool]]) -> dict[str, WireTool]:
+    counts: dict[str, int] = {}
+    for name, _ in named:
+        counts[name] = counts.get(name, 0) + 1
+    return {name: wire for name, wire in named if counts[name] == 1}
+
+
+__all__ = ("TOOLS", "Tools", "WireTool", "template_name")

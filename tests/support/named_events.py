@@ -1,0 +1,37 @@
+"""Reading server-sent events that have names, the way a strict client would."""
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def named_events(told: bytes | str) -> list[dict[str, Any]]:
+    """Every event's JSON, after checking that each has an `event:` line that says its `type`, and one line of data."""
+    text = told if isinstance(told, str) else told.decode()
+    blocks = text.split("\n\n")
+    assert blocks[-1] == "", "the last event is not complete"
+    found: list[dict[str, Any]] = []
+    for block in blocks[:-1]:
+        if block.startswith(":"):
+            assert "\n" not in block
+            continue
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        found.append(event)
+    return found
+
+
+def assert_nothing_unknown(value: Any, path: str = "") -> None:
+    """Official models take fields that they do not know; an event of ours has none."""
+    if isinstance(value, BaseModel):
+        assert not value.model_extra, f"{path or type(value).__name__} has {value.model_extra}"
+        for name in type(value).model_fields:
+            assert_nothing_unknown(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            assert_nothing_unknown(entry, f"{path}[{index}]")
+
+
+__all__ = ("assert_nothing_unknown", "named_events")

@@ -1,0 +1,178 @@
+"""What a body of /v1/responses becomes: the conversation, the tools and their names back, and what is refused."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.errors import InvalidRequest
+from domain.request import ChatPrompt
+from interfaces.http.json_body import body_decoder
+from interfaces.http.responses.prompt import chat_prompt, tools_of
+from interfaces.http.responses.responses_request import ResponsesRequest
+from interfaces.http.responses.tools import WireTool
+
+decode = body_decoder(ResponsesRequest)
+HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}], "id": "msg_1"}
+ANSWER = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yes"}], "id": "m"}
+
+
+def body_of(input: Any = "hi", **fields: Any) -> ResponsesRequest:
+    return decode(msgspec.json.encode({"model": "m", "input": input, **fields}))
+
+
+def prompt_of(*items: Any, **fields: Any) -> ChatPrompt:
+    return chat_prompt(body_of(list(items) or "hi", **fields))
+
+
+def refused(*items: Any, **fields: Any) -> str:
+    with pytest.raises(InvalidRequest) as error:
+        prompt_of(*items, **fields)
+    return str(error.value.param)
+
+
+def test_a_string_is_a_message_of_one_part_with_or_without_type_and_id() -> None:
+    assert prompt_of() == prompt_of(HELLO) == prompt_of({"role": "user", "content": "hi"})
+    assert prompt_of().messages == (ChatMessage(Role.USER, "hi"),)
+    assert prompt_of(HELLO, prompt_cache_key="a", client_metadata={"x": 1}, store=False) == prompt_of(HELLO)
+
+
+def test_every_role_stays_in_its_place_and_instructions_come_first() -> None:
+    developer = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "d"}]}
+    found = prompt_of(developer, developer, HELLO, ANSWER, {**developer, "role": "system"}, HELLO, instructions="i")
+    assert [(message.role, message.content) for message in found.messages] == [
+        *((Role.SYSTEM, "i"), (Role.DEVELOPER, "d"), (Role.DEVELOPER, "d"), (Role.USER, "hi")),
+        *((Role.ASSISTANT, "yes"), (Role.SYSTEM, "d"), (Role.USER, "hi")),
+    ]
+
+
+def test_the_items_of_one_answer_are_one_message() -> None:
+    found = prompt_of(
+        HELLO,
+        {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        ANSWER,
+        {"type": "function_call", "call_id": "c1", "name": "exec", "arguments": '{ "cmd" : "ls"}', "id": "fc"},
+        {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"type": "search"}},
+        {"type": "function_call", "call_id": "c2", "name": "close", "namespace": "agents", "arguments": "{not json"},
+        {"type": "function_call_output", "call_id": "c1", "output": "3"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "ok"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So."}], "encrypted_content": None},
+        {"type": "custom_tool_call", "call_id": "c3", "name": "apply_patch", "input": "*** é\n"},
+        {"type": "custom_tool_call_output", "call_id": "c3", "output": "done"},
+    ).messages
+    calls = (ToolCall("c1", "exec", '{ "cmd" : "ls"}'), ToolCall("c2", "agents__close", "{not json"))
+    patch = ToolCall("c3", "apply_patch", '{"input":"*** é\\n"}')
+    assert found == (
+        ChatMessage(Role.USER, "hi"),
+        ChatMessage(Role.ASSISTANT, "yes", reasoning="Hm.", tool_calls=calls),
+        ChatMessage(Role.TOOL, "3", tool_call_id="c1"),
+        ChatMessage(Role.TOOL, "ok", tool_call_id="c2"),
+        ChatMessage(Role.ASSISTANT, reasoning="So.", tool_calls=(patch,)),
+        ChatMessage(Role.TOOL, "done", tool_call_id="c3"),
+    )
+
+
+@pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
+def test_media_are_refused_where_nothing_is_lost_and_left_out_where_a_session_would_end(kind: str) -> None:
+    part = {"type": kind, "image_url": "data:image/png;base64,AAAA", "detail": "high"}
+    shown = {"role": "user", "content": [{"type": "input_text", "text": "look"}, part]}
+    assert refused(shown) == "input[0].content[1]"
+    note = f"[{kind.removeprefix('input_')} left out: this model reads text only]"
+    assert prompt_of(shown, ANSWER, HELLO).messages[0].content == f"look\n{note}"
+    output = {"type": "function_call_output", "call_id": "c", "output": [part]}
+    assert prompt_of(HELLO, output).messages[1].content == note
+
+
+FUNCTION = {
+    "type": "function",
+    "name": "exec",
+    "description": "Run.",
+    "parameters": {"type": "object"},
+    "strict": False,
+}
+LARK = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
+TOOLS = [
+    FUNCTION,
+    {"type": "namespace", "name": "agents", "description": "x", "tools": [{"type": "function", "name": "close"}]},
+    {"type": "web_search", "external_web_access": True},
+    {"type": "custom", "name": "apply_patch", "description": "Edit.", "format": LARK},
+    {"type": "tool_search", "execution": "client"},
+    {"type": "local_shell"},
+]
+
+
+def _input(text: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+
+
+def test_tools_of_every_kind_are_functions_and_hosted_ones_nothing() -> None:
+    grammar = {"type": "string", "description": "Matches this lark grammar:\nstart: /.+/"}
+    assert prompt_of(tools=TOOLS).tools == (
+        ToolSpec("exec", "Run.", {"type": "object"}),
+        ToolSpec("agents__close"),
+        ToolSpec("apply_patch", "Edit.", _input(grammar)),
+    )
+    assert prompt_of(tools=TOOLS, tool_choice="none").tools == ()
+    assert refused(tools=TOOLS, tool_choice="required") == "tool_choice"
+    assert refused(tools=TOOLS, tool_choice={"type": "function", "name": "exec"}) == "tool_choice"
+
+
+def test_names_find_their_way_back() -> None:
+    tools = tools_of(body_of(tools=TOOLS))
+    assert tools.wire("exec") == WireTool("exec")
+    assert tools.wire("agents__close") == tools.wire("close") == WireTool("close", "agents")
+    assert tools.wire("apply_patch") == WireTool("apply_patch", is_custom=True)
+    assert tools.wire("nobody") == WireTool("nobody")
+    twice = [{"type": "namespace", "name": name, "tools": [{"type": "function", "name": "go"}]} for name in "ab"]
+    assert tools_of(body_of(tools=twice)).wire("go") == WireTool("go")
+
+
+def test_tools_in_the_input_are_tools() -> None:
+    added = {"type": "additional_tools", "role": "developer", "tools": [*TOOLS, FUNCTION]}
+    found = {"type": "tool_search_output", "call_id": "c", "tools": [{"type": "function", "name": "late"}]}
+    names = [tool.name for tool in prompt_of(added, HELLO, found, tools=[FUNCTION]).tools]
+    assert names == ["exec", "agents__close", "apply_patch", "late"]
+    assert tools_of(body_of([added, HELLO])).wire("apply_patch").is_custom
+
+
+@pytest.mark.parametrize(
+    ("input", "param"),
+    [
+        ([], "input"),
+        ([{"content": "x"}], "input[0].type"),
+        ([HELLO, {"type": "function_call", "name": "f", "arguments": "{}"}], "input[1].call_id"),
+        ([HELLO, {"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}], "input[1].arguments"),
+        ([{"role": "user", "content": [{"type": "input_text"}]}], "input[0].content[0].text"),
+        ([{"type": "additional_tools", "tools": [{"type": "function"}]}], "input[0].tools[0].name"),
+        ([{"type": "item_reference", "id": "x"}], "input[0]"),
+        ([HELLO, ANSWER], "input[1]"),
+        (5, "input"),
+    ],
+)
+def test_what_is_wrong_is_named(input: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        chat_prompt(body_of(input))
+    assert error.value.param == param
+
+
+def test_what_changes_the_answer_and_cannot_be_had_is_refused() -> None:
+    assert refused(previous_response_id="resp_1") == "previous_response_id"
+    assert refused(conversation="conv_1") == "conversation"
+    assert refused(background=True) == "background"
+    assert refused(top_logprobs=2) == "top_logprobs"
+    assert refused(text={"format": {"type": "json_schema", "name": "x", "schema": {}}}) == "text.format"
+    assert prompt_of(text={"format": {"type": "text"}, "verbosity": "low"}, background=False, top_logprobs=0, new=[1])
+
+
+@pytest.mark.parametrize(
+    ("effort", "kwargs"),
+    [
+        (None, {}),
+        ("none", {"enable_thinking": False, "thinking": False}),
+        ("minimal", {"enable_thinking": True, "thinking": True, "reasoning_effort": "low"}),
+        ("xhigh", {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}),
+    ],
+)
+def test_effort_reaches_the_template(effort: str | None, kwargs: dict[str, Any]) -> None:
+    assert prompt_of(reasoning={"effort": effort, "summary": "auto"}).template_kwargs == kwargs
