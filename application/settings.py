@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from domain.byte_size import ByteSize
 from domain.duration import Duration
-from domain.errors import InvalidRequest
+from domain.errors import require
 from domain.host_name import address_of, bare_host
 
 ANY = "*"
@@ -15,11 +15,6 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 
 MIN_AGE_S = 3600
 MAX_AGE_S = 3650 * 86_400
-
-
-def _require(condition: bool, param: str, message: str) -> None:
-    if not condition:
-        raise InvalidRequest(f"{param} {message}", param=param)
 
 
 def is_loopback(host: str) -> bool:
@@ -52,32 +47,32 @@ class ServerSettings:
     write_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
-        _require(0 <= self.port < 65_536, "server.port", "must be in 0..65535")
+        require(0 <= self.port < 65_536, "server.port", "must be in 0..65535")
         for host in self.allowed_hosts:
-            _require(
+            require(
                 host == ANY or bare_host(host) is not None,
                 "server.allowed_hosts",
                 f"must be host names without scheme and port, or {ANY}",
             )
         for origin in self.cors_origins:
-            _require(
+            require(
                 origin == ANY or _ORIGIN.fullmatch(origin) is not None,
                 "server.cors_origins",
                 f"must be origins such as http://localhost:3000, without a path, or {ANY}",
             )
-        _require(1 <= self.max_connections <= 65_536, "server.max_connections", "must be in 1..65536")
+        require(1 <= self.max_connections <= 65_536, "server.max_connections", "must be in 1..65536")
         for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s"):
             value: float = getattr(self, name)
-            _require(0.05 <= value <= 3600, f"server.{name}", "must be in 0.05..3600 seconds")
-        _require(
+            require(0.05 <= value <= 3600, f"server.{name}", "must be in 0.05..3600 seconds")
+        require(
             self.log_level in {"debug", "info", "warning", "error"},
             "server.log_level",
             "must be debug, info, warning or error",
         )
-        _require(self.log_format in {"plain", "json"}, "server.log_format", "must be plain or json")
-        _require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
-        _require(self.api_key != "", "server.api_key", "must not be empty")
-        _require(
+        require(self.log_format in {"plain", "json"}, "server.log_format", "must be plain or json")
+        require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
+        require(self.api_key != "", "server.api_key", "must not be empty")
+        require(
             self.api_key is not None or is_loopback(self.host),
             "server.host",
             f"{self.host} can be reached from other machines and needs server.api_key;"
@@ -107,16 +102,16 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         allowed = {"auto", "float32", "bfloat16", "float16"}
-        _require(self.dtype in allowed, "model.dtype", f"must be one of {', '.join(sorted(allowed))}")
-        _require(1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
-        _require(0 <= self.room_wait_s <= 3600, "model.room_wait_s", "must be in 0..3600 seconds")
-        _require(
+        require(self.dtype in allowed, "model.dtype", f"must be one of {', '.join(sorted(allowed))}")
+        require(1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
+        require(0 <= self.room_wait_s <= 3600, "model.room_wait_s", "must be in 0..3600 seconds")
+        require(
             self.context_length is None or 2 <= self.context_length < 2**31,
             "model.context_length",
             "must be at least 2 tokens: one of a prompt and one of an answer",
         )
-        _require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
-        _require(all(self.allowed), "model.allowed", "must not hold an empty name")
+        require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
+        require(all(self.allowed), "model.allowed", "must not hold an empty name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +126,11 @@ class EngineSettings:
     stall_s: float = 120.0
 
     def __post_init__(self) -> None:
-        _require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
-        _require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
-        _require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
-        _require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")
-        _require(
+        require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
+        require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
+        require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
+        require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")
+        require(
             self.prefill_grid == 0 or (self.prefill_grid % self.block_size == 0 and self.prefill_grid <= 65_536),
             "engine.prefill_grid",
             "must be a multiple of the block size (or 0 for automatic)",
@@ -160,13 +155,13 @@ class StoreSettings:
     read_timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
-        _require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
-        _require(self.codec in {"raw", "zstd", "auto"}, "store.codec", "must be raw, zstd or auto")
-        _require(self.durability in {"safe", "fast"}, "store.durability", "must be safe or fast")
+        require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
+        require(self.codec in {"raw", "zstd", "auto"}, "store.codec", "must be raw, zstd or auto")
+        require(self.durability in {"safe", "fast"}, "store.durability", "must be safe or fast")
         if self.max_age is not None:
-            _require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
-            _require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
-        _require(0.05 <= self.read_timeout_s <= 3600, "store.read_timeout_s", "must be in 0.05..3600 seconds")
+            require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
+            require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
+        require(0.05 <= self.read_timeout_s <= 3600, "store.read_timeout_s", "must be in 0.05..3600 seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +174,7 @@ class CacheSettings:
     show_text: str = "auto"
 
     def __post_init__(self) -> None:
-        _require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
+        require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
 
 
 @dataclass(frozen=True, slots=True)

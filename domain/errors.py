@@ -31,6 +31,12 @@ class InvalidRequest(DomainError):
     code = "invalid_request"
 
 
+def require(condition: bool, param: str, message: str) -> None:
+    """Raises InvalidRequest unless the condition holds. `message` goes on from the field's name."""
+    if not condition:
+        raise InvalidRequest(f"{param} {message}", param=param)
+
+
 class ContextOverflow(InvalidRequest):
     """Prompt plus requested completion do not fit the model's context.
 
@@ -127,4 +133,5 @@ __all__ = (
     "ServerUnavailable",
     "StoreUnresponsive",
     "TemplateFailed",
+    "require",
 )

@@ -12,11 +12,11 @@ in a store: whoever makes one of them up gets a ValueError, so that no store eve
 """
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NewType, TypeAlias
 
-from domain.ids import BlockHash
+from domain.ids import BlockHash, GroupIndex
 from domain.payload import GroupPayloads
 
 Namespace = NewType("Namespace", bytes)
@@ -111,6 +111,17 @@ class Record:
                 raise ValueError("a snapshot hangs on another parent than its key says")
         elif self.key.hash in (self.parent, self.key.namespace):
             raise ValueError("a block is its own parent")
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of state, before any encoding."""
+        return sum(payload.size_bytes for payload in self.groups.values())
+
+    def limited(self, groups: frozenset[GroupIndex] | None) -> "Record":
+        """The same with these state groups only, as far as it has them; None: with all."""
+        if groups is None:
+            return self
+        return replace(self, groups={index: payload for index, payload in self.groups.items() if index in groups})
 
 
 @dataclass(frozen=True, slots=True)

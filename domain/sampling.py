@@ -3,18 +3,13 @@
 from dataclasses import dataclass
 from math import isfinite
 
-from domain.errors import InvalidRequest
+from domain.errors import require
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1_000
 MAX_LOGIT_BIAS = 1_024
 MAX_SEED = 2**63 - 1
-
-
-def _require(condition: bool, param: str, message: str) -> None:
-    if not condition:
-        raise InvalidRequest(f"{param} {message}", param=param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +34,25 @@ class SamplingParams:
     num_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _require(isfinite(self.temperature) and 0 <= self.temperature <= 10, "temperature", "must be between 0 and 10")
-        _require(isfinite(self.top_p) and 0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
-        _require(0 <= self.top_k < 2**31, "top_k", "must be 0 (off) or a positive integer")
-        _require(isfinite(self.min_p) and 0 <= self.min_p <= 1, "min_p", "must be between 0 and 1")
-        _require(
+        require(isfinite(self.temperature) and 0 <= self.temperature <= 10, "temperature", "must be between 0 and 10")
+        require(isfinite(self.top_p) and 0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
+        require(0 <= self.top_k < 2**31, "top_k", "must be 0 (off) or a positive integer")
+        require(isfinite(self.min_p) and 0 <= self.min_p <= 1, "min_p", "must be between 0 and 1")
+        require(
             isfinite(self.repetition_penalty) and 0 < self.repetition_penalty <= 10,
             "repetition_penalty",
             "must be above 0 and at most 10",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             value: float = getattr(self, name)
-            _require(isfinite(value) and -2 <= value <= 2, name, "must be between -2 and 2")
-        _require(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", f"has more than {MAX_LOGIT_BIAS} entries")
+            require(isfinite(value) and -2 <= value <= 2, name, "must be between -2 and 2")
+        require(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", f"has more than {MAX_LOGIT_BIAS} entries")
         for token_id, bias in self.logit_bias:
-            _require(isfinite(bias) and -100 <= bias <= 100, "logit_bias", f"value for {token_id} is not in -100..100")
+            require(isfinite(bias) and -100 <= bias <= 100, "logit_bias", f"value for {token_id} is not in -100..100")
         if self.seed is not None:
-            _require(-MAX_SEED - 1 <= self.seed <= MAX_SEED, "seed", "must be a 64-bit integer")
+            require(-MAX_SEED - 1 <= self.seed <= MAX_SEED, "seed", "must be a 64-bit integer")
         if self.num_logprobs is not None:
-            _require(0 <= self.num_logprobs <= MAX_TOP_LOGPROBS, "top_logprobs", f"must be in 0..{MAX_TOP_LOGPROBS}")
+            require(0 <= self.num_logprobs <= MAX_TOP_LOGPROBS, "top_logprobs", f"must be in 0..{MAX_TOP_LOGPROBS}")
 
     @property
     def is_greedy(self) -> bool:
@@ -70,7 +65,7 @@ class SamplingParams:
     def check_vocabulary(self, vocab_size: int) -> None:
         """Refuse logit_bias keys outside the vocabulary: MLX checks no index bounds and would corrupt memory."""
         for token_id, _ in self.logit_bias:
-            _require(
+            require(
                 0 <= token_id < vocab_size,
                 "logit_bias",
                 f"key {token_id} is outside the vocabulary (0 to {vocab_size - 1})",
@@ -94,13 +89,13 @@ class StopRules:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            _require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
-        _require(self.min_tokens >= 0, "min_tokens", "must not be negative")
+            require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
+        require(self.min_tokens >= 0, "min_tokens", "must not be negative")
         if self.max_tokens is not None:
-            _require(self.min_tokens <= self.max_tokens, "min_tokens", "must not exceed max_tokens")
-        _require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"has more than {MAX_STOP_STRINGS} strings")
+            require(self.min_tokens <= self.max_tokens, "min_tokens", "must not exceed max_tokens")
+        require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"has more than {MAX_STOP_STRINGS} strings")
         for text in self.stop:
-            _require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
+            require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
 
 
 __all__ = ("MAX_TOP_LOGPROBS", "SamplingParams", "StopRules")

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from threading import Lock
 
-from application.ports.block_store import BlockStore, EraseReport, Presence, PutOutcome, StoreUsage
-from application.services.forwarding_store import ForwardingStore
+from adapters.decorators.forwarding_store import ForwardingStore
+from application.ports.block_store import BlockStore, EraseReport, StoreUsage
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -44,15 +46,11 @@ class FaultInjectingBlockStore(ForwardingStore):
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         return [[] for _ in places] if self.is_down else self._store.find_snapshots(namespace, places)
 
-    def snapshots(
-        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
-    ) -> Sequence[Sequence[SnapshotKey]]:
-        return [[] for _ in blocks] if self.is_down else self._store.snapshots(namespace, blocks, limit)
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+        return [] if self.is_down else self._store.followers(namespace, parent, limit)
 
-    def children(
-        self, namespace: Namespace, parent: BlockHash, limit: int
-    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
-        return [] if self.is_down else self._store.children(namespace, parent, limit)
+    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
+        return [] if self.is_down else self._store.dependants(namespace, parent)
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
@@ -65,9 +63,6 @@ class FaultInjectingBlockStore(ForwardingStore):
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return 0 if self.is_down else self._store.delete(keys)
-
-    def delete_namespace(self, namespace: Namespace) -> int:
-        return 0 if self.is_down else self._store.delete_namespace(namespace)
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         return EraseReport(0, 0, "the store is down") if self.is_down else self._store.erase(includes)

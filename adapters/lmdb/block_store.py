@@ -1,13 +1,11 @@
-"""The persistent tier on LMDB: the BlockStore contract over one environment, with trouble contained.
-
-States: open; paused (writes are refused for a while after the volume failed); broken (reads miss, and the next write
-tries to open again, setting a damaged database aside); closed. See docs/store-format.md for what is on disk.
+"""The persistent tier on LMDB: the BlockStore contract over one environment. See docs/store-format.md for what is on
+disk, and `containment` for what happens in trouble.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
 from typing import TypeVar
 
 import lmdb
@@ -17,9 +15,10 @@ from adapters.lmdb.ages import AgeLimit
 from adapters.lmdb.announced import AnnouncedNamespaces
 from adapters.lmdb.clearing import erase
 from adapters.lmdb.compaction import shrink
+from adapters.lmdb.containment import FAILURES, Containment
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.environment import ClosedError, Environment
-from adapters.lmdb.faults import Damaged, FaultLog, classify
+from adapters.lmdb.environment import Environment
+from adapters.lmdb.faults import FaultLog, classify
 from adapters.lmdb.integrity import IntegrityCheck
 from adapters.lmdb.opening import open_for_reading, open_for_writing
 from adapters.lmdb.payload import EncodedRecord, encode
@@ -37,22 +36,22 @@ from application.ports.block_store import (
     EraseReport,
     IntegrityReport,
     OpenFailure,
-    Presence,
-    PutOutcome,
     StoreOpenError,
     StoreUsage,
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
-from application.services.daemon_threads import DaemonThreads
+from application.services.lane import Lane
+from domain.errors import ServerUnavailable
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
 from domain.snapshot_place import SnapshotPlace
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_FAILURES = (lmdb.Error, OSError, Damaged)
 _PUT_ATTEMPTS = 4
 _GET_ATTEMPTS = 4
 
@@ -98,21 +97,21 @@ class LmdbBlockStore:
         self._reader = Reader(self._environment, codec)
         self._read_ahead = ReadAhead(self._reader)
         self._uses = RecordUses()
-        self._writer = Writer(self._environment, options.quota_bytes, self._uses.pins, self._note_evicted)
+        self._writer = Writer(self._environment, options.quota_bytes, self._uses.kept, self._note_evicted)
         self._ages = AgeLimit(self._environment, self._writer, clock, age) if (age := options.max_age_s) else None
-        # Held while the environment is replaced; a put that finds it broken repairs it first.
-        self._repair_lock = RLock()
+        self._containment = Containment(
+            self._directory,
+            self._environment,
+            self._faults,
+            clock,
+            reopen=self._open,
+            read_only=options.read_only,
+            pause_s=options.pause_s,
+        )
         self._announced = AnnouncedNamespaces()
         self._evicted = 0
-        self._paused_until_ns = 0
-        self._broken: str | None = None
-        self._closed = False
         self._open()
-        self._pool = DaemonThreads(options.num_threads, "cairn-store")
-
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        # Written with its first record, so that nobody who only announces one waits for a transaction.
-        self._announced.note(info)
+        self._lane = Lane("store", options.num_threads)
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         rows = self._rows(keys)
@@ -122,24 +121,12 @@ class LmdbBlockStore:
         check_ids(namespace)
         return self._read(lambda: self._reader.find_snapshots(namespace, places), [[] for _ in places])
 
-    def snapshots(
-        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
-    ) -> Sequence[Sequence[SnapshotKey]]:
-        check_ids(namespace, *blocks)
-        return self._read(lambda: self._reader.snapshots(namespace, blocks, limit), [[] for _ in blocks])
-
-    def children(
-        self, namespace: Namespace, parent: BlockHash, limit: int
-    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
-        check_ids(namespace, parent)
-        return self._read(lambda: self._reader.children(namespace, parent, limit), [])
-
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
         wanted = groups if groups is not None else [None] * len(keys)
         found: list[Record | None] = []
-        with self._uses.pinned(keys):
+        with self._uses.reading(keys):
             for _ in range(_GET_ATTEMPTS):
                 rows = self._rows(keys)
                 requests = list(zip(keys, rows, wanted, strict=True))
@@ -152,24 +139,29 @@ class LmdbBlockStore:
                     break
         return found
 
-    def put(self, records: Sequence[Record]) -> PutOutcome:
-        return self._write(lambda: self._put(records), PutOutcome.UNAVAILABLE)
-
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self._uses.touch(keys)
 
-    def pin(self, keys: Sequence[RecordKey]) -> None:
-        self._uses.pin(keys)
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+        check_ids(namespace, parent)
+        return self._read(lambda: self._reader.followers(namespace, parent, limit), [])
 
-    def unpin(self, keys: Sequence[RecordKey]) -> None:
-        self._uses.unpin(keys)
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        # Written with its first record, so that nobody who only announces one waits for a transaction.
+        self._announced.note(info)
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        return self._write(lambda: self._put(records), PutOutcome.UNAVAILABLE)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return self._write(lambda: sum(self._writer.delete(key) for key in keys), 0)
 
-    def delete_namespace(self, namespace: Namespace) -> int:
-        check_ids(namespace)
-        return self._write(lambda: self._writer.delete_namespace(namespace), 0)
+    def flush(self) -> None:
+        self._write(self._flush, None)
+
+    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
+        check_ids(namespace, parent)
+        return self._read(lambda: self._reader.dependants(namespace, parent), [])
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         refused = EraseReport(0, 0, f"{self._directory.path} cannot be written to now; see its faults")
@@ -183,44 +175,41 @@ class LmdbBlockStore:
     def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
         check = IntegrityCheck(self._environment, self._reader, quota_bytes, payloads=payloads)
-        why = self._broken or "the store is closed"
-        return self._read(check.run, IntegrityReport(0, () if self._closed else (f"cannot be read: {why}",)))
-
-    def flush(self) -> None:
-        self._write(self._flush, None)
+        problems = () if self._containment.is_closed else (f"cannot be read: {self._containment.broken}",)
+        return self._read(check.run, IntegrityReport(0, problems))
 
     def close(self) -> None:
-        with self._repair_lock:
-            if self._closed:
+        with self._containment.lock:
+            if self._containment.is_closed:
                 return
             self._write(self._flush_touches, None)
-            self._closed = True
+            self._containment.is_closed = True
         # Outside the lock: a worker may be waiting for it.
-        self._pool.shutdown()
+        self._lane.close()
+        self._lane.join()
         self._read_ahead.close()
         try:
             # After the last commit: what the marker stands for is durable now, or the marker stays.
             self._environment.close(sync=not self._options.read_only)
-            if self._broken is None and not self._options.read_only:
+            if self._containment.broken is None and not self._options.read_only:
                 self._directory.clear_boot()
-        except _FAILURES as failure:
+        except FAILURES as failure:
             self._faults.note(classify(failure), f"{self._directory.path} could not be synced: {failure}")
         self._directory.release()
 
     def compact(self) -> CompactReport:
-        """See CompactableStore. Raises StoreOpenError as well when the store is closed or read-only."""
-        with self._repair_lock:
-            if self._options.read_only or self._closed:
+        """Raises StoreOpenError as well when the store is closed or read-only."""
+        with self._containment.lock:
+            if not self._containment.can_write:
                 raise StoreOpenError(OpenFailure.VOLUME, f"{self._directory.path} cannot be compacted now")
             try:
-                self._repair()
+                self._containment.repair()
                 before_bytes = self._directory.size_bytes
                 shrink(self._directory, self._environment, self._writer, always=True)
                 return CompactReport(before_bytes, self._directory.size_bytes)
-            except _FAILURES as failure:
-                self._contain(failure)
-                if not self._environment.is_open:
-                    self._broken = self._broken or faults.VOLUME_GONE
+            except FAILURES as failure:
+                self._containment.contain(failure)
+                self._containment.note_lost()
                 message = f"{self._directory.path} cannot be compacted: {failure}"
                 raise StoreOpenError(OpenFailure.VOLUME, message) from None
 
@@ -293,11 +282,11 @@ class LmdbBlockStore:
         self._write(lambda: self._writer.delete(key), 0)
 
     def _spread(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        if len(items) < 2 or self._closed:
+        if len(items) < 2:
             return [work(item) for item in items]
         try:
-            return list(self._pool.map(work, items))
-        except RuntimeError:  # the pool was shut down in between
+            return [future.result() for future in [self._lane.submit(work, item) for item in items]]
+        except (ServerUnavailable, CancelledError):  # closed in between
             return [work(item) for item in items]
 
     def _rows(self, keys: Sequence[RecordKey]) -> list[Row | None]:
@@ -305,13 +294,12 @@ class LmdbBlockStore:
         return self._read(lambda: self._reader.rows(keys), nothing)
 
     def _erase(self, includes: Callable[[NamespaceInfo], bool] | None) -> EraseReport:
-        with self._repair_lock:
+        with self._containment.lock:
             gone = [space for space in self._usage().namespaces if includes is None or includes(space.info)]
             try:
                 return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
             finally:
-                if not self._environment.is_open:  # the next write opens it again
-                    self._broken = faults.VOLUME_GONE
+                self._containment.note_lost()
 
     def _usage(self) -> StoreUsage:
         return read_usage(self._environment, None if self._options.read_only else self._options.quota_bytes)
@@ -330,58 +318,10 @@ class LmdbBlockStore:
             self._events.emit(RecordsEvicted(num_records, self._clock.now_ns()))
 
     def _read(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
-        if self._closed or self._broken is not None:
-            return otherwise
-        try:
-            return work()
-        except ClosedError:
-            return otherwise
-        except _FAILURES as failure:
-            self._contain(failure)
-            return otherwise
+        return self._containment.read(work, otherwise)
 
     def _write(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
-        if self._closed or self._options.read_only or self._clock.now_ns() < self._paused_until_ns:
-            return otherwise
-        try:
-            self._repair()
-            return work()
-        except ClosedError:
-            return otherwise
-        except (*_FAILURES, StoreOpenError) as failure:
-            self._contain(failure)
-            return otherwise
-
-    def _contain(self, failure: Exception) -> None:
-        if isinstance(failure, lmdb.MapResizedError):
-            return  # another process made the file larger; the next transaction sees it
-        kind = faults.VOLUME_GONE if isinstance(failure, StoreOpenError) else classify(failure)
-        # LMDB calls a write that was cut short an I/O error, whatever the reason.
-        if kind == faults.IO_ERROR and self._directory.is_volume_full():
-            kind = faults.DISK_FULL
-        self._faults.note(kind, f"{self._directory.path}: {failure}")
-        if kind in {faults.DAMAGED, faults.VOLUME_GONE} or isinstance(failure, lmdb.PanicError):
-            self._broken = kind
-        if kind != faults.DAMAGED:
-            self._paused_until_ns = self._clock.now_ns() + int(self._options.pause_s * 1e9)
-
-    def _is_broken(self) -> bool:
-        return self._broken is not None
-
-    def _repair(self) -> None:
-        """Raises StoreOpenError, and stays broken, when the volume is not back."""
-        if not self._is_broken():
-            return
-        with self._repair_lock:
-            broken = self._broken
-            if broken is None or self._closed:
-                return
-            self._environment.close()
-            if broken == faults.DAMAGED:
-                self._directory.set_aside()
-            self._directory.release()
-            self._open()
-            self._broken = None
+        return self._containment.write(work, otherwise)
 
 
 __all__ = ("LmdbBlockStore", "LmdbOptions")

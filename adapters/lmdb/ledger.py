@@ -1,7 +1,7 @@
 """One write transaction: records come and go together with links, recency and accounting.
 
 Every method leaves the trees consistent but for the sums, which `finish` writes. A record enters `lru` when nothing
-hangs on it and leaves it when something does; whoever breaks a link looks at the parent.
+follows it and leaves it when something does; whoever breaks a link looks at the parent.
 """
 
 from collections.abc import Sequence
@@ -126,7 +126,7 @@ class Ledger:
     def remove_leaf(self, key: bytes, row: Row) -> int | None:
         """The clock of the parent when it has become a leaf. Raises Damaged when the record is only partly there."""
         if not self.is_leaf(key):
-            raise Damaged("a record to remove has others hanging on it")
+            raise Damaged("a record to remove is followed by others")
         space = space_of(key)
         found = [
             self._txn.delete(key, db=self._trees.rec),
@@ -149,7 +149,7 @@ class Ledger:
         return not is_block(key) or self.first_dependant(space_of(key), BlockHash(key[5:])) is None
 
     def first_dependant(self, space: int, block: BlockHash) -> bytes | None:
-        """The key of some record that hangs on `block` (or on the namespace itself), or None."""
+        """The key of some record that follows `block` (or on the namespace itself), or None."""
         prefix = snapshot_prefix(space, block)
         if self._records.set_range(prefix) and self._records.key().startswith(prefix):
             return self._records.key()

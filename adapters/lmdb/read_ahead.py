@@ -14,7 +14,8 @@ from adapters.lmdb.environment import ClosedError
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.reading import CorruptRecord
 from adapters.lmdb.rows import Row
-from application.services.daemon_threads import DaemonThreads
+from application.services.lane import Lane
+from domain.errors import ServerUnavailable
 from domain.ids import GroupIndex
 from domain.record import RecordKey
 
@@ -32,7 +33,7 @@ class ReadAhead:
 
     def __init__(self, reader: PageToucher, num_threads: int = NUM_THREADS) -> None:
         self._reader = reader
-        self._pool = DaemonThreads(num_threads, "cairn-read-ahead")
+        self._lane = Lane("read-ahead", num_threads)
 
     def start(self, requests: Sequence[tuple[RecordKey, Row | None, frozenset[GroupIndex] | None]]) -> None:
         """Begin to touch these records, in order. After `close`, nothing."""
@@ -40,13 +41,14 @@ class ReadAhead:
             if row is None:
                 continue
             try:
-                self._pool.submit(self._touch, key, row, wanted)
-            except RuntimeError:
+                self._lane.submit(self._touch, key, row, wanted)
+            except ServerUnavailable:
                 return
 
     def close(self) -> None:
         """Waits for what is under way only."""
-        self._pool.shutdown(cancel_futures=True)
+        self._lane.close()
+        self._lane.join()
 
     def _touch(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> None:
         try:

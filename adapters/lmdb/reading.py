@@ -5,7 +5,8 @@ brings it into the processor's cache, then by the codec. What changes under the 
 found sound; a codec reads damaged bytes without harm all the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import lmdb
 
@@ -61,34 +62,23 @@ class Reader:
             cursor = txn.cursor(self._trees.rec)
             return [_own_snapshots(cursor, namespace, space, place) for place in places]
 
-    def snapshots(
-        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None
-    ) -> list[list[SnapshotKey]]:
-        with self._environment.reading() as txn:
-            space = self.space(txn, namespace)
-            if space is None:
-                return [[] for _ in blocks]
-            return [self._snapshots(txn, namespace, snapshot_prefix(space, block), limit) for block in blocks]
-
-    def children(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[BlockKey, tuple[int, ...]]]:
-        """Blocks whose head does not verify are left out."""
+    def dependants(self, namespace: Namespace, parent: BlockHash) -> list[RecordKey]:
         with self._environment.reading() as txn:
             space = self.space(txn, namespace)
             if space is None:
                 return []
-            found: list[tuple[BlockKey, tuple[int, ...]]] = []
-            prefix, cursor = child_prefix(space, parent), txn.cursor(self._trees.kid)
-            more = cursor.set_range(prefix)
-            while more and len(found) < limit and (link := cursor.key()).startswith(prefix):
-                key = BlockKey(namespace, BlockHash(link[len(prefix) :]))
-                row = self._row(txn, space, key)
-                if row is None:
-                    raise Damaged("a link names a block that is not there")
-                head = txn.get(piece_key(row.id, 0), db=self._trees.dat)
-                if head is not None and (tokens := _tokens(key, head)) is not None:
-                    found.append((key, tokens))
-                more = cursor.next()
-            return found
+            return [*self._snapshots(txn, namespace, space, parent), *self._blocks(txn, namespace, space, parent)]
+
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[int, ...]]:
+        """Records whose head does not verify are left out."""
+        with self._environment.reading() as txn:
+            space = self.space(txn, namespace)
+            if space is None:
+                return []
+            keys: list[RecordKey] = [*islice(self._blocks(txn, namespace, space, parent), limit)]
+            keys += islice(self._snapshots(txn, namespace, space, parent), limit)
+            found = [self._tokens(txn, space, key) for key in keys]
+            return [tokens for tokens in found if tokens is not None]
 
     def record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
         """The record of `row`, or None when it has gone since. Raises CorruptRecord, CodecError, Damaged."""
@@ -132,17 +122,28 @@ class Reader:
         return Row.unpack(name, value) if value is not None else None
 
     def _snapshots(
-        self, txn: "lmdb.Transaction[bytes]", namespace: Namespace, prefix: bytes, limit: int | None
-    ) -> list[SnapshotKey]:
-        found: list[SnapshotKey] = []
-        cursor = txn.cursor(self._trees.rec)
-        more = cursor.set_range(prefix)
-        while more and len(found) != limit and (name := cursor.key()).startswith(prefix):
+        self, txn: "lmdb.Transaction[bytes]", namespace: Namespace, space: int, parent: BlockHash
+    ) -> Iterator[SnapshotKey]:
+        for name in _under(txn.cursor(self._trees.rec), snapshot_prefix(space, parent)):
             key = parse_key(namespace, name)
             if isinstance(key, SnapshotKey):
-                found.append(key)
-            more = cursor.next()
-        return found
+                yield key
+
+    def _blocks(
+        self, txn: "lmdb.Transaction[bytes]", namespace: Namespace, space: int, parent: BlockHash
+    ) -> Iterator[BlockKey]:
+        prefix = child_prefix(space, parent)
+        for link in _under(txn.cursor(self._trees.kid), prefix):
+            yield BlockKey(namespace, BlockHash(link[len(prefix) :]))
+
+    def _tokens(self, txn: "lmdb.Transaction[bytes]", space: int, key: RecordKey) -> tuple[int, ...] | None:
+        row = self._row(txn, space, key)
+        if row is None:
+            raise Damaged("a link names a record that is not there")
+        try:
+            return Head.unpack(identity(key), txn.get(piece_key(row.id, 0), db=self._trees.dat) or b"").token_ids
+        except (Damaged, ValueError):
+            return None
 
     def _head(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> Head:
         value = txn.get(piece_key(row.id, 0), db=self._trees.dat)
@@ -196,11 +197,11 @@ def _own_snapshots(
     return found
 
 
-def _tokens(key: BlockKey, head: bytes) -> tuple[int, ...] | None:
-    try:
-        return Head.unpack(identity(key), head).token_ids
-    except (Damaged, ValueError):
-        return None
+def _under(cursor: "lmdb.Cursor[bytes]", prefix: bytes) -> Iterator[bytes]:
+    more = cursor.set_range(prefix)
+    while more and (name := cursor.key()).startswith(prefix):
+        yield name
+        more = cursor.next()
 
 
 __all__ = ("CorruptRecord", "Reader")

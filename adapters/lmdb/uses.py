@@ -1,4 +1,4 @@
-"""What this process does with records that the database does not know: which it pins, and which it has used.
+"""What this process does with records that the database does not know: which it reads now, and which it has used.
 
 Uses are collected and written with the next transaction; a crash loses recency only. Any thread.
 """
@@ -18,7 +18,7 @@ class RecordUses:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._pins: Counter[RecordKey] = Counter()
+        self._read: Counter[RecordKey] = Counter()
         self._touched: dict[RecordKey, None] = {}
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
@@ -36,30 +36,20 @@ class RecordUses:
             touched, self._touched = list(self._touched), {}
         return touched
 
-    def pin(self, keys: Sequence[RecordKey]) -> None:
-        with self._lock:
-            self._pins.update(keys)
-
-    def unpin(self, keys: Sequence[RecordKey]) -> None:
-        with self._lock:
-            for key in keys:
-                if self._pins[key] > 1:
-                    self._pins[key] -= 1
-                else:
-                    del self._pins[key]
-
     @contextmanager
-    def pinned(self, keys: Sequence[RecordKey]) -> Generator[None]:
-        self.pin(keys)
+    def reading(self, keys: Sequence[RecordKey]) -> Generator[None]:
+        with self._lock:
+            self._read.update(keys)
         try:
             yield
         finally:
-            self.unpin(keys)
+            with self._lock:
+                self._read -= Counter(keys)
 
-    def pins(self) -> Sequence[RecordKey]:
+    def kept(self) -> Sequence[RecordKey]:
         """What must not be evicted now."""
         with self._lock:
-            return list(self._pins)
+            return list(self._read)
 
 
 __all__ = ("RecordUses",)

@@ -14,7 +14,7 @@ from adapters.lmdb.ledger import Ledger
 from adapters.lmdb.payload import EncodedRecord
 from adapters.lmdb.room import Quota, evict_slice, needed_pages
 from adapters.lmdb.rows import NamespaceRow, is_block, record_key, space_of
-from application.ports.block_store import PutOutcome
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey
 
@@ -89,7 +89,7 @@ class Writer:
                 ledger.finish()
 
     def delete(self, key: RecordKey) -> int:
-        """With everything that hangs on it."""
+        """With everything that follows it."""
         return self._in_slices(lambda ledger: self._start_of(ledger, key))
 
     def delete_namespace(self, namespace: Namespace) -> int:
@@ -241,7 +241,7 @@ class Writer:
 
 
 def _remove_below(ledger: Ledger, start: bytes, max_records: int) -> int:
-    """Remove a record and what hangs on it from the leaves on, as far as the slice allows."""
+    """Remove a record and what follows it from the leaves on, as far as the slice allows."""
     removed, path = 0, [start]
     while path and removed < max_records and ledger.freed_bytes < _DELETE_BYTES:
         key = path[-1]

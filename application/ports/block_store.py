@@ -1,23 +1,14 @@
-"""The persistent tier: records in, records out, nothing wrong ever served.
+"""A local store: records kept on this machine within a quota. Read, written, and administered.
 
-Contract
-* Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Encoding and decoding
-  of payloads happen inside `put` and `get`, with the GIL released where the library allows.
-* Atomicity: one `put` is one transaction: its records, index, recency and byte accounting become visible together or
-  not at all, also after kill -9. A concurrent `get` sees all of it or none. Deleting goes leaf by leaf in bounded
-  transactions, so that every state in between holds whole chains.
-* Durability: what `put` reported STORED survives a crash of the process. What survives a power cut depends on the
-  adapter's durability setting and is at least a consistent earlier state.
+Who only reads takes a RecordReader, who only writes a RecordWriter; their contracts hold here. What only a local store
+has is StoreAdministration: it can be measured, checked, walked, emptied and made smaller.
+
+Contract, in addition
 * Quota: usage never exceeds the quota, at any instant. Room is made by evicting the least recently used leaves that
-  are neither pinned nor being read, never a parent before its children.
-* Trouble (full disk or map, vanished volume, corruption, foreign format) is contained: reads answer MISS or None,
-  writes answer with an outcome, each kind of fault is reported once by name and counted in `usage().faults`.
-  A record that fails its checksum is quarantined with its descendants and is a miss from then on.
-* Idempotence: putting a present record refreshes its recency and is STORED. Touching, unpinning or deleting what is
-  absent does nothing.
-* Arguments that make no sense (an identifier of another length than 32 bytes, a number out of range) are errors of the
-  caller: ValueError, before anything is read or written, and never damage. The record types refuse them when they are
-  made; hashes that are passed on their own are checked by the store (`check_ids`).
+  are not being read, never a parent before its children.
+* Trouble (full disk or map, vanished volume, corruption, foreign format) is contained: each kind of fault is reported
+  once by name and counted in `usage().faults`. A record that fails its checksum is quarantined with everything that
+  follows it and is a miss from then on.
 * After `close`: reads answer MISS or None, writes answer UNAVAILABLE; nothing raises.
 """
 
@@ -26,32 +17,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
-from domain.snapshot_place import SnapshotPlace
-
-
-class Presence(Enum):
-    """HIT: `get` finds it now, and after a crash. PENDING: `get` finds it now, while it waits to be stored or is being
-    stored; only a store with a queue in front answers so. MISS: it does not."""
-
-    HIT = "hit"
-    PENDING = "pending"
-    MISS = "miss"
-
-    @property
-    def is_readable(self) -> bool:
-        return self is not Presence.MISS
-
-
-class PutOutcome(Enum):
-    """STORED: all records are in. The others store nothing of the batch: ORPHAN (a parent is absent), FULL (no room
-    can be made, or the batch exceeds the quota), UNAVAILABLE (closed, read-only, volume gone, writes suspended)."""
-
-    STORED = "stored"
-    ORPHAN = "orphan"
-    FULL = "full"
-    UNAVAILABLE = "unavailable"
+from application.ports.record_reader import RecordReader
+from application.ports.record_writer import RecordWriter
+from domain.ids import BlockHash
+from domain.record import Namespace, NamespaceInfo, RecordKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,71 +93,18 @@ class EraseReport:
     problem: str = ""
 
 
-class BlockStore(Protocol):
-    """See the module docstring for the contract that holds for every method."""
+class StoreAdministration(Protocol):
+    """See the module docstring. Any thread."""
 
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        """Say what people are shown of a namespace, before its first record or again later. Cheap: it is written with
-        the next record of that namespace."""
-        ...
-
-    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        """Presence of blocks, in the order asked. Does not count as use."""
-        ...
-
-    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
-        """The snapshots of one prompt at each place, ascending by `num_partial`. Does not count as use.
-
-        Costs a few probes a place (at most as many as a block has tokens), however many snapshots of other prompts hang
-        there. For lookups.
-        """
-        ...
-
-    def snapshots(
-        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
-    ) -> Sequence[Sequence[SnapshotKey]]:
-        """The snapshots hanging on each block (or on the namespace itself), ascending by `num_partial`, of each block
-        the first `limit` or all. Costs as much as there are: for walking and explaining, not for lookups."""
-        ...
-
-    def children(
-        self, namespace: Namespace, parent: BlockHash, limit: int
-    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
-        """Up to `limit` blocks that follow `parent`, with their token ids and without their state; for explaining."""
-        ...
-
-    def get(
-        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
-    ) -> Sequence[Record | None]:
-        """Read records, None for a miss. `groups` limits each key to those state groups (None: all of them)."""
-        ...
-
-    def put(self, records: Sequence[Record]) -> PutOutcome:
-        """Store a batch in one transaction. Parents are in the store already or earlier in the batch."""
-        ...
-
-    def touch(self, keys: Sequence[RecordKey]) -> None:
-        """Note a use. Cheap: recency may be written later, with the next `put` or `flush`."""
-        ...
-
-    def pin(self, keys: Sequence[RecordKey]) -> None:
-        """Keep from eviction while this process lives; counted, so every `pin` needs its `unpin`."""
-        ...
-
-    def unpin(self, keys: Sequence[RecordKey]) -> None: ...
-
-    def delete(self, keys: Sequence[RecordKey]) -> int:
-        """Remove records with everything that hangs on them; returns how many records went."""
-        ...
-
-    def delete_namespace(self, namespace: Namespace) -> int:
-        """Remove everything of a namespace, in bounded transactions; returns how many records went."""
+    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
+        """All that directly follows a block (or the namespace's root): snapshots ascending by `num_partial`, then
+        blocks. Costs as much as there is: for walking a store, not for lookups."""
         ...
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         """Remove everything of the namespaces that `includes` says (None: of all), for good: no file of the store holds
-        any of it afterwards, neither in freed pages nor in a database that was set aside. Pins do not hold it. What is
-        put meanwhile may go as well. May take as long as copying what stays."""
+        any of it afterwards, neither in freed pages nor in a database that was set aside. What is put meanwhile may go
+        as well. May take as long as copying what stays."""
         ...
 
     def usage(self) -> StoreUsage: ...
@@ -197,8 +113,10 @@ class BlockStore(Protocol):
         """Recount everything against the accounting and check all links; with `payloads`, every checksum too."""
         ...
 
-    def flush(self) -> None:
-        """Write out what is held back (recency) and make everything STORED so far as durable as the setting allows."""
+    def compact(self) -> CompactReport:
+        """Rewrite the store's file without free space. Needs room for a second copy of what is live while it runs;
+        writes wait, and reads miss while the files are swapped.
+        Raises StoreOpenError(VOLUME) when that room is not there; the store is then as before."""
         ...
 
     def close(self) -> None:
@@ -206,26 +124,18 @@ class BlockStore(Protocol):
         ...
 
 
-class CompactableStore(BlockStore, Protocol):
-    """A store whose file keeps freed space until asked to give it back."""
-
-    def compact(self) -> CompactReport:
-        """Rewrite the file without free space. Needs room for a second copy of what is live while it runs; writes wait,
-        and reads miss while the files are swapped.
-        Raises StoreOpenError(VOLUME) when that room is not there; the store is then as before."""
-        ...
+class BlockStore(RecordReader, RecordWriter, StoreAdministration, Protocol):
+    """All of a local store."""
 
 
 __all__ = (
     "BlockStore",
     "CompactReport",
-    "CompactableStore",
     "EraseReport",
     "IntegrityReport",
     "NamespaceUsage",
     "OpenFailure",
-    "Presence",
-    "PutOutcome",
+    "StoreAdministration",
     "StoreOpenError",
     "StoreUsage",
 )

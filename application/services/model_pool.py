@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
 from application.ports.tokenizer import Tokenizer, TokenizerLoader
+from application.services.lane import Lane
 from application.services.load_failures import LoadFailures
-from application.services.workers import Workers
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId
@@ -26,7 +26,9 @@ from domain.shown import shown
 RETRY_AFTER_S = 5
 """What a client is told that waited for room in vain."""
 
-NUM_WORKERS = 4
+NUM_THREADS = 4
+MAX_PENDING = 64
+"""Folders that are being looked at, or wait for it."""
 
 
 class ModelHost(Protocol):
@@ -64,14 +66,14 @@ class ModelPool:
         engine: ModelHost,
         settings: ModelSettings,
         check: ModelCheck = lambda _source: None,
-        workers: Workers | None = None,
+        workers: Lane | None = None,
     ) -> None:
         self._repository = repository
         self._tokenizers = tokenizers
         self._engine = engine
         self._settings = settings
         self._check = check
-        self.workers = workers or Workers("model folder", NUM_WORKERS)
+        self.workers = workers or Lane("model folder", NUM_THREADS, max_pending=MAX_PENDING)
         self._turns = ModelTurns(settings.max_loaded)
         self._failures = LoadFailures()
         self._served: dict[ModelId, ServedModel] = {}  # in order of last use

@@ -1,15 +1,12 @@
-"""From a request's prompt to token ids that fit the model, in threads of their own.
+"""From a request's prompt to token ids that fit the model, in lanes of their own.
 
 Encoding takes about 200 bytes of memory and a microsecond a character, so long texts go one at a time and never keep
 short ones waiting, and neither takes a thread from the rest of the server. What cannot fit is refused as early as its
 length proves it: before encoding, and before ids are looked at.
 """
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
+from application.services.lane import Lane
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.model_card import ModelDescription
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
@@ -21,24 +18,23 @@ LONG_CHARS = 2**19
 MESSAGE_CHARS = 32
 """What a message costs beside its text, as so many characters: templates are interpreted."""
 
-NUM_WORKERS = 2
+NUM_THREADS = 2
 
 
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
     def __init__(self) -> None:
-        self._workers = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="cairn-text")
-        self._long_worker = ThreadPoolExecutor(1, thread_name_prefix="cairn-long-text")
+        self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
         """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
         prompt, max_tokens = request.prompt, model.context_length - 1
         try:
             if isinstance(prompt, ChatPrompt):
-                return await self._in_worker(prompt, lambda: tokenizer.render(prompt, max_tokens))
+                return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens)
             if isinstance(prompt, TextPrompt):
-                return await self._in_worker(prompt, lambda: tokenizer.encode(prompt.text, max_tokens))
+                return await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens)
             if len(prompt.token_ids) > max_tokens:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
@@ -47,12 +43,11 @@ class PromptEncoder:
 
     def close(self) -> None:
         """Nothing is waited for: what is being encoded then is dropped when it is done."""
-        for workers in (self._workers, self._long_worker):
-            workers.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()
+        self._long_lane.close()
 
-    async def _in_worker(self, prompt: ChatPrompt | TextPrompt, work: Callable[[], EncodedPrompt]) -> EncodedPrompt:
-        workers = self._long_worker if _num_chars(prompt) >= LONG_CHARS else self._workers
-        return await asyncio.get_running_loop().run_in_executor(workers, work)
+    def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
+        return self._long_lane if _num_chars(prompt) >= LONG_CHARS else self._lane
 
 
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:

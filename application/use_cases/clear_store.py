@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from application.ports.block_store import BlockStore, EraseReport
+from application.ports.block_store import EraseReport, StoreAdministration
 from application.services.prefix.cache import Cleared, PrefixCache
 from domain.namespace_choice import NamespaceChoice
 
@@ -20,7 +20,7 @@ class ClearCache:
         return await self._prefix_cache.keep_store(partial(self._prefix_cache.clear, model, salt))
 
 
-def clear_store(store: BlockStore, choice: NamespaceChoice) -> EraseReport:
+def clear_store(store: StoreAdministration, choice: NamespaceChoice) -> EraseReport:
     """Of a store that nobody else writes to."""
     includes: Callable[..., bool] | None = None if choice.is_everything else choice.includes
     return store.erase(includes)

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from application.ports.block_store import BlockStore, StoreUsage
+from application.ports.block_store import StoreAdministration, StoreUsage
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotUsage
-from application.services.prefix.write_behind import WriteBehind
-from application.services.prefix.write_queue import QueueCounts
+from application.services.prefix.write_behind import QueueCounts, WriteBehind
 from domain.errors import StoreUnresponsive
 
 
@@ -21,7 +20,9 @@ class CacheStats:
 
 
 class ReadCacheStats:
-    def __init__(self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None) -> None:
+    def __init__(
+        self, prefix_cache: PrefixCache, store: StoreAdministration | None, writer: WriteBehind | None
+    ) -> None:
         self._prefix_cache = prefix_cache
         self._store = store
         self._writer = writer

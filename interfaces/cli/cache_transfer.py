@@ -11,7 +11,7 @@ from interfaces.cli.failure import USAGE, fail
 from interfaces.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from application.use_cases.export_seal import ExportKey
+    from adapters.export.seal import ExportKey
     from application.use_cases.export_store import TransferReport
 
 _MAX_KEY_FILE_BYTES = 1024
@@ -32,8 +32,8 @@ def export_records(
     file: File, store: StoreDir = None, model: OfModel = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Write records to a file (mode 0600; prompts are in it as token ids) that `import` reads, here or elsewhere."""
+    from adapters.export.format import ExportWriter
     from adapters.zstd.codec import ZstdStateCodec
-    from application.use_cases.export_format import ExportWriter
     from application.use_cases.export_store import export_store
     from application.use_cases.walk_store import chosen
     from domain.namespace_choice import NamespaceChoice
@@ -56,8 +56,9 @@ def import_records(
     file: File, store: StoreDir = None, key_file: KeyFile = None, trust: Trust = False, as_json: AsJson = False
 ) -> None:
     """Add the records of an exported file; what is present stays. It must be signed with the key, or be trusted."""
+    from adapters.export.format import ExportReader
     from adapters.zstd.codec import ZstdStateCodec
-    from application.use_cases.export_seal import InvalidExport
+    from application.ports.record_transfer import InvalidExport
     from application.use_cases.export_store import import_store
 
     key = _key(key_file)
@@ -67,7 +68,9 @@ def import_records(
             opened(store, read_only=False) as target,
             progress("importing", None, as_json) as advance,
         ):
-            report = import_store(target, stream, ZstdStateCodec(), key, trusts_anyone=trust, progress=advance)
+            report = import_store(
+                target, ExportReader(stream, ZstdStateCodec(), key, trusts_anyone=trust), progress=advance
+            )
     except OSError as failure:
         fail(f"{file} cannot be read: {failure.strerror}")
     except InvalidExport as failure:
@@ -77,7 +80,7 @@ def import_records(
 
 def new_key(file: File) -> None:
     """Make a key (a file of mode 0600) that exports are signed with; whoever has it can sign, so carry it safely."""
-    from application.use_cases.export_seal import KEY_BYTES
+    from adapters.export.seal import KEY_BYTES
     from interfaces.cli.private_file import create_secret
 
     try:
@@ -89,7 +92,7 @@ def new_key(file: File) -> None:
 
 
 def _key(file: Path | None) -> "ExportKey | None":
-    from application.use_cases.export_seal import ExportKey
+    from adapters.export.seal import ExportKey
     from interfaces.cli.private_file import read_secret
 
     if file is None:

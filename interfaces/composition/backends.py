@@ -11,7 +11,7 @@ from pathlib import Path
 from application.ports.compute import ComputeEngine
 from application.ports.model_repository import ModelCheck, ModelRepository
 from application.ports.tokenizer import TokenizerLoader
-from application.services.prefix.landing_store import Land
+from application.services.prefix.landing import Land
 from application.settings import Settings
 from domain.model_card import ModelSource
 

@@ -3,29 +3,22 @@
 Closing waits for nothing that hangs: threads in a call that does not return are left behind, and end with the process.
 """
 
-from collections.abc import Callable
-from threading import Thread
-from time import monotonic
+from concurrent.futures import wait
 
 from adapters.system.memory_probe import SystemMemory
 from application.events import FaultObserved
 from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.daemon_threads import DaemonThreads
+from application.services.lane import Lane
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.landing_store import Land, LandingStore
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.landing import Land, LandingReader
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers
-from application.services.prefix.write_behind import WriteBehind
-from application.services.prefix.write_behind_store import WriteBehindStore
-from application.services.prefix.write_queue import QueueCounts
+from application.services.prefix.write_behind import QueueCounts, WriteBehind
 from application.settings import Settings
 from domain.scheduling import StepLimits
-
-NUM_READERS = 2
-"""Workers that read and decode records; each also uses the store's own threads."""
 
 CLOSE_TIMEOUT_S = 5.0
 """How long closing waits for reads, and then, if they hang, for the store to close."""
@@ -51,19 +44,13 @@ class CacheTiers:
         self.store = store
         self.writer: WriteBehind | None = None
         self._events, self._clock = events, clock
-        readers = DaemonThreads(NUM_READERS, "cairn-restore")
-        lookups = DaemonThreads(1, "cairn-lookup")
-        upkeep = DaemonThreads(1, "cairn-upkeep")
-        self._threads = (readers, lookups, upkeep)
-        self._workers = workers = StoreWorkers(
-            clock, events, readers, lookups, upkeep, timeout_s=settings.store.read_timeout_s
-        )
+        self._lanes = StoreLanes(clock, events, timeout_s=settings.store.read_timeout_s)
         if store is not None:
-            self.writer = WriteBehind(store, events, clock, max_bytes=int(total_bytes * QUEUE_SHARE))
-            readable = store if land is None else LandingStore(store, land, events, clock)
-            store = WriteBehindStore(readable, self.writer)
+            reader = LandingReader(store, land, events, clock) if land is not None else store
+            max_bytes = int(total_bytes * QUEUE_SHARE)
+            self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes, reader=reader)
         self._hot = HotTier(hot_bytes)
-        tiers = PrefixTiers(self._hot, store, self.writer, workers)
+        tiers = PrefixTiers(self._hot, self.writer, self._lanes)
         is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
         rules = CacheRules(settings.engine.block_size, limits.grid, cache.exact, is_enabled, cache.salt)
@@ -71,42 +58,37 @@ class CacheTiers:
 
     def mark(self) -> int:
         """For `is_settled`: everything captured so far. Any thread; never blocks."""
-        return self.writer.queue.mark() if self.writer is not None else 0
+        return self.writer.mark() if self.writer is not None else 0
 
     def is_settled(self, mark: int) -> bool:
         """Whether everything captured up to `mark` is stored or dropped. Any thread; never blocks."""
-        return self.writer is None or self.writer.queue.is_settled(mark)
+        return self.writer is None or self.writer.is_settled(mark)
 
     async def make_durable(self) -> None:
         """Make what is stored as durable as the setting allows. Event loop only. Raises StoreUnresponsive."""
         if self.store is not None:
-            await self._workers.await_upkeep(self.store.flush)
+            await self._lanes.await_upkeep(self.store.flush)
 
     def close(self, timeout_s: float) -> QueueCounts | None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.
 
         A store whose reads return has as long again to close, because what it holds back may be much.
         """
-        for threads in self._threads:
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._lanes.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
-        deadline_s = monotonic() + patience_s
-        are_done = [threads.join(max(0.0, deadline_s - monotonic())) for threads in self._threads]
-        is_closed = self.store is None or _ends(self.store.close, timeout_s if all(are_done) else patience_s)
-        if not (all(are_done) and is_closed):
+        are_done = self._lanes.join(patience_s)
+        is_closed = self.store is None or _closes(self.store, timeout_s if are_done else patience_s)
+        if not (are_done and is_closed):
             message = "the store's volume hangs: what was under way is left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))
         self._hot.resize(0)  # its arrays must be gone before the backend's library is torn down
         return counts
 
 
-def _ends(work: Callable[[], object], timeout_s: float) -> bool:
-    """Do something that may hang; False when it takes longer, and then it is left alone."""
-    thread = Thread(target=work, name="cairn-store-end", daemon=True)
-    thread.start()
-    thread.join(max(0.0, timeout_s))
-    return not thread.is_alive()
+def _closes(store: BlockStore, timeout_s: float) -> bool:
+    """Close what may hang; False when it takes longer, and then it is left alone."""
+    return not wait([Lane("store-end", 1).submit(store.close)], timeout_s).not_done
 
 
 __all__ = ("CacheTiers",)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool, ServedModel
-from application.services.prefix.write_queue import SHUTDOWN
+from application.services.prefix.write_behind import SHUTDOWN
 from application.settings import Settings
 from domain.errors import DomainError
 from domain.ids import ModelId

@@ -8,17 +8,19 @@ from threading import Event, Thread
 import pytest
 
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
+from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import BlockStore, Presence, PutOutcome
-from application.services.prefix.write_behind_store import WriteBehindStore
+from application.ports.block_store import BlockStore
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash, GroupIndex
-from domain.record import BlockKey, Record, RecordKey
+from domain.record import BlockKey, Record, RecordKey, SnapshotKey
 from tests.support.patience import PATIENCE_S
 from tests.support.stepped_writer import SteppedWriter
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.store_records import BLOCK_TOKENS, EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
 QUOTA_BYTES = 2 << 20
 ONE = namespace_of("one")
@@ -34,15 +36,21 @@ def open_faulty(path: Path) -> FaultInjectingBlockStore:
     return FaultInjectingBlockStore(open_lmdb(path), plan)
 
 
-def open_behind_a_queue(_path: Path) -> WriteBehindStore:
-    """Nothing waits in it; what happens when something does: test_write_behind_store.py."""
-    memory = MemoryBlockStore(QUOTA_BYTES)
-    return WriteBehindStore(memory, SteppedWriter(memory))
+class BehindQueue(ForwardingStore):
+    """A store that is read, and emptied, through a queue in which nothing waits; what happens when something does:
+    test_write_behind_store.py."""
+
+    def __init__(self, store: BlockStore) -> None:
+        super().__init__(store)
+        queue = SteppedWriter(store)
+        self.lookup, self.find_snapshots, self.get = queue.lookup, queue.find_snapshots, queue.get  # type: ignore[method-assign]
+        self.touch, self.followers = queue.touch, queue.followers  # type: ignore[method-assign]
+        self.delete, self.erase = queue.delete, queue.erase  # type: ignore[method-assign]
 
 
 ADAPTERS: dict[str, Callable[[Path], BlockStore]] = {
     "memory": lambda path: MemoryBlockStore(QUOTA_BYTES),
-    "memory-behind-a-queue": open_behind_a_queue,
+    "memory-behind-a-queue": lambda path: BehindQueue(MemoryBlockStore(QUOTA_BYTES)),
     "lmdb": open_lmdb,
     "lmdb-with-faults": open_faulty,
 }
@@ -155,22 +163,29 @@ def test_snapshots_are_listed_by_block_in_ascending_order(store: BlockStore) -> 
     hanging = [snapshot(blocks[1], tokens) for tokens in ([9, 9, 9], [], [5], [4])]
     assert put(store, [*blocks, snapshot(ONE, [3]), *hanging]) is PutOutcome.STORED
     places = [BlockHash(ONE.namespace), blocks[0].key.hash, blocks[1].key.hash]  # type: ignore[union-attr]
-    at_root, at_first, at_second = store.snapshots(ONE.namespace, places)
+    at_root, at_first, at_second = (
+        [key for key in store.dependants(ONE.namespace, place) if isinstance(key, SnapshotKey)] for place in places
+    )
     assert [key.num_partial for key in at_root] == [1]
     assert list(at_first) == []
     assert [key.num_partial for key in at_second] == [0, 1, 1, 3]
+    assert list(store.dependants(ONE.namespace, places[0]))[1:] == keys_of(blocks[:1])
     assert set(at_second) == {record.key for record in hanging}
 
 
-def test_children_name_what_follows_a_block(store: BlockStore) -> None:
+def test_followers_name_what_follows_a_block(store: BlockStore) -> None:
     trunk = chain(ONE, 2)
     branches = [chain(ONE, 1, seed=seed, after=trunk[-1])[0] for seed in range(5)]
-    assert put(store, [*trunk, *branches, snapshot(trunk[-1], [1])]) is PutOutcome.STORED
-    found = store.children(ONE.namespace, trunk[-1].key.hash, 10)  # type: ignore[union-attr]
-    assert dict(found) == {branch.key: branch.token_ids for branch in branches}
-    assert len(store.children(ONE.namespace, trunk[-1].key.hash, 3)) == 3  # type: ignore[union-attr]
-    assert [key for key, _ in store.children(ONE.namespace, BlockHash(ONE.namespace), 10)] == [trunk[0].key]
-    assert list(store.children(TWO.namespace, BlockHash(TWO.namespace), 10)) == []
+    tails = [snapshot(trunk[-1], [1]), snapshot(trunk[-1], [1, 2])]
+    assert put(store, [*trunk, *branches, *tails]) is PutOutcome.STORED
+    end = trunk[-1].key.hash  # type: ignore[union-attr]
+    found = store.followers(ONE.namespace, end, 10)
+    assert sorted(found) == sorted(record.token_ids for record in (*branches, *tails))
+    assert sorted(len(tokens) for tokens in store.followers(ONE.namespace, end, 1)) == [1, BLOCK_TOKENS]
+    assert len(store.followers(ONE.namespace, end, 3)) == 3 + len(tails)
+    assert set(store.dependants(ONE.namespace, end)) == set(keys_of([*branches, *tails]))
+    assert list(store.followers(ONE.namespace, BlockHash(ONE.namespace), 10)) == [trunk[0].token_ids]
+    assert list(store.followers(TWO.namespace, BlockHash(TWO.namespace), 10)) == []
 
 
 def test_namespaces_share_nothing(store: BlockStore) -> None:
@@ -183,7 +198,7 @@ def test_namespaces_share_nothing(store: BlockStore) -> None:
     assert present(store, [theirs]) == [False]
     assert put(store, [theirs]) is PutOutcome.STORED
     assert same(get(store, [theirs.key])[0], theirs)
-    assert store.delete_namespace(TWO.namespace) == 1
+    assert store.erase(lambda info: info == TWO).num_records == 1
     assert same(get(store, [mine.key])[0], mine)
 
 
@@ -204,7 +219,7 @@ def test_a_namespace_can_be_emptied_and_filled_again(store: BlockStore) -> None:
     other = chain(TWO, 2)
     assert put(store, [*blocks, snapshot(blocks[2], [1]), snapshot(ONE, [2])]) is PutOutcome.STORED
     assert put(store, other) is PutOutcome.STORED
-    assert store.delete_namespace(ONE.namespace) == 6
+    assert store.erase(lambda info: info == ONE).num_records == 6
     assert present(store, [*blocks, *other]) == [False] * 4 + [True] * 2
     assert put(store, blocks) is PutOutcome.STORED
     assert present(store, blocks) == [True] * 4
@@ -272,36 +287,6 @@ def test_a_growing_chain_keeps_its_own_blocks(store: BlockStore) -> None:
     assert all(present(store, grown))
 
 
-def test_what_is_pinned_is_not_evicted(store: BlockStore) -> None:
-    kept = fill(store, 3)
-    store.pin(keys_of(kept))
-    store.pin(keys_of(kept[:1]))
-    fill(store, 60, size_bytes=90_000)
-    assert present(store, kept) == [True] * 3
-    store.unpin(keys_of(kept))
-    for seed in range(60):
-        put(store, chain(TWO, 1, seed=seed, size_bytes=100_000))
-    assert present(store, kept) == [True, False, False]
-    store.unpin(keys_of(kept[:1]))
-    store.unpin(keys_of(kept))
-
-
-def test_full_of_pins_is_full(store: BlockStore) -> None:
-    kept: list[Record] = []
-    outcome = PutOutcome.STORED
-    for seed in range(100):
-        record = chain(ONE, 1, seed=seed, size_bytes=100_000)
-        outcome = put(store, record)
-        if outcome is not PutOutcome.STORED:
-            break
-        kept.extend(record)
-        store.pin(keys_of(record))
-    assert outcome is PutOutcome.FULL
-    assert all(present(store, kept))
-    store.unpin(keys_of(kept))
-    assert put(store, chain(ONE, 1, seed=999, size_bytes=100_000)) is PutOutcome.STORED
-
-
 def test_a_batch_beyond_the_quota_stores_nothing(store: BlockStore) -> None:
     before = fill(store, 2)
     blocks = chain(TWO, 8, size_bytes=400_000)
@@ -312,9 +297,8 @@ def test_a_batch_beyond_the_quota_stores_nothing(store: BlockStore) -> None:
 def test_nothing_known_is_nothing_done(store: BlockStore) -> None:
     absent = chain(ONE, 1)[0]
     store.touch([absent.key])
-    store.unpin([absent.key])
     assert store.delete([absent.key]) == 0
-    assert store.delete_namespace(namespace_of("never").namespace) == 0
+    assert empty(store, namespace_of("never")) == store.erase(lambda info: info.model == "never").num_records == 0
     assert list(store.get([absent.key])) == [None]
     assert list(store.get([])) == list(store.lookup([])) == []
     assert put(store, []) is PutOutcome.STORED
@@ -334,9 +318,9 @@ def test_after_close_reads_miss_and_writes_are_refused(store: BlockStore) -> Non
     assert present(store, blocks) == [False, False]
     assert list(store.get(keys_of(blocks))) == [None, None]
     assert store.put(blocks) is PutOutcome.UNAVAILABLE
-    assert store.delete(keys_of(blocks)) == store.delete_namespace(ONE.namespace) == 0
-    assert [list(keys) for keys in store.snapshots(ONE.namespace, [blocks[0].parent])] == [[]]
-    assert list(store.children(ONE.namespace, blocks[0].parent, 5)) == []
+    assert store.delete(keys_of(blocks)) == 0
+    assert list(store.dependants(ONE.namespace, blocks[0].parent)) == []
+    assert list(store.followers(ONE.namespace, blocks[0].parent, 5)) == []
     store.touch(keys_of(blocks))
     store.flush()
     assert store.usage().stored_bytes == 0
@@ -375,13 +359,11 @@ def test_threads_may_do_everything_at_once(store: BlockStore, tolerated: set[str
     def work(number: int) -> None:
         for seed in range(15):
             blocks = chain(ONE if number % 2 else TWO, 3, seed=number * 100 + seed, size_bytes=20_000)
-            store.pin(keys_of(blocks[:1]))
             put(store, blocks)
             for stored, record in zip(store.get(keys_of(blocks)), blocks, strict=True):
                 if stored is not None and not same(stored, record):
                     wrong.append(record.key)
             store.touch(keys_of(blocks))
-            store.unpin(keys_of(blocks[:1]))
             if seed % 5 == 4:
                 store.delete(keys_of(blocks[1:2]))
                 store.usage()

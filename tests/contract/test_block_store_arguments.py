@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from application.ports.block_store import BlockStore, PutOutcome
+from application.ports.block_store import BlockStore
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, SnapshotKey
 from tests.contract.test_block_store import ADAPTERS, ONE, present, put
@@ -34,10 +35,10 @@ REFUSED: dict[str, Callable[[BlockStore, bytes], object]] = {
     "get": lambda store, hash: store.get([BlockKey(ONE.namespace, BlockHash(hash))]),
     "get-snapshot": lambda store, digest: store.get([SnapshotKey(ONE.namespace, BlockHash(ONE.namespace), 1, digest)]),
     "delete": lambda store, hash: store.delete([BlockKey(ONE.namespace, BlockHash(hash))]),
-    "delete-namespace": lambda store, name: store.delete_namespace(Namespace(name)),
-    "snapshots": lambda store, hash: store.snapshots(ONE.namespace, [BlockHash(hash)]),
-    "children": lambda store, hash: store.children(ONE.namespace, BlockHash(hash), 1),
-    "children-namespace": lambda store, name: store.children(Namespace(name), BlockHash(ONE.namespace), 1),
+    "dependants": lambda store, hash: store.dependants(ONE.namespace, BlockHash(hash)),
+    "dependants-namespace": lambda store, name: store.dependants(Namespace(name), BlockHash(ONE.namespace)),
+    "followers": lambda store, hash: store.followers(ONE.namespace, BlockHash(hash), 1),
+    "followers-namespace": lambda store, name: store.followers(Namespace(name), BlockHash(ONE.namespace), 1),
     "open-namespace": lambda store, name: store.open_namespace(NamespaceInfo(Namespace(name), "m", "{}")),
     "put-parent": lambda store, hash: store.put([replace(chain(ONE, 1)[0], parent=BlockHash(hash))]),
     "put-namespace": lambda store, name: store.put(chain(NamespaceInfo(Namespace(name), "m", "{}"), 1)),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from application.ports.block_store import BlockStore, PutOutcome
+from application.ports.block_store import BlockStore
+from application.ports.record_writer import PutOutcome
 from domain.namespace_choice import NamespaceChoice
 from domain.record import NamespaceInfo
 from tests.contract.test_block_store import ADAPTERS, present, put
@@ -43,11 +44,10 @@ def test_a_part_goes_and_the_rest_stays(store: BlockStore) -> None:
     assert present(store, theirs) == [True] * 3
 
 
-def test_everything_goes_pinned_or_not_and_the_store_goes_on(store: BlockStore) -> None:
+def test_everything_goes_and_the_store_goes_on(store: BlockStore) -> None:
     mine, theirs = chain(ONE, 3, size_bytes=50_000), chain(TWO, 2)
     for records in (mine, theirs):
         assert put(store, records) is PutOutcome.STORED
-    store.pin(keys_of(mine))
     report = store.erase()
     assert (report.num_records, report.problem) == (5, "")
     assert present(store, [*mine, *theirs]) == [False] * 5
@@ -57,7 +57,6 @@ def test_everything_goes_pinned_or_not_and_the_store_goes_on(store: BlockStore) 
     for records in (theirs, mine):
         assert put(store, records) is PutOutcome.STORED
     assert present(store, [*mine, *theirs]) == [True] * 5
-    store.unpin(keys_of(mine))
     assert store.erase().num_records == 5
     assert store.erase().num_records == 0
 

@@ -1,11 +1,12 @@
-"""The BlockStore contract, over every adapter: finding one prompt's snapshots, and listing some of all."""
+"""The BlockStore contract, over every adapter: finding one prompt's snapshots, and telling of some of all."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from application.ports.block_store import BlockStore, PutOutcome
+from application.ports.block_store import BlockStore
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
 from domain.snapshot_place import SnapshotPlace
 from tests.contract.test_block_store import ADAPTERS, ONE, TWO, put
@@ -39,11 +40,11 @@ def test_a_prompts_own_snapshots_are_found_among_those_of_others(store: BlockSto
     assert list(store.find_snapshots(ONE.namespace, places)[1]) == [empty, four_seven]
 
 
-def test_no_more_snapshots_are_listed_than_asked_for(store: BlockStore) -> None:
+def test_no_more_snapshots_are_told_of_than_asked_for(store: BlockStore) -> None:
     hanging = [snapshot(ONE, [9] * length) for length in range(1, 6)]
     assert put(store, hanging) is PutOutcome.STORED
-    (found,) = store.snapshots(ONE.namespace, [ROOT], 2)
-    assert list(found) == keys_of(hanging[:2])
+    assert list(store.followers(ONE.namespace, ROOT, 2)) == [record.token_ids for record in hanging[:2]]
+    assert list(store.dependants(ONE.namespace, ROOT)) == keys_of(hanging)
 
 
 def test_after_close_no_snapshot_is_found(store: BlockStore) -> None:

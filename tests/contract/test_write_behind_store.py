@@ -10,12 +10,12 @@ from threading import Thread
 import pytest
 
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
+from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.block_store import BlockStore, Presence, PutOutcome
-from application.services.forwarding_store import ForwardingStore
+from application.ports.record_reader import Presence, RecordReader
+from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import WriteBehind
-from application.services.prefix.write_behind_store import WriteBehindStore
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -34,7 +34,7 @@ class Setup:
         self.store = GatedStore()
         self.events = EventList()
         self.writer = WriteBehind(self.store, self.events, FakeClock(), max_bytes=max_bytes)
-        self.view = WriteBehindStore(self.store, self.writer)
+        self.view = self.writer
 
     def offer_behind_a_write(self, records: Sequence[Record]) -> None:
         """The records wait, because something else is being written."""
@@ -60,17 +60,18 @@ def block_hash(record: Record) -> BlockHash:
     return record.key.hash
 
 
-def is_there(view: BlockStore, records: Sequence[Record]) -> list[bool]:
+def is_there(view: RecordReader, records: Sequence[Record]) -> list[bool]:
     """Of each record: whether every way of reading finds it. Fails when they disagree."""
     found = []
     for record, read in zip(records, view.get(keys_of(records)), strict=True):
         if isinstance(record.key, SnapshotKey):
-            listed = record.key in view.snapshots(record.key.namespace, [record.parent])[0]
+            listed = bool(
+                view.find_snapshots(record.key.namespace, [SnapshotPlace(record.parent, (*record.token_ids, 0))])[0]
+            )
         else:
             listed = view.lookup([record.key])[0].is_readable
-            children = dict(view.children(record.key.namespace, record.parent, 100))
-            assert listed == (children.get(record.key) == record.token_ids)
         assert listed == same(read, record)
+        assert listed == (record.token_ids in view.followers(record.key.namespace, record.parent, 100))
         found.append(listed)
     return found
 
@@ -106,8 +107,9 @@ def test_what_is_stored_and_not_yet_settled_is_there_once(setup: Setup) -> None:
     assert setup.store.stored.wait(PATIENCE_S)
     assert setup.writer.counts().queued == len(records)
     assert is_there(setup.store, records) == is_there(setup.view, records) == [True] * len(records)
-    assert len(setup.view.children(ONE.namespace, block_hash(records[0]), 100)) == 2
-    assert len(setup.view.snapshots(ONE.namespace, [block_hash(records[2])])[0]) == 1
+    assert len(setup.view.followers(ONE.namespace, block_hash(records[0]), 100)) == 2
+    place = SnapshotPlace(records[2].key.hash, (2, 3, 4))  # type: ignore[union-attr]
+    assert len(setup.view.find_snapshots(ONE.namespace, [place])[0]) == 1
 
 
 def test_what_was_written_is_the_stores(setup: Setup) -> None:
@@ -136,17 +138,8 @@ class PassingStore(ForwardingStore):
         self.writer.pump()
         return found
 
-    def snapshots(
-        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
-    ) -> Sequence[Sequence[SnapshotKey]]:
-        found = super().snapshots(namespace, blocks, limit)
-        self.writer.pump()
-        return found
-
-    def children(
-        self, namespace: Namespace, parent: BlockHash, limit: int
-    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
-        found = super().children(namespace, parent, limit)
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+        found = super().followers(namespace, parent, limit)
         self.writer.pump()
         return found
 
@@ -158,11 +151,10 @@ class PassingStore(ForwardingStore):
         return found
 
 
-@pytest.mark.parametrize("read", ["lookup", "find_snapshots", "snapshots", "children", "get"])
+@pytest.mark.parametrize("read", ["lookup", "find_snapshots", "followers", "get"])
 def test_a_record_written_in_the_middle_of_a_read_is_seen(read: str) -> None:
     store = PassingStore()
-    store.writer = SteppedWriter(store)
-    view = WriteBehindStore(store, store.writer)
+    store.writer = view = SteppedWriter(store)
     block, hanging = chain(ONE, 1)[0], snapshot(ONE, [1])
     stranger = chain(ONE, 1, seed=5)[0]
     assert isinstance(block.key, BlockKey)
@@ -173,10 +165,8 @@ def test_a_record_written_in_the_middle_of_a_read_is_seen(read: str) -> None:
     elif read == "find_snapshots":
         place = SnapshotPlace(ROOT, (*hanging.token_ids, 5))
         assert [list(keys) for keys in view.find_snapshots(ONE.namespace, [place])] == [[hanging.key]]
-    elif read == "snapshots":
-        assert [list(keys) for keys in view.snapshots(ONE.namespace, [ROOT])] == [[hanging.key]]
-    elif read == "children":
-        assert list(view.children(ONE.namespace, ROOT, 5)) == [(block.key, block.token_ids)]
+    elif read == "followers":
+        assert sorted(view.followers(ONE.namespace, ROOT, 5)) == sorted([block.token_ids, hanging.token_ids])
     else:
         found = view.get([block.key, stranger.key, hanging.key])
         assert same(found[0], block)
@@ -203,14 +193,11 @@ def test_queued_and_stored_are_read_together(setup: Setup) -> None:
     assert fourth is not None
     assert (first.groups.keys(), second.groups.keys(), third, fourth.groups.keys()) == (some, some, None, frozenset())
     assert (first.token_ids, second.token_ids) == (waiting[0].token_ids, stored[0].token_ids)
-    found = setup.view.snapshots(ONE.namespace, [ROOT, block_hash(stored[0])])
-    assert [[key.num_partial for key in keys] for keys in found] == [[1, 2, 3], []]
-    assert len(setup.view.snapshots(ONE.namespace, [ROOT], 2)[0]) == 2
     places = [SnapshotPlace(ROOT, tokens) for tokens in ((1, 2, 3), (9, 1), (7, 8), (7, 8, 9, 1))]
     found = setup.view.find_snapshots(ONE.namespace, places)
     assert [[key.num_partial for key in keys] for keys in found] == [[2], [1], [], [3]]
-    assert dict(setup.view.children(ONE.namespace, ROOT, 5)).keys() == {stored[0].key, waiting[0].key}
-    assert len(setup.view.children(ONE.namespace, ROOT, 1)) == 1
+    found = setup.view.followers(ONE.namespace, ROOT, 5)
+    assert sorted(found) == sorted(record.token_ids for record in (stored[0], stored[2], *waiting))
 
 
 def test_what_the_full_queue_refused_is_not_there() -> None:
@@ -231,8 +218,7 @@ def test_what_is_dropped_is_gone(trouble: str) -> None:
     gated = GatedStore()
     store = FaultInjectingBlockStore(gated, FaultPlan())
     store.is_down = trouble == "down"
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20)
-    view = WriteBehindStore(gated, writer)
+    writer = view = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, reader=gated)
     blocks = chain(ONE, 3)
     if trouble == "raises":
         gated.defect = RuntimeError("a defect")
@@ -254,8 +240,7 @@ def test_what_is_dropped_is_gone(trouble: str) -> None:
 
 def test_a_record_that_waits_twice_is_there_until_the_last_copy_is_settled() -> None:
     store = MemoryBlockStore()
-    writer = SteppedWriter(store)
-    view = WriteBehindStore(store, writer)
+    writer = view = SteppedWriter(store)
     blocks = chain(ONE, 2)
     for _ in range(2):
         assert writer.offer(ONE, blocks[1:])  # an orphan, so that no copy of it is ever stored
@@ -329,8 +314,7 @@ def test_deleting_waits_for_what_is_being_written(setup: Setup, is_stored: bool)
 def test_deleting_waits_for_what_hung_on_what_it_took_out_of_the_queue() -> None:
     """A child that was offered before its parent, and is taken before the parent is."""
     store = MemoryBlockStore()
-    writer = SteppedWriter(store)
-    view = WriteBehindStore(store, writer)
+    writer = view = SteppedWriter(store)
     blocks = chain(ONE, 3)
     assert writer.offer(ONE, blocks[2:])
     assert writer.step()
@@ -348,7 +332,7 @@ def test_a_namespace_is_deleted_with_what_waits(setup: Setup) -> None:
     setup.store.gate.clear()
     waiting += chain(ONE, 1, seed=3, after=stored[1])
     setup.offer_behind_a_write(waiting)
-    assert setup.view.delete_namespace(ONE.namespace) == 5
+    assert setup.view.erase(lambda info: info == ONE).num_records == 5
     assert is_there(setup.view, [*stored, *waiting]) == [False] * 5
     setup.finish()
     assert is_there(setup.view, [*stored, *waiting]) == [False] * 5
@@ -358,17 +342,17 @@ def test_a_namespace_is_deleted_with_what_waits(setup: Setup) -> None:
 def test_after_close_nothing_is_read(setup: Setup) -> None:
     records = tree()
     setup.offer_behind_a_write(records)
-    setup.view.close()
+    setup.writer.close(0)
+    setup.store.close()
     assert is_there(setup.view, records) == [False] * len(records)
     setup.store.open()
-    assert setup.view.put(records) is PutOutcome.UNAVAILABLE
+    assert setup.store.put(records) is PutOutcome.UNAVAILABLE
 
 
 def test_readers_never_miss_what_was_accepted() -> None:
     """Readers run while the writer does; whatever was accepted before a read began is found by it."""
     store = MemoryBlockStore()
-    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 30, batch_bytes=1)
-    view = WriteBehindStore(store, writer)
+    writer = view = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 30, batch_bytes=1)
     blocks = chain(ONE, 150, size_bytes=64)
     accepted = 0
     missed: list[int] = []

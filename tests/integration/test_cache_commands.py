@@ -5,32 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
-from adapters.fake.clock import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import PutOutcome
+from adapters.lmdb.block_store import LmdbBlockStore
+from application.ports.record_writer import PutOutcome
 from domain.record import Record
 from interfaces.cli.cache import cache_app
+from tests.support.cache_cli import isolate, make_store, open_store, run
+from tests.support.export_files import ONE, TWO
 from tests.support.processes import finish, start
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
-
-ONE, TWO = namespace_of("org/one"), namespace_of("org/two")
-
-
-@pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings and no cache of the machine."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("CAIRN_STORE__QUOTA", "64MiB")
-    monkeypatch.setenv("CAIRN_STORE__CODEC", "zstd")
-
-
-def open_store(path: Path, *, read_only: bool = False) -> LmdbBlockStore:
-    options = LmdbOptions(64 << 20, read_only=read_only)
-    return LmdbBlockStore(path, options, ZstdStateCodec(), EventList(), FakeClock())
+from tests.support.store_records import chain, empty, keys_of, same, snapshot
 
 
 def content() -> list[Record]:
@@ -39,14 +23,14 @@ def content() -> list[Record]:
     return [*one, *branch, snapshot(branch[-1], [1, 2]), snapshot(ONE, [4]), *two]
 
 
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(tmp_path, monkeypatch)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    store = open_store(tmp_path / "store")
-    store.open_namespace(ONE)
-    store.open_namespace(TWO)
-    assert store.put(content()) is PutOutcome.STORED
-    store.close()
-    return tmp_path / "store"
+    return make_store(tmp_path / "store", content())
 
 
 @pytest.fixture
@@ -55,10 +39,6 @@ def writer(path: Path) -> Iterator[LmdbBlockStore]:
     store = open_store(path)
     yield store
     store.close()
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cache_app, [str(argument) for argument in arguments])
 
 
 def facts(*arguments: object) -> dict[str, object]:
@@ -122,7 +102,7 @@ def test_clear_asks_first(path: Path) -> None:
 
 def test_compact_gives_space_back(path: Path) -> None:
     store = open_store(path)
-    store.delete_namespace(ONE.namespace)
+    assert empty(store, ONE)
     store.close()
     found = facts("compact", "--store", path)
     assert int(str(found["after_bytes"])) < int(str(found["before_bytes"]))

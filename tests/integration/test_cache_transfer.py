@@ -6,42 +6,21 @@ import stat
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from adapters.fake.clock import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import PutOutcome
-from interfaces.cli.cache import cache_app
-from tests.support.export_files import ONE, TWO, content, entries_of, export_bytes, sealed
-from tests.support.store_records import EventList, chain, keys_of, same
+from application.ports.record_writer import PutOutcome
+from tests.support.cache_cli import isolate, make_store, open_store, run
+from tests.support.export_files import ONE, content, entries_of, export_bytes, sealed
+from tests.support.store_records import chain, keys_of, same
 
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings and no cache of the machine."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("CAIRN_STORE__QUOTA", "64MiB")
-    monkeypatch.setenv("CAIRN_STORE__CODEC", "zstd")
-
-
-def open_store(path: Path) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(64 << 20), ZstdStateCodec(), EventList(), FakeClock())
+    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    store = open_store(tmp_path / "store")
-    store.open_namespace(ONE)
-    store.open_namespace(TWO)
-    assert store.put(content()) is PutOutcome.STORED
-    store.close()
-    return tmp_path / "store"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cache_app, [str(argument) for argument in arguments])
+    return make_store(tmp_path / "store", content())
 
 
 def mode_of(path: Path) -> int:

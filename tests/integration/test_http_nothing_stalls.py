@@ -11,7 +11,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.settings import ModelSettings
 from domain.ids import BlockHash, ModelId
 from domain.model_card import ModelSource
-from domain.record import BlockKey, Namespace
+from domain.record import Namespace
 from tests.support.cache_requests import EXPLAIN, PROMPT, WARM
 from tests.support.fake_service import DEFAULT_MODEL, PATIENCE_S, FakeService, fake_service
 from tests.support.gate import Gate
@@ -78,17 +78,15 @@ def test_many_that_warm_and_a_store_that_does_not_write_keep_nobody_waiting() ->
 
 
 class SilentStore(MemoryBlockStore):
-    """Never answers who asks for children, until told to."""
+    """Never answers who asks for followers, until told to."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.answers = threading.Event()
 
-    def children(
-        self, namespace: Namespace, parent: BlockHash, limit: int
-    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
         assert self.answers.wait(2 * PATIENCE_S)
-        return super().children(namespace, parent, limit)
+        return super().followers(namespace, parent, limit)
 
 
 def test_a_store_that_does_not_answer_keeps_nobody_waiting_who_does_not_ask_it() -> None:

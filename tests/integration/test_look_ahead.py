@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 
+from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
 from adapters.fake.models import FakeModels
@@ -10,10 +11,9 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.engine_loop import EngineLoop
-from application.services.forwarding_store import ForwardingStore
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
@@ -23,10 +23,11 @@ from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Finished
-from tests.support.cache_driver import DirectWriter, InlineExecutor
 from tests.support.gate import Gate
+from tests.support.lanes import InlineLane
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.stepped_writer import DirectWriter
 
 MODEL = ModelId("fake-hybrid")
 WAIT_S = PATIENCE_S
@@ -48,8 +49,9 @@ class WatchedStore(ForwardingStore):
 
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
+    lane = InlineLane()
     cache = PrefixCache(
-        PrefixTiers(hot, store, DirectWriter(store), StoreWorkers(FakeClock(), events, InlineExecutor())),
+        PrefixTiers(hot, DirectWriter(store), StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)),
         FakeClock(),
         events,
         CacheRules(16, 32),

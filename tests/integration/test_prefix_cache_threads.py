@@ -1,6 +1,5 @@
 """The prefix cache with its real threads: engine loop, write-behind, readers, and clients that share prefixes."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 
@@ -13,10 +12,9 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.engine_loop import EngineLoop
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
-from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.sequence_run import Submission
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
@@ -40,23 +38,22 @@ class Server:
     hot: HotTier
     cache: PrefixCache
     writer: WriteBehind
-    workers: ThreadPoolExecutor
+    lanes: StoreLanes
     engine: FakeEngine
 
     @classmethod
     def start(cls, options: FakeOptions, memory: MemoryBlockStore, faults: FaultPlan, hot_bytes: int) -> "Server":
         events, clock, sink = RecordingEvents(), FakeClock(tick_ns=10), RecordingSink()
-        writer = WriteBehind(FaultInjectingBlockStore(memory, faults), events, clock, max_bytes=100_000)
-        workers = ThreadPoolExecutor(3)
-        hot = HotTier(hot_bytes)
-        store = WriteBehindStore(FaultInjectingBlockStore(memory, faults), writer)
-        tiers = PrefixTiers(hot, store, writer, StoreWorkers(clock, events, workers))
+        reader, store = (FaultInjectingBlockStore(memory, faults) for _ in range(2))
+        writer = WriteBehind(store, events, clock, max_bytes=100_000, reader=reader)
+        hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
+        tiers = PrefixTiers(hot, writer, lanes)
         cache = PrefixCache(tiers, clock, events, CacheRules(BLOCK, GRID))
         engine = FakeEngine(default=options)
         loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
         loop.start()
         loop.load(ModelSource(MODEL, "nowhere"), LoadOptions()).result(WAIT_S)
-        return cls(loop, sink, hot, cache, writer, workers, engine)
+        return cls(loop, sink, hot, cache, writer, lanes, engine)
 
     def submit(self, id: str, prompt: list[int], num_output: int) -> None:
         self.loop.reserve()
@@ -75,7 +72,8 @@ class Server:
 
     def stop(self) -> None:
         assert self.loop.stop(WAIT_S)
-        self.workers.shutdown()
+        self.lanes.close()
+        assert self.lanes.join(WAIT_S)
         counts = self.writer.close(WAIT_S)
         assert counts.queued == 0
         assert self.hot.check_integrity() == []

@@ -7,7 +7,8 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import Presence, PutOutcome
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
@@ -127,13 +128,12 @@ def test_a_store_from_before_ages_from_the_day_it_is_set(tried: Tried) -> None:
     assert tried.present(records) == 2
 
 
-def test_pins_hold(tried: Tried) -> None:
+def test_what_is_being_read_stays(tried: Tried) -> None:
     tried.store.flush()
     records = tried.put(chain(INFO, 2))
-    tried.store.pin(keys_of(records))
-    tried.days(40)
-    assert tried.present(records) == 2
-    tried.store.unpin(keys_of(records))
+    with tried.store._uses.reading(keys_of(records)):
+        tried.days(40)
+        assert tried.present(records) == 2
     tried.days(1)
     assert tried.present(records) == 0
 

@@ -16,7 +16,8 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.verification import verify_structure
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from application.ports.block_store import OpenFailure, StoreOpenError
+from application.ports.record_writer import PutOutcome
 from tests.support.bit_flips import make, sample
 from tests.support.processes import fast_folder, finish, start
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same

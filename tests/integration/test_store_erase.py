@@ -8,7 +8,8 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from application.ports.block_store import OpenFailure, StoreOpenError
+from application.ports.record_writer import PutOutcome
 from application.use_cases.clear_store import clear_store
 from domain.namespace_choice import EVERYTHING, NamespaceChoice
 from domain.record import NamespaceInfo, Record
@@ -110,7 +111,7 @@ def test_a_volume_that_fails_while_clearing_is_opened_again(path: Path, monkeypa
     assert report.num_records == 0
     assert report.problem
     monkeypatch.undo()
-    store._paused_until_ns = 0  # pyright: ignore[reportPrivateUsage]
+    store._containment._paused_until_ns = 0  # pyright: ignore[reportPrivateUsage]
     assert store.put(content(BOB)) is PutOutcome.STORED
     assert all(map(same, store.get(keys_of(content(BOB))), content(BOB)))
     store.close()

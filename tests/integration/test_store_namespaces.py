@@ -15,11 +15,11 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.ledger import Ledger
 from adapters.lmdb.rows import NamespaceRow
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import PutOutcome
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record
 from tests.support.processes import fast_folder
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
 KEPT = namespace_of("kept")
 QUOTA_BYTES = 16 << 20
@@ -95,7 +95,7 @@ def test_a_namespace_comes_back_with_its_name(path: Path) -> None:
     assert store.put(blocks) is PutOutcome.STORED
     assert all(map(same, store.get(keys_of(blocks)), blocks))
     assert [(space.info, space.num_blocks, space.num_snapshots) for space in store.usage().namespaces] == [(KEPT, 2, 0)]
-    assert store.delete_namespace(KEPT.namespace) == 2
+    assert empty(store, KEPT) == 2
     assert num_rows(store) == 0
     check(store)
     store.close()

@@ -11,7 +11,8 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from application.ports.block_store import OpenFailure, StoreOpenError
+from application.ports.record_writer import PutOutcome
 from tests.support.io_log import Op, build_recorder, read_log, recording_environment
 from tests.support.power_cuts import cut_often
 from tests.support.processes import fast_folder, finish, start

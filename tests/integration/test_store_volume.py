@@ -13,7 +13,8 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
+from application.ports.block_store import OpenFailure, StoreOpenError
+from application.ports.record_writer import PutOutcome
 from domain.record import Record
 from tests.support.processes import finish, start
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same

@@ -7,6 +7,7 @@ quota, and everything that was never under pressure must be there.
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -17,11 +18,13 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import BlockStore, Presence, PutOutcome
+from application.ports.block_store import BlockStore
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
 from tests.support.processes import fast_folder
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
 SPACES = [namespace_of("one"), namespace_of("two")]
 SIZES = [0, 100, 1500, 110_000, 110_000, 110_000, 110_000]
@@ -55,7 +58,8 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="cairn-model-", dir=fast_folder(Path(tempfile.gettempdir()))))
         self.model: dict[RecordKey, Record] = {}
-        self.pinned: list[list[RecordKey]] = []
+        self.reads: list[AbstractContextManager[None]] = []
+        self.being_read: set[RecordKey] = set()
         self.seen_evicted = 0
         self.store: BlockStore = self.open()
 
@@ -84,7 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert same(found, record)
         else:
             assert outcome is PutOutcome.FULL
-            assert self.pinned or raw_bytes(batch) > self.quota_bytes // 3
+            assert self.reads or raw_bytes(batch) > self.quota_bytes // 3
 
     @rule(picked=st.lists(indexes, min_size=4, max_size=12))
     def put_much(self, picked: list[int]) -> None:
@@ -101,17 +105,6 @@ class StoreMachine(RuleBasedStateMachine):
     def touch(self, picked: list[int]) -> None:
         self.store.touch([RECORDS[index].key for index in picked])
 
-    @rule(picked=picks)
-    def pin(self, picked: list[int]) -> None:
-        keys = [RECORDS[index].key for index in picked]
-        self.store.pin(keys)
-        self.pinned.append(keys)
-
-    @precondition(lambda self: self.pinned)
-    @rule()
-    def unpin(self) -> None:
-        self.store.unpin(self.pinned.pop())
-
     @rule(index=indexes)
     def delete(self, index: int) -> None:
         self.settle()
@@ -125,7 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
     def delete_namespace(self, info: NamespaceInfo) -> None:
         self.settle()
         gone = [key for key in self.model if key.namespace == info.namespace]
-        assert self.store.delete_namespace(info.namespace) == len(gone)
+        assert empty(self.store, info) == len(gone)
         for key in gone:
             del self.model[key]
 
@@ -159,8 +152,7 @@ class StoreMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         """Take evictions over into the model: what went must have been free to go."""
         gone = [key for key in self.model if not self.has(key)]
-        pinned = {key for keys in self.pinned for key in keys}
-        assert not pinned & set(gone)
+        assert not self.being_read & set(gone)
         evicted = self.store.usage().evicted
         assert len(gone) == evicted - self.seen_evicted
         self.seen_evicted = evicted
@@ -169,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def has(self, key: RecordKey) -> bool:
         if isinstance(key, SnapshotKey):
-            return key in self.store.snapshots(key.namespace, [key.block_hash])[0]
+            return key in self.store.dependants(key.namespace, key.block_hash)
         return self.store.lookup([key])[0] is Presence.HIT
 
     @invariant()
@@ -194,14 +186,29 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class LmdbMachine(StoreMachine):
+    @rule(picked=picks)
+    def begin_reading(self, picked: list[int]) -> None:
+        keys = [RECORDS[index].key for index in picked]
+        assert isinstance(self.store, LmdbBlockStore)
+        self.reads.append(self.store._uses.reading(keys))
+        self.reads[-1].__enter__()
+        self.being_read = set(self.store._uses.kept())
+
+    @precondition(lambda self: self.reads)
+    @rule()
+    def end_reading(self) -> None:
+        self.settle()
+        assert isinstance(self.store, LmdbBlockStore)
+        self.reads.pop().__exit__(None, None, None)
+        self.being_read = set(self.store._uses.kept())
+
     @rule()
     def reopen(self) -> None:
         self.settle()
         self.store.close()
         self.store = self.open()
         self.seen_evicted = 0
-        for keys in self.pinned:
-            self.store.pin(keys)
+        self.being_read, self.reads = set(), []
 
     @rule()
     def compact(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters.export.format import MAGIC
 from adapters.memory.block_store import MemoryBlockStore
-from application.use_cases.export_format import MAGIC
-from application.use_cases.export_seal import InvalidExport
+from application.ports.record_transfer import InvalidExport
 from tests.support.export_files import Entry, entries_of, export_bytes, import_bytes, sealed
 from tests.support.fuzz_imports import fuzz
 

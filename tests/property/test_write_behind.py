@@ -3,17 +3,16 @@
 A record is there while a copy of it waits, is being written, or is stored; deleting takes it from all three places.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
+from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.block_store import PutOutcome
-from application.services.prefix.write_behind_store import WriteBehindStore
-from application.services.prefix.write_queue import QUEUE_FULL
+from application.ports.record_writer import PutOutcome
+from application.services.prefix.write_behind import QUEUE_FULL
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from tests.support.stepped_writer import SteppedWriter
@@ -53,13 +52,21 @@ def is_below(key: RecordKey, top: RecordKey) -> bool:
     return at == top
 
 
+class RefusingStore(ForwardingStore):
+    """While `is_down` nothing is stored; all else goes on."""
+
+    is_down = False
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        return PutOutcome.UNAVAILABLE if self.is_down else super().put(records)
+
+
 class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
-        self.memory = self.store._store
-        self.writer = SteppedWriter(self.store, MAX_BYTES)
-        self.view = WriteBehindStore(self.memory, self.writer)
+        self.memory = MemoryBlockStore()
+        self.store = RefusingStore(self.memory)
+        self.writer = self.view = SteppedWriter(self.store, MAX_BYTES)
         self.waiting: list[list[RecordKey]] = []
         self.written: list[RecordKey] | None = None
         self.outcome: PutOutcome | None = None
@@ -108,9 +115,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.remove(self.linked(top), doomed, lambda: self.view.delete([top]))
 
     @rule(namespace=st.sampled_from([ONE.namespace, TWO.namespace]))
-    def delete_namespace(self, namespace: Namespace) -> None:
+    def erase(self, namespace: Namespace) -> None:
         doomed = {key for key in BY_KEY if key.namespace == namespace}
-        self.remove(doomed, doomed, lambda: self.view.delete_namespace(namespace))
+        self.remove(doomed, doomed, lambda: self.view.erase(lambda info: info.namespace == namespace).num_records)
 
     @rule(index=indexes)
     def lose(self, index: int) -> None:
@@ -187,11 +194,10 @@ class QueueMachine(RuleBasedStateMachine):
             record = BY_KEY[key]
             assert (key in there) == same(read, record), key
             if isinstance(key, SnapshotKey):
-                assert (key in there) == (key in self.view.snapshots(key.namespace, [record.parent])[0])
+                assert (key in there) == (record.token_ids in self.view.followers(key.namespace, record.parent, 100))
             else:
                 assert (key in there) == self.view.lookup([key])[0].is_readable
-                children = dict(self.view.children(key.namespace, record.parent, 100))
-                assert (key in there) == (children.get(key) == record.token_ids)
+                assert (key in there) == (record.token_ids in self.view.followers(key.namespace, record.parent, 100))
 
     @invariant()
     def everything_is_accounted_for(self) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from application.ports.block_store import BlockStore
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.write_queue import WriteQueue
+from application.services.prefix.write_behind.queue import WriteQueue
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix import ReuseRules
-from domain.record import BlockKey, Namespace, Record, RecordKey
+from domain.record import BlockKey, Namespace, Record
 from domain.state_layout import HitPolicy
 
 NO_GROUPS: frozenset[GroupIndex] = frozenset()
@@ -19,21 +19,22 @@ def stored_records(store: BlockStore, namespace: Namespace) -> list[Record]:
     parents = [BlockHash(namespace)]
     while parents:
         parent = parents.pop()
-        keys: list[RecordKey] = [key for key, _ in store.children(namespace, parent, 10_000)]
+        keys = store.dependants(namespace, parent)
         parents += [key.hash for key in keys if isinstance(key, BlockKey)]
-        keys += store.snapshots(namespace, [parent])[0]
         found += [record for record in store.get(keys) if record is not None]
     return found
 
 
 def hot_records(hot: HotTier, namespace: Namespace) -> list[Record]:
     """Every record of a namespace in the hot tier."""
-    return [entry.record for key, entry in hot._entries.items() if key.namespace == namespace]
+    return [node.record for key, node in hot._tree.nodes.items() if key.namespace == namespace]
 
 
 def queued_records(queue: WriteQueue, namespace: Namespace) -> list[Record]:
     """Every record of a namespace that is on its way to the store."""
-    return [record for record in queue.get(queue.of_namespace(namespace)) if record is not None]
+    return [
+        record for record in queue.get(queue.chosen(lambda info: info.namespace == namespace)) if record is not None
+    ]
 
 
 class StorageOracle:

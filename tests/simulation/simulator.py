@@ -20,6 +20,7 @@ from domain.stream import Admitted, Failed, Finished, TextDelta
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import Conversation, Workload
 from tests.simulation.world import World, draw_plan
+from tests.support.store_records import empty
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Simulation:
             self._world.writer.pump(self._random.randint(1, 15))
 
     def _work(self) -> None:
-        self._world.executor.run()
+        self._world.lane.run()
 
     def _cancel(self) -> None:
         if self._asked:
@@ -135,7 +136,7 @@ class Simulation:
     def _lose(self) -> None:
         """Somebody clears a namespace of the store."""
         if self._memory is not None and (known := self._memory.usage().namespaces):
-            self._memory.delete_namespace(self._random.choice(known).info.namespace)
+            empty(self._memory, self._random.choice(known).info)
             self.counts["cleared"] += 1
 
     def _toggle_store(self) -> None:
@@ -145,7 +146,7 @@ class Simulation:
 
     def _hang(self) -> None:
         """Reads that are under way do not return before the workers' next turn, and the deadline passes."""
-        self.counts["hung reads"] += self._world.executor.hang()
+        self.counts["hung reads"] += self._world.lane.hang()
         self._world.clock.advance(3600)
 
     def _finish(self) -> None:
@@ -155,7 +156,7 @@ class Simulation:
             self._world.step()
             self._settle_ended()
         assert not self._asked, "a request never ended"
-        self._world.executor.run()
+        self._world.lane.run()
         self._world.check_idle()
         self.counts["lookups checked"] += self._world.tiers.num_checked
         if self._world.writer is not None:

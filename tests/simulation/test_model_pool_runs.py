@@ -16,12 +16,11 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import ATTENTION
 from adapters.fake.tokenizer import FakeTokenizers
 from application.services.model_pool import ModelPool
-from application.services.workers import Workers
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
 from domain.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
-from tests.support.cache_driver import InlineExecutor
+from tests.support.lanes import InlineLane
 from tests.support.virtual_time import run_in_virtual_time
 
 ROOM_WAIT_S = 30.0
@@ -80,7 +79,7 @@ class PoolRun:
         self.host = TimedHost(random, self.max_loaded, 0.0 if is_calm else random.choice((0.0, 0.1)))
         self._leave_rate = 0.0 if is_calm else random.choice((0.0, 0.3))
         settings = ModelSettings(default="m0", max_loaded=self.max_loaded, room_wait_s=ROOM_WAIT_S)
-        workers = Workers("finding", 1, executor=InlineExecutor())
+        workers = InlineLane()
         self.pool = ModelPool(FakeModels(self._ids), FakeTokenizers(), self.host, settings, workers=workers)
         self.counts: Counter[str] = Counter()
         self.granted: list[ModelId] = []

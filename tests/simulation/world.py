@@ -8,13 +8,11 @@ from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.block_store import BlockStore
 from application.services.outlet import Outlet
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
-from application.services.prefix.write_behind_store import WriteBehindStore
 from application.services.step_runner import StepRunner
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
@@ -26,7 +24,7 @@ from domain.scheduling import StepLimits
 from domain.stream import StreamItem
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.workload import VOCAB
-from tests.support.cache_driver import HeldExecutor
+from tests.support.lanes import HeldLane
 from tests.support.recording import RecordingEvents
 from tests.support.stepped_writer import SteppedWriter
 
@@ -102,9 +100,9 @@ class CheckedTiers(PrefixTiers):
     ) -> StoredPrefix:
         found = super().read_stored(prompt_ids, namespace, hashes, block_size)
         records: list[Record] = []
-        if isinstance(self._writer, SteppedWriter):
-            records += stored_records(self._writer.store, namespace)
-            records += queued_records(self._writer.queue, namespace)
+        if isinstance(self.queue, SteppedWriter):
+            records += stored_records(self.queue.store, namespace)
+            records += queued_records(self.queue.queue, namespace)
         return TrueStoredPrefix(found.blocks, found.snapshots, records if self.is_store_truthful else None)
 
     def match(
@@ -146,20 +144,17 @@ class World:
         self.memory = memory
         self.inbox = Inbox()
         self.events = RecordingEvents()
-        self.executor = HeldExecutor()
+        self.lane = HeldLane()
         self.num_injected = 0
         self.num_left_queue = 0
         self._random = random
         self._failed_last = ""
         self.faulty = FaultInjectingBlockStore(memory, plan.faults) if memory is not None else None
-        store: BlockStore | None = self.faulty
-        self.writer = None
-        if self.faulty is not None:
-            self.writer = SteppedWriter(self.faulty, plan.queue_bytes)
-            store = WriteBehindStore(self.faulty, self.writer)
+        self.writer = SteppedWriter(self.faulty, plan.queue_bytes) if self.faulty is not None else None
         self.hot = HotTier(plan.hot_bytes)
         self.clock = clock = FakeClock(tick_ns=10)
-        self.tiers = CheckedTiers(self.hot, store, self.writer, StoreWorkers(clock, self.events, self.executor))
+        lanes = StoreLanes(clock, self.events, readers=self.lane, lookups=self.lane, upkeep=self.lane)
+        self.tiers = CheckedTiers(self.hot, self.writer, lanes)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
         self.cache = PrefixCache(self.tiers, clock, self.events, CacheRules(BLOCK, GRID, plan.is_exact))
         self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
@@ -171,7 +166,7 @@ class World:
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
         if not self.runner.step() and self.runner.is_busy:
-            assert self.executor.run() or self.runner.step(), "everything waits and nothing is under way"
+            assert self.lane.run() or self.runner.step(), "everything waits and nothing is under way"
 
     def check(self) -> None:
         assert self.hot.check_integrity() == []

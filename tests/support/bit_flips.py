@@ -16,9 +16,9 @@ from random import Random
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import PutOutcome
+from application.ports.record_writer import PutOutcome
 from domain.record import Record
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same, snapshot
+from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
 QUOTA_BYTES = 4 << 20
 INFO = namespace_of("flipped")
@@ -58,14 +58,15 @@ def use(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
             found = store.get([record.key])[0]
             assert found is None or same(found, record), f"{record.key} came back wrong"
             missing += found is None
-        store.snapshots(INFO.namespace, [record.key.hash for record in records[:6]])  # type: ignore[union-attr]
-        store.children(INFO.namespace, records[0].parent, 100)
+        for record in records[:6]:
+            store.dependants(INFO.namespace, record.key.hash)  # type: ignore[union-attr]
+            store.followers(INFO.namespace, record.parent, 100)
         store.usage()
         store.put(extra)
         for record, found in zip(extra, store.get(keys_of(extra)), strict=True):
             assert found is None or same(found, record), f"{record.key} came back wrong after a put"
         store.delete(keys_of(records[:1]))
-        store.delete_namespace(INFO.namespace)
+        empty(store, INFO)
         store.put(extra)
         faults = store.usage().faults
     finally:

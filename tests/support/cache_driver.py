@@ -1,91 +1,34 @@
 """Drives a toy model through the prefix cache as the engine loop does, one sequence or several interleaved."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from adapters.fake import FakeClock, FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.ports.block_store import BlockStore, PutOutcome
+from application.ports.block_store import BlockStore
 from application.ports.compute import DecodeStart
 from application.ports.tokenizer import EncodedPrompt
+from application.services.lane import Lane
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.sequence_cache import SequenceCache
-from application.services.prefix.store_read import StoreRead
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
-from application.services.prefix.write_behind_store import WriteBehindStore
 from domain.explanation import Explanation
 from domain.fork_point import ForkPoint
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
-from domain.record import NamespaceInfo, Record
 from domain.sampling import SamplingParams
 from domain.scheduling import next_chunk_end
+from tests.support.lanes import InlineLane
 from tests.support.recording import RecordingEvents
-from tests.support.stepped_writer import SteppedWriter
+from tests.support.stepped_writer import DirectWriter
 
 VOCAB = 1 << 20
 BLOCK = 16
 GRID = 32
-
-
-class InlineExecutor(Executor):
-    """Runs work at once, in the caller's thread."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-class HeldExecutor(Executor):
-    """Keeps work until `run`; for testing what happens in between."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Callable[[], None]] = []
-        self._reads: list[StoreRead[Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        self._waiting.append(lambda: future.set_result(fn(*args, **kwargs)))
-        if isinstance(fn, StoreRead):
-            self._reads.append(fn)
-        return future
-
-    def hang(self, count: int | None = None) -> int:
-        """Begin reads that wait, all or so many, without an answer before `run`; returns how many that were."""
-        reads, self._reads = self._reads[:count], self._reads[count:] if count is not None else []
-        return sum(read.begin() for read in reads)
-
-    def run(self, count: int | None = None) -> int:
-        """Do what waits, all or so much, in order; returns how much that was."""
-        waiting, self._waiting = self._waiting[:count], self._waiting[count:] if count is not None else []
-        for work in waiting:
-            work()
-        return len(waiting)
-
-
-class DirectWriter:
-    """A RecordWriter that stores at once. `is_refusing`: the queue is full."""
-
-    def __init__(self, store: BlockStore) -> None:
-        self.store = store
-        self.is_refusing = False
-        self.outcomes: list[PutOutcome] = []
-
-    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
-        if self.is_refusing:
-            return False
-        self.store.open_namespace(info)
-        self.outcomes.append(self.store.put(records))
-        return True
 
 
 @dataclass
@@ -109,7 +52,7 @@ class Job:
 class CacheDriver:
     """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model.
 
-    `queue`: what stands in front of the store; without one records are stored at once. `executor` fetches and deletes,
+    `queue`: what stands in front of the store; without one records are stored at once. `lane` fetches and deletes,
     `lookups` looks up; by default both do so at once.
     """
 
@@ -119,20 +62,19 @@ class CacheDriver:
         *,
         hot_bytes: int = 1 << 30,
         store: BlockStore | None = None,
-        queue: SteppedWriter | WriteBehind | None = None,
+        queue: WriteBehind | None = None,
         is_exact: bool = False,
         is_enabled: bool = True,
-        executor: Executor | None = None,
-        lookups: Executor | None = None,
+        lane: Lane | None = None,
+        lookups: Lane | None = None,
     ) -> None:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
         self.hot = HotTier(hot_bytes)
-        view = WriteBehindStore(queue.store, queue) if queue is not None else store
         self.events, self.clock = RecordingEvents(), FakeClock()
-        inline = InlineExecutor()
-        workers = StoreWorkers(self.clock, self.events, executor or inline, lookups or inline)
-        self.tiers = PrefixTiers(self.hot, view, queue or self.writer, workers)
+        lane = lane or InlineLane()
+        lanes = StoreLanes(self.clock, self.events, readers=lane, lookups=lookups or InlineLane(), upkeep=lane)
+        self.tiers = PrefixTiers(self.hot, queue or self.writer, lanes)
         rules = CacheRules(BLOCK, GRID, is_exact, is_enabled)
         self.num_wakes = 0
         self.cache = PrefixCache(self.tiers, self.clock, self.events, rules, self._wake)
@@ -179,16 +121,9 @@ class CacheDriver:
             progress = [self.step(job) for job in jobs]
             assert any(progress), "every sequence waits"
 
-    def run(
-        self,
-        prompt: Sequence[int],
-        num_output: int = 4,
-        forks: Sequence[ForkPoint] = (),
-        salt: str = "",
-        *,
-        persist: bool = True,
-    ) -> Job:
-        job = self.begin(prompt, num_output, forks, salt, persist=persist)
+    def run(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:
+        """`begin` it, and step it until it is done."""
+        job = self.begin(prompt, *arguments, **options)
         self.finish(job)
         return job
 
@@ -250,4 +185,4 @@ def memory_store(quota_bytes: int | None = None) -> MemoryBlockStore:
     return MemoryBlockStore(quota_bytes)
 
 
-__all__ = ("BLOCK", "GRID", "VOCAB", "CacheDriver", "DirectWriter", "HeldExecutor", "InlineExecutor", "Job")
+__all__ = ("BLOCK", "GRID", "VOCAB", "CacheDriver", "Job")

@@ -1,13 +1,11 @@
 """Prefix caches for tests that are about something else: off, or in RAM only."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 from adapters.fake.clock import FakeClock
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers
 from tests.support.recording import RecordingEvents
 
@@ -23,7 +21,7 @@ def prefix_cache(
 ) -> PrefixCache:
     """Without a store; `is_enabled` False: nothing is ever reused."""
     events, clock = events or RecordingEvents(), clock or FakeClock()
-    tiers = PrefixTiers(HotTier(hot_bytes), None, None, StoreWorkers(clock, events, ThreadPoolExecutor(1)))
+    tiers = PrefixTiers(HotTier(hot_bytes), None, StoreLanes(clock, events))
     rules = CacheRules(block_size, grid, is_enabled=is_enabled)
     return PrefixCache(tiers, clock, events, rules)
 

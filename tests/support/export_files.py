@@ -7,11 +7,12 @@ from io import BytesIO
 from struct import pack, unpack_from
 from typing import Any
 
+from adapters.export.format import MAGIC, ExportReader, ExportWriter
+from adapters.export.seal import KEY_ID_BYTES, SEAL_BYTES, UNSIGNED, ExportKey, Seals
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import BlockStore, PutOutcome
-from application.use_cases.export_format import MAGIC, ExportWriter
-from application.use_cases.export_seal import KEY_ID_BYTES, SEAL_BYTES, UNSIGNED, ExportKey, Seals
+from application.ports.block_store import BlockStore
+from application.ports.record_writer import PutOutcome
 from application.use_cases.export_store import TransferReport, export_store, import_store
 from domain.record import Record
 from tests.support.store_records import chain, namespace_of, snapshot
@@ -59,7 +60,7 @@ def export_bytes(store: BlockStore | None = None, key: ExportKey | None = None) 
 def import_bytes(
     store: BlockStore, data: bytes, key: ExportKey | None = None, *, trust: bool = False
 ) -> TransferReport:
-    return import_store(store, BytesIO(data), ZstdStateCodec(), key, trusts_anyone=trust)
+    return import_store(store, ExportReader(BytesIO(data), ZstdStateCodec(), key, trusts_anyone=trust))
 
 
 def entries_of(data: bytes) -> list[Entry]:

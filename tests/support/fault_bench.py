@@ -1,7 +1,6 @@
 """An engine loop with a prefix cache, in which every neighbour of the loop can be made to fail."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
@@ -15,7 +14,7 @@ from application.events import Event
 from application.services.engine_loop import EngineLoop
 from application.services.prefix.cache import CacheRules, PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.tiers import PrefixTiers
 from application.services.sequence_run import Submission
 from domain.ids import ModelId, RequestId
@@ -24,8 +23,8 @@ from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import StreamItem, TextDelta
-from tests.support.cache_driver import DirectWriter
 from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.stepped_writer import DirectWriter
 
 MODEL = ModelId("fake-hybrid")
 WAIT_S = 20.0
@@ -64,8 +63,7 @@ class FaultBench:
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
         clock = FakeClock(tick_ns=1000)
-        workers = StoreWorkers(clock, self.events, ThreadPoolExecutor(1))
-        tiers = PrefixTiers(self.hot, self.store, DirectWriter(self.store), workers)
+        tiers = PrefixTiers(self.hot, DirectWriter(self.store), StoreLanes(clock, self.events))
         self.cache = make_cache(tiers, clock, self.events, CacheRules(16, 32))
         self.loop = EngineLoop(
             lambda: FaultyEngine(self.inner, self.faults),

@@ -18,7 +18,7 @@ from typing import Any
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
-from application.use_cases.export_seal import InvalidExport
+from application.ports.record_transfer import InvalidExport
 from domain.ids import GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import Record
@@ -33,7 +33,7 @@ from tests.support.export_files import (
     import_bytes,
     sealed,
 )
-from tests.support.store_records import EventList, chain, keys_of, payload_of, same
+from tests.support.store_records import EventList, chain, empty, keys_of, payload_of, same
 
 QUOTA_BYTES = 32 << 20
 MAX_GROWTH_BYTES = 192 << 20
@@ -156,11 +156,11 @@ class Target:
         assert dict(self.store.usage().faults) == {}, self.store.usage().faults
         assert not (self.path / "data.damaged").exists()
         for info in (ONE, TWO):
-            self.store.delete_namespace(info.namespace)
+            empty(self.store, info)
         assert import_bytes(self.store, self.data, trust=True).num_records == len(self.records)
         assert all(map(same, self.store.get(keys_of(self.records)), self.records))
         for info in (ONE, TWO):
-            self.store.delete_namespace(info.namespace)
+            empty(self.store, info)
 
 
 def peak_bytes() -> int:

@@ -58,7 +58,7 @@ def main() -> None:
     model.prefill(SequenceId(0), list(range(512)))
     sequence.prefilled(model, 512)
     assert tiers.writer is not None
-    assert tiers.writer.queue.await_empty(20)
+    assert tiers.writer.flush(20)
     sequence.end(model, [])
     if sys.argv[1] == "memory":
         hanging.hang((*READS, "put", "delete", "touch", "flush", "close"))

@@ -9,7 +9,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore
 
 PATIENCE_S = 20.0
-READS = ("lookup", "find_snapshots", "snapshots", "children", "get", "usage")
+READS = ("lookup", "find_snapshots", "followers", "get", "usage")
 
 
 class HangingStore:

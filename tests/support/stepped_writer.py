@@ -1,43 +1,42 @@
-"""The queue in front of the store, advanced by the test instead of by a thread."""
+"""The way to the store, advanced by the test instead of by a thread."""
 
 from collections.abc import Sequence
 
-from application.ports.block_store import BlockStore, PutOutcome
-from application.services.prefix.write_queue import Offer, WriteQueue
+from adapters.fake.clock import FakeClock
+from application.ports.block_store import BlockStore
+from application.ports.record_reader import RecordReader
+from application.ports.record_writer import PutOutcome
+from application.services.prefix.write_behind import WriteBehind
+from application.services.prefix.write_behind.queue import Offer, WriteQueue
 from domain.record import NamespaceInfo, Record, RecordKey
+from tests.support.recording import RecordingEvents
 
 _ALL = 1 << 62
 
 
-class SteppedWriter:
-    """A RecordWriter that does in three steps what WriteBehind's thread does: take offers, put one, settle it."""
+class SteppedWriter(WriteBehind):
+    """Does in three steps what the thread does: take offers, put one, settle it."""
 
-    def __init__(self, store: BlockStore, max_bytes: int = _ALL) -> None:
-        self.store = store
-        self.queue = WriteQueue(max_bytes)
+    def __init__(self, store: BlockStore, max_bytes: int = _ALL, *, reader: RecordReader | None = None) -> None:
+        super().__init__(store, RecordingEvents(), FakeClock(), max_bytes=max_bytes, reader=reader)
         self._taken: list[Offer] = []
         self._outcome: PutOutcome | None = None
 
-    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
-        return self.queue.offer(info, records) is None
-
-    def withdraw(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
-        gone = self.queue.withdraw(keys)
-        while self.queue.is_writing([*keys, *gone]):
-            self.step()
-        return gone
+    @property
+    def queue(self) -> WriteQueue:
+        return self._queue
 
     def step(self) -> bool:
         """The next of the three; False when nothing is left to do."""
         if not self._taken:
-            self._taken = self.queue.take(1) or []
+            self._taken = self._queue.take(1) or []
             return bool(self._taken)
         offer = self._taken[0]
         if self._outcome is None:
             self.store.open_namespace(offer.info)
             self._outcome = self.store.put(offer.records)
             return True
-        self.queue.settle(offer, None if self._outcome is PutOutcome.STORED else self._outcome.value)
+        self._queue.settle(offer, None if self._outcome is PutOutcome.STORED else self._outcome.value)
         self._taken, self._outcome = self._taken[1:], None
         return True
 
@@ -47,5 +46,28 @@ class SteppedWriter:
             if not self.step():
                 break
 
+    def _start(self) -> None:
+        """No thread."""
 
-__all__ = ("SteppedWriter",)
+    def _await_written(self, keys: Sequence[RecordKey]) -> None:
+        while self._queue._is_writing(keys):
+            self.step()
+
+
+class DirectWriter(SteppedWriter):
+    """Stores at once. `is_refusing`: as if the queue were full. `outcomes`: of all offers."""
+
+    def __init__(self, store: BlockStore) -> None:
+        super().__init__(store)
+        self.is_refusing = False
+        self.outcomes: list[PutOutcome] = []
+
+    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
+        if self.is_refusing:
+            return False
+        self.store.open_namespace(info)
+        self.outcomes.append(self.store.put(records))
+        return True
+
+
+__all__ = ("DirectWriter", "SteppedWriter")

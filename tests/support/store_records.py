@@ -6,6 +6,7 @@ from random import Random
 from threading import Lock
 
 from application.events import Event
+from application.ports.block_store import BlockStore
 from domain.fingerprint import Fingerprint, tenant_salt
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
@@ -93,6 +94,11 @@ def snapshot(after: Record | NamespaceInfo, tokens: Sequence[int], size_bytes: i
 
 def keys_of(records: Iterable[Record]) -> list[RecordKey]:
     return [record.key for record in records]
+
+
+def empty(store: BlockStore, info: NamespaceInfo) -> int:
+    """Delete all that a namespace holds, as whoever walks it could; returns how many records went."""
+    return store.delete(store.dependants(info.namespace, BlockHash(info.namespace)))
 
 
 def same(stored: Record | None, record: Record) -> bool:

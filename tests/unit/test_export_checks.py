@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from adapters.export.entry import MAX_RATIO
+from adapters.export.seal import ExportKey
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.use_cases.export_entry import MAX_RATIO
-from application.use_cases.export_seal import ExportKey, InvalidExport
+from application.ports.record_transfer import InvalidExport
 from domain.ids import GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import Record

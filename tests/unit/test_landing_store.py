@@ -5,7 +5,7 @@ from dataclasses import replace
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
-from application.services.prefix.landing_store import LandingStore
+from application.services.prefix.landing import LandingReader
 from domain.ids import GroupIndex
 from domain.payload import HostPayload, StatePayload
 from tests.support.store_records import EventList, chain, keys_of, namespace_of
@@ -32,11 +32,11 @@ class Backend:
         return Landed(payload.specs, payload.buffers())
 
 
-def store_of(backend: Backend, events: EventList) -> LandingStore:
-    store = LandingStore(MemoryBlockStore(1 << 30), backend.land, events, FakeClock())
+def store_of(backend: Backend, events: EventList) -> LandingReader:
+    store = MemoryBlockStore(1 << 30)
     store.open_namespace(INFO)
     store.put(BLOCKS)
-    return store
+    return LandingReader(store, backend.land, events, FakeClock())
 
 
 def test_every_payload_is_landed_and_nothing_else_changes() -> None:

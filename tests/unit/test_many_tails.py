@@ -15,8 +15,10 @@ from adapters.fake import ATTENTION, HYBRID, FakeClock, FakeOptions
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.zstd.codec import ZstdStateCodec
-from application.ports.block_store import BlockStore, PutOutcome
+from application.ports.block_store import BlockStore
+from application.ports.record_writer import PutOutcome
 from domain.hashing import snapshot_key
+from domain.ids import BlockHash
 from domain.record import Record, SnapshotKey
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver
@@ -85,11 +87,11 @@ def cost(layout: StateLayout, store: BlockStore | None, num_strangers: int) -> i
 
 def everything(driver: CacheDriver, store: BlockStore | None) -> Sequence[Record]:
     if store is None:
-        return [entry.record for entry in driver.hot._entries.values()]
+        return [node.record for node in driver.hot._tree.nodes.values()]
     namespace = store.usage().namespaces[0].info.namespace
-    blocks = store.children(namespace, namespace, 1)  # type: ignore[arg-type]
-    end = store.children(namespace, blocks[0][0].hash, 1)[0][0].hash
-    (tails,) = store.snapshots(namespace, [end])
+    (first,) = store.dependants(namespace, BlockHash(namespace))
+    (second,) = store.dependants(namespace, first.hash)  # type: ignore[union-attr]
+    tails = store.dependants(namespace, second.hash)  # type: ignore[union-attr]
     return [record for record in store.get(tails) if record is not None]
 
 

@@ -12,7 +12,7 @@ from application.ports.tokenizer import EncodedPrompt
 from domain.explanation import Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import BlockHash, ModelId
-from domain.record import Provenance
+from domain.record import BlockKey, Provenance
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, CacheDriver, plain_answer
 
@@ -135,11 +135,11 @@ def test_only_what_was_computed_on_the_grid_is_called_prefill() -> None:
     assert driver.store is not None
     namespace = driver.store.usage().namespaces[0].info.namespace
     parent, found = BlockHash(namespace), list[Provenance]()
-    while children := driver.store.children(namespace, parent, 1):
-        record = driver.store.get([children[0][0]])[0]
+    while blocks := [key for key in driver.store.dependants(namespace, parent) if isinstance(key, BlockKey)]:
+        record = driver.store.get(blocks)[0]
         assert record is not None
         found.append(record.provenance)
-        parent = children[0][0].hash
+        parent = blocks[0].hash
     on_grid = 99 // GRID * GRID // BLOCK
     assert found == [Provenance.PREFILL] * on_grid + [Provenance.DECODE] * (len(PROMPT) // BLOCK - on_grid)
 

@@ -7,7 +7,8 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from domain.state_layout import StateLayout
-from tests.support.cache_driver import VOCAB, CacheDriver, HeldExecutor, plain_answer
+from tests.support.cache_driver import VOCAB, CacheDriver, plain_answer
+from tests.support.lanes import HeldLane
 from tests.support.stepped_writer import SteppedWriter
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
@@ -64,16 +65,16 @@ def test_a_request_that_runs_leaves_nothing_behind(layout: StateLayout, steps: i
 
 @KINDS
 def test_what_was_fetched_before_does_not_come_back(layout: StateLayout) -> None:
-    store, executor = MemoryBlockStore(), HeldExecutor()
+    store, lane = MemoryBlockStore(), HeldLane()
     options = replace(OPTIONS, layout=layout)
     CacheDriver(options, store=store).run(PROMPT)
-    driver = CacheDriver(options, store=store, executor=executor)
+    driver = CacheDriver(options, store=store, lane=lane)
     job = driver.begin(PROMPT)
-    executor.run()
+    lane.run()
     driver.cache.clear(None, None)
     while not job.is_done:
         driver.step(job)
-        executor.run()
+        lane.run()
     assert job.computed == len(PROMPT) - 1
     assert job.output == plain_answer(options, PROMPT)
     # All of it was computed after clearing, so it may be kept.

@@ -12,6 +12,7 @@ from domain.explanation import Explanation, StopReason
 from domain.ids import ModelId
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver
+from tests.support.store_records import empty
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
@@ -98,7 +99,7 @@ def test_reasons() -> None:
     assert explain(driver, edited).reason is StopReason.NO_SNAPSHOT
     assert explain(driver, edited).num_known == 90 // BLOCK * BLOCK
     assert driver.store is not None
-    driver.store.delete_namespace(driver.store.usage().namespaces[0].info.namespace)
+    assert empty(driver.store, driver.store.usage().namespaces[0].info)
     driver.hot.resize(0)
     assert explain(driver, PROMPT).reason is StopReason.EVICTED
 

@@ -14,7 +14,9 @@ from domain.model_card import ModelSource
 from domain.payload import GroupPayloads, HostPayload
 from domain.record import Record, RecordKey, SnapshotKey
 from domain.state_layout import HitPolicy, StateLayout
-from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, HeldExecutor, plain_answer
+from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.lanes import HeldLane
+from tests.support.store_records import empty
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 300))
@@ -33,18 +35,17 @@ def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Expla
 def test_a_record_evicted_between_lookup_and_fetch_is_recomputed(layout: StateLayout) -> None:
     store = MemoryBlockStore()
     CacheDriver(options(layout), store=store).run(PROMPT)
-    executor = HeldExecutor()
-    driver = CacheDriver(options(layout), store=store, executor=executor)
+    lane = HeldLane()
+    driver = CacheDriver(options(layout), store=store, lane=lane)
     job = driver.begin(PROMPT)
     assert not driver.step(job)
-    namespace = store.usage().namespaces[0].info.namespace
-    store.delete_namespace(namespace)
-    executor.run()
+    assert empty(store, store.usage().namespaces[0].info)
+    lane.run()
     assert driver.num_wakes > 0
     driver.finish(job)
     assert job.computed == len(PROMPT) - 1
     assert job.output == plain_answer(options(layout), PROMPT)
-    executor.run()
+    lane.run()
     driver.check_idle()
 
 

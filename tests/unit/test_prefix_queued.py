@@ -15,8 +15,9 @@ from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId
 from domain.record import BlockKey
 from domain.state_layout import StateLayout
-from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, HeldExecutor, plain_answer
+from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
 from tests.support.gated_store import PATIENCE_S, GatedStore
+from tests.support.lanes import HeldLane
 from tests.support.recording import RecordingEvents
 from tests.support.stepped_writer import SteppedWriter
 
@@ -116,18 +117,18 @@ def test_what_the_store_refused_in_the_end_is_computed_again(layout: StateLayout
 @KINDS
 def test_a_record_dropped_between_lookup_and_fetch_is_recomputed(layout: StateLayout) -> None:
     store = FaultInjectingBlockStore(MemoryBlockStore(), FaultPlan())
-    queue, executor = SteppedWriter(store), HeldExecutor()
-    driver = CacheDriver(options(layout), store=store, queue=queue, executor=executor)
+    queue, lane = SteppedWriter(store), HeldLane()
+    driver = CacheDriver(options(layout), store=store, queue=queue, lane=lane)
     driver.run(PROMPT)
     driver.hot.resize(0)
     job = driver.begin(PROMPT)
     assert not driver.step(job)
     store.is_down = True
     queue.pump()
-    executor.run()
+    lane.run()
     driver.finish(job)
     assert (job.computed, job.output) == (len(PROMPT) - 1, plain_answer(options(layout), PROMPT))
-    executor.run()
+    lane.run()
     driver.check_idle()
 
 

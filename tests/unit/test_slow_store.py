@@ -8,12 +8,13 @@ import pytest
 from adapters.fake import ATTENTION, HYBRID, LAYOUTS, WINDOWED, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
-from application.ports.block_store import Presence
-from application.services.prefix.store_workers import MAX_UPKEEP
+from application.ports.record_reader import Presence
+from application.services.prefix.store_lanes import MAX_UPKEEP
 from domain.explanation import StopReason
 from domain.record import BlockKey
 from domain.state_layout import StateLayout
-from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, HeldExecutor, plain_answer
+from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, plain_answer
+from tests.support.lanes import HeldLane
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 PROMPT = list(range(100, 740))
@@ -33,11 +34,11 @@ def options(layout: StateLayout) -> FakeOptions:
     return replace(OPTIONS, layout=layout)
 
 
-def restarted(layout: StateLayout, num_known: int = len(PROMPT)) -> tuple[CacheDriver, HeldExecutor]:
+def restarted(layout: StateLayout, num_known: int = len(PROMPT)) -> tuple[CacheDriver, HeldLane]:
     """The store knows so much of the prompt. It is read when the test says so."""
-    store, executor = MemoryBlockStore(), HeldExecutor()
+    store, lane = MemoryBlockStore(), HeldLane(MAX_UPKEEP)
     CacheDriver(options(layout), store=store).run(PROMPT[:num_known])
-    return CacheDriver(options(layout), store=store, executor=executor), executor
+    return CacheDriver(options(layout), store=store, lane=lane), lane
 
 
 def pass_deadline(driver: CacheDriver) -> None:
@@ -46,11 +47,11 @@ def pass_deadline(driver: CacheDriver) -> None:
 
 @KINDS
 def test_what_arrived_before_the_deadline_is_used(layout: StateLayout) -> None:
-    driver, executor = restarted(layout)
+    driver, lane = restarted(layout)
     job = driver.begin(PROMPT)
-    executor.run(2)
+    lane.run(2)
     assert not driver.step(job)
-    executor.hang()
+    lane.hang()
     assert not driver.step(job)
     pass_deadline(driver)
     driver.finish(job)
@@ -58,62 +59,62 @@ def test_what_arrived_before_the_deadline_is_used(layout: StateLayout) -> None:
     assert job.explanation.reason is StopReason.SLOW_STORE
     assert job.explanation.num_hot == (2 * PER_READ if layout is ATTENTION else 0)
     assert len(driver.events.of("FaultObserved")) == 3  # each read that hung, once
-    executor.run()
+    lane.run()
     driver.check_idle()
 
 
 def test_the_deadline_counts_anew_for_each_read() -> None:
-    driver, executor = restarted(ATTENTION)
+    driver, lane = restarted(ATTENTION)
     job = driver.begin(PROMPT)
     for _ in range(len(PROMPT) // PER_READ):
-        assert executor.hang(1)
+        assert lane.hang(1)
         driver.clock.advance(TIMEOUT_S - 1)
         assert not driver.step(job)
-        assert executor.run(1)
+        assert lane.run(1)
     driver.finish(job)
     assert job.explanation.num_store == len(PROMPT) - 1
 
 
 @KINDS
 def test_followers_go_on_with_the_one_whose_read_is_late(layout: StateLayout) -> None:
-    driver, executor = restarted(layout, 10 * BLOCK)
+    driver, lane = restarted(layout, 10 * BLOCK)
     jobs = [driver.begin(PROMPT) for _ in range(8)]
     assert len(driver.events.of("PrefixAwaited")) == 7
-    executor.hang()
+    lane.hang()
     pass_deadline(driver)
     driver.finish(*jobs)
     assert [job.output for job in jobs] == [plain_answer(options(layout), PROMPT)] * 8
     assert [job.computed for job in jobs] == [len(PROMPT) - 1] + [0] * 7
-    executor.run()
+    lane.run()
     driver.check_idle()
 
 
 @KINDS
 def test_while_a_read_hangs_the_store_is_not_asked_and_afterwards_it_is(layout: StateLayout) -> None:
-    driver, executor = restarted(layout)
+    driver, lane = restarted(layout)
     hung = driver.begin(PROMPT)
     assert not driver.step(hung)
-    executor.hang(1)
+    lane.hang(1)
     pass_deadline(driver)
     driver.cancel(hung) if hung.position >= 0 else driver.fail(hung)
     other = driver.begin(PROMPT)
     driver.finish(other)
     assert (other.computed, other.explanation.reason) == (len(PROMPT) - 1, StopReason.SLOW_STORE)
-    executor.run()
+    lane.run()
     driver.hot.resize(0)
     driver.hot.resize(1 << 30)
     again = driver.begin(PROMPT)
-    executor.run()
+    lane.run()
     driver.finish(again)
     assert again.computed == 0
     assert again.explanation.num_store == len(PROMPT) - 1
-    executor.run()
+    lane.run()
     driver.check_idle()
 
 
 @KINDS
 def test_a_lookup_that_is_late_is_done_without(layout: StateLayout) -> None:
-    store, lookups = MemoryBlockStore(), HeldExecutor()
+    store, lookups = MemoryBlockStore(), HeldLane()
     CacheDriver(options(layout), store=store).run(PROMPT)
     driver = CacheDriver(options(layout), store=store, lookups=lookups)
     jobs = [driver.begin(PROMPT), driver.begin(PROMPT)]
@@ -129,7 +130,7 @@ def test_a_lookup_that_is_late_is_done_without(layout: StateLayout) -> None:
 
 
 def test_a_store_that_was_late_is_tried_by_one_at_a_time() -> None:
-    store, lookups = MemoryBlockStore(), HeldExecutor()
+    store, lookups = MemoryBlockStore(), HeldLane()
     CacheDriver(options(ATTENTION), store=store).run(PROMPT)
     driver = CacheDriver(options(ATTENTION), store=store, lookups=lookups)
     late = driver.begin(PROMPT)
@@ -155,7 +156,7 @@ def test_a_store_that_was_late_is_tried_by_one_at_a_time() -> None:
 
 def test_one_that_left_the_leader_with_while_the_store_was_asked_asks_again() -> None:
     """What the leader has left since may be nowhere but in the store."""
-    store, lookups = MemoryBlockStore(), HeldExecutor()
+    store, lookups = MemoryBlockStore(), HeldLane()
     driver = CacheDriver(options(ATTENTION), store=store, lookups=lookups, hot_bytes=0)
     leader = driver.begin(PROMPT)
     lookups.run()
@@ -170,11 +171,11 @@ def test_one_that_left_the_leader_with_while_the_store_was_asked_asks_again() ->
 
 
 def test_deletes_and_notes_of_use_that_are_left_undone_or_fail_are_told() -> None:
-    driver, executor = restarted(ATTENTION)
+    driver, lane = restarted(ATTENTION)
     for _ in range(MAX_UPKEEP + 3):
         driver.tiers.workers.keep_up(list)
     assert len(driver.events.of("FaultObserved")) == 3
-    executor.run()
+    lane.run()
     driver.tiers.workers.keep_up(list)
     assert len(driver.events.of("FaultObserved")) == 3
     failing = CacheDriver(options(ATTENTION), store=MemoryBlockStore())

@@ -11,7 +11,7 @@ from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.memory_probe import MemoryReading, SystemMemory
 from application.events import StoreFault
-from application.ports.block_store import PutOutcome
+from application.ports.record_writer import PutOutcome
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.codec_choice import StoreRates, compression_pays

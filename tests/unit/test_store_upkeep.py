@@ -6,8 +6,8 @@ from threading import Event
 import pytest
 
 from adapters.fake.clock import FakeClock
-from application.services.daemon_threads import DaemonThreads
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.lane import Lane
+from application.services.prefix.store_lanes import StoreLanes
 from domain.errors import StoreUnresponsive
 from tests.support.recording import RecordingEvents
 
@@ -15,8 +15,8 @@ SOON_S = 0.05
 
 
 def test_nobody_waits_for_upkeep_that_hangs_and_what_has_not_begun_never_does() -> None:
-    upkeep, gate, done = DaemonThreads(1, "upkeep"), Event(), list[str]()
-    workers = StoreWorkers(FakeClock(), RecordingEvents(), DaemonThreads(1, "reads"), upkeep=upkeep, timeout_s=SOON_S)
+    upkeep, gate, done = Lane("upkeep", 1), Event(), list[str]()
+    workers = StoreLanes(FakeClock(), RecordingEvents(), upkeep=upkeep, timeout_s=SOON_S)
 
     def hang() -> None:
         gate.wait()
@@ -28,5 +28,6 @@ def test_nobody_waits_for_upkeep_that_hangs_and_what_has_not_begun_never_does() 
         asyncio.run(workers.await_upkeep(lambda: done.append("late"), timeout_s=0.01))
     gate.set()
     assert asyncio.run(workers.await_upkeep(lambda: "next", timeout_s=60)) == "next"
-    upkeep.shutdown()
+    upkeep.close()
+    assert upkeep.join(60)
     assert done == ["hung"]

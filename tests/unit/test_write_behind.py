@@ -9,7 +9,8 @@ from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultP
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
-from application.ports.block_store import Presence, PutOutcome
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.record import NamespaceInfo, Record
 from tests.support.gated_store import GatedStore

@@ -20,7 +20,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.capture import Captured, StateCapture
 from application.services.prefix.fetch import Fetched, PrefixFetch
 from application.services.prefix.in_flight import Prefilling, find_owner
-from application.services.prefix.store_read import StoreRead
+from application.services.prefix.store_lanes import StoreRead
 from application.services.prefix.tiers import NOTHING_STORED, Lookup, PrefixTiers, StoredPrefix
 from domain.errors import ComputeFailed
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork

@@ -4,7 +4,6 @@ Reads indexes and token ids, never state. Any thread; blocks for the store's rea
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -13,9 +12,9 @@ from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
 from domain.hashing import BlockChain, block_hash
-from domain.ids import BlockHash, GroupIndex
+from domain.ids import BlockHash
 from domain.prefix import ReuseRules
-from domain.record import BlockKey, Namespace, NamespaceInfo
+from domain.record import BlockKey, NamespaceInfo
 
 MAX_FOLLOWERS = 64
 """Stored continuations compared with the prompt."""
@@ -72,34 +71,25 @@ class PrefixExplainer:
         """The token runs stored after the first `start` tokens."""
         parent = chain.parent(start // chain.block_size)
         stored: list[tuple[int, ...]] = self._tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
-        stored += self._stored_followers(chain.namespace, parent) if asks_store else ()
+        if asks_store and self._tiers.store is not None:
+            stored += self._tiers.store.followers(chain.namespace, parent, MAX_FOLLOWERS)
         return stored
-
-    def _stored_followers(self, namespace: Namespace, parent: BlockHash) -> Sequence[tuple[int, ...]]:
-        store = self._tiers.store
-        if store is None:
-            return []
-        blocks = [token_ids for _, token_ids in store.children(namespace, parent, MAX_FOLLOWERS)]
-        tails = store.snapshots(namespace, [parent], MAX_FOLLOWERS)[0]
-        no_state: frozenset[GroupIndex] = frozenset()
-        records = store.get(tails, [no_state] * len(tails)) if tails else ()
-        return [*blocks, *(record.token_ids for record in records if record is not None)]
 
     def _elsewhere(
         self, explained: Explanation, prompt: EncodedPrompt, info: NamespaceInfo, fingerprint: Fingerprint
     ) -> Explanation:
         """Whether the same tenant's first block is stored under another fingerprint, and what differs."""
         first = prompt.token_ids[: fingerprint.block_size]
-        store = self._tiers.store
-        if store is None or len(first) < fingerprint.block_size:
+        queue = self._tiers.queue
+        if queue is None or len(first) < fingerprint.block_size:
             return explained
         others = [
             usage.info
-            for usage in store.usage().namespaces
+            for usage in queue.store.usage().namespaces
             if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, fingerprint.salt_digest)
         ]
         keys = [BlockKey(other.namespace, block_hash(BlockHash(other.namespace), first)) for other in others]
-        for other, presence in zip(others, store.lookup(keys) if keys else (), strict=True):
+        for other, presence in zip(others, queue.lookup(keys) if keys else (), strict=True):
             if presence.is_readable:
                 fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"
                 note = f"stored by {other.model} with another {fields}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from application.services.prefix.store_read import StoreRead
+from application.services.prefix.store_lanes import StoreRead
 from application.services.prefix.tiers import Lookup, PrefixTiers
 from domain.ids import GroupIndex
 from domain.payload import GroupPayloads

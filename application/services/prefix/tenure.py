@@ -2,7 +2,7 @@
 
 A request that runs while its namespace is cleared still has state in its hands from before. It goes on, and leaves
 nothing behind any more: putting records anywhere happens while its tenure is held, and clearing ends tenures before it
-removes anything. So nothing from before can come in behind the broom.
+removes anything. So nothing from before comes in after it.
 """
 
 from collections.abc import Callable, Generator

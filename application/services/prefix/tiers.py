@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import Protocol
 
-from application.ports.block_store import BlockStore, EraseReport, Presence
+from application.ports.block_store import EraseReport
+from application.ports.record_reader import RecordReader
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.seen_blocks import SeenBlocks
-from application.services.prefix.store_read import StoreRead
-from application.services.prefix.store_workers import StoreWorkers
+from application.services.prefix.store_lanes import StoreLanes, StoreRead
 from application.services.prefix.tenure import Tenures
+from application.services.prefix.write_behind import WriteBehind
 from domain.explanation import StopReason
 from domain.hashing import BlockChain
 from domain.ids import BlockHash
@@ -24,20 +24,6 @@ from domain.namespace_choice import NamespaceChoice
 from domain.prefix import PrefixMatch, ReuseRules, find_prefix, furthest_position
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import by_position, snapshot_places
-
-
-class RecordWriter(Protocol):
-    """What stands in front of the store: takes records for storing, from any thread, without blocking."""
-
-    @property
-    def store(self) -> BlockStore:
-        """Where they are stored: what a restart would find, without what still waits."""
-        ...
-
-    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
-        """Queue records of one namespace, parents first, or refuse them all: then nothing that hangs on them should be
-        offered either."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +54,31 @@ NOTHING_STORED = StoredPrefix()
 
 
 class PrefixTiers:
-    """Any thread. `store`: with what the writer has taken and not stored yet. `store` and `writer` are both None when
-    nothing is persisted."""
+    """Any thread. `queue`: the way to the store; None when nothing is persisted."""
 
-    def __init__(
-        self, hot: HotTier, store: BlockStore | None, writer: RecordWriter | None, workers: StoreWorkers
-    ) -> None:
+    def __init__(self, hot: HotTier, queue: WriteBehind | None, workers: StoreLanes) -> None:
         self.hot = hot
-        self.store = store
+        self.queue = queue
+        self.store: RecordReader | None = queue
         self.workers = workers
         self.seen = SeenBlocks()
         self.tenures = Tenures()
-        self._writer = writer
 
     @property
     def persists(self) -> bool:
         """Whether anything is written to a store."""
-        return self._writer is not None
+        return self.queue is not None
 
     @property
     def keeps_anything(self) -> bool:
         """Whether what is captured can be had at once: from the hot tier, or on its way to the store."""
-        return bool(self.hot.budget_bytes) or self._writer is not None
+        return bool(self.hot.budget_bytes) or self.queue is not None
 
     def stored_only(self) -> "PrefixTiers":
         """The same without what only RAM holds: what there would be after a restart."""
-        store = self._writer.store if self._writer is not None else self.store
-        return PrefixTiers(HotTier(0), store, None, self.workers)
+        tiers = PrefixTiers(HotTier(0), None, self.workers)
+        tiers.store = self.queue.store if self.queue is not None else None
+        return tiers
 
     def ask(
         self, prompt_ids: Sequence[int], chain: BlockChain, on_done: Callable[[], None]
@@ -111,7 +95,7 @@ class PrefixTiers:
         if self.store is None:
             return NOTHING_STORED
         keys = [BlockKey(namespace, hash) for hash in hashes]
-        blocks = tuple(found is not Presence.MISS for found in (self.store.lookup(keys) if keys else ()))
+        blocks = tuple(found.is_readable for found in (self.store.lookup(keys) if keys else ()))
         # What waits to be stored may hang on a block that only the hot tier has.
         known = (here or groups is not None for here, groups in zip(blocks, self.hot.held(keys), strict=True))
         num_run = sum(1 for _ in takewhile(bool, known))
@@ -161,13 +145,13 @@ class PrefixTiers:
         What runs and was begun before leaves nothing behind from then on.
         """
         self.tenures.end(choice.includes)
-        stored = [usage.info for usage in self.store.usage().namespaces] if self.store is not None else []
+        stored = [usage.info for usage in self.queue.store.usage().namespaces] if self.queue is not None else []
         num_hot = self.hot.forget({info.namespace for info in (*known, *stored) if not choice.includes(info)})
         if choice.is_everything:
             self.seen.clear()
-        if self.store is None:
+        if self.queue is None:
             return num_hot, EraseReport(0, 0)
-        return num_hot, self.store.erase(None if choice.is_everything else choice.includes)
+        return num_hot, self.queue.erase(None if choice.is_everything else choice.includes)
 
     def keep(self, records: Sequence[Record]) -> None:
         """Put records into the hot tier."""
@@ -176,15 +160,15 @@ class PrefixTiers:
 
     def store_behind(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
         """Hand records on for storing. False when they will not be stored, nor anything that hangs on them."""
-        if self._writer is None:
+        if self.queue is None:
             return False
-        return not records or self._writer.offer(info, records)
+        return not records or self.queue.offer(info, records)
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
         """Let records go, with all that hangs on them in the store; a worker does that."""
         self.hot.remove(keys)
-        if self.store is not None and keys:
-            self.workers.keep_up(partial(self.store.delete, keys))
+        if self.queue is not None and keys:
+            self.workers.keep_up(partial(self.queue.delete, keys))
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
         """Note a use in the store, from a worker. The hot tier notes its own."""
@@ -199,4 +183,4 @@ class PrefixTiers:
         return by_position(self.hot.find_snapshots(chain.namespace, places), chain.block_size)
 
 
-__all__ = ("NOTHING_STORED", "Lookup", "PrefixTiers", "RecordWriter", "StoredPrefix")
+__all__ = ("NOTHING_STORED", "Lookup", "PrefixTiers", "StoredPrefix")

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from application.ports.block_store import NamespaceUsage, StoreUsage
 from application.services.prefix.hot_tier import HotUsage
-from application.services.prefix.write_queue import QueueCounts
+from application.services.prefix.write_behind import QueueCounts
 from application.use_cases.read_cache_stats import ReadCacheStats
 from interfaces.http.documented import errors
 

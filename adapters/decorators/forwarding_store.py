@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from application.ports.block_store import BlockStore, EraseReport, IntegrityReport, Presence, PutOutcome, StoreUsage
+from application.ports.block_store import BlockStore, CompactReport, EraseReport, IntegrityReport, StoreUsage
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -14,47 +16,37 @@ class ForwardingStore:
     def __init__(self, store: BlockStore) -> None:
         self._store = store
 
-    def open_namespace(self, info: NamespaceInfo) -> None:
-        self._store.open_namespace(info)
-
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         return self._store.lookup(keys)
 
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         return self._store.find_snapshots(namespace, places)
 
-    def snapshots(
-        self, namespace: Namespace, blocks: Sequence[BlockHash], limit: int | None = None
-    ) -> Sequence[Sequence[SnapshotKey]]:
-        return self._store.snapshots(namespace, blocks, limit)
-
-    def children(
-        self, namespace: Namespace, parent: BlockHash, limit: int
-    ) -> Sequence[tuple[BlockKey, tuple[int, ...]]]:
-        return self._store.children(namespace, parent, limit)
-
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
         return self._store.get(keys, groups)
 
-    def put(self, records: Sequence[Record]) -> PutOutcome:
-        return self._store.put(records)
-
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self._store.touch(keys)
 
-    def pin(self, keys: Sequence[RecordKey]) -> None:
-        self._store.pin(keys)
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+        return self._store.followers(namespace, parent, limit)
 
-    def unpin(self, keys: Sequence[RecordKey]) -> None:
-        self._store.unpin(keys)
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        self._store.open_namespace(info)
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        return self._store.put(records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return self._store.delete(keys)
 
-    def delete_namespace(self, namespace: Namespace) -> int:
-        return self._store.delete_namespace(namespace)
+    def flush(self) -> None:
+        self._store.flush()
+
+    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
+        return self._store.dependants(namespace, parent)
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
         return self._store.erase(includes)
@@ -65,8 +57,8 @@ class ForwardingStore:
     def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
         return self._store.check_integrity(payloads=payloads)
 
-    def flush(self) -> None:
-        self._store.flush()
+    def compact(self) -> CompactReport:
+        return self._store.compact()
 
     def close(self) -> None:
         self._store.close()

@@ -2,14 +2,14 @@
 
 A namespace is the digest of its fingerprint, a block's hash that of its parent and its tokens, a snapshot's digest
 likewise, a position the parent's plus the tokens; parents come first. What cannot be worked out is the state itself:
-whoever made the export decides it (see export_seal).
+whoever made the export decides it (see seal).
 """
 
 import json
 from dataclasses import dataclass, field
 from typing import cast
 
-from application.use_cases.export_fields import Fields
+from adapters.export.fields import Fields
 from domain.fingerprint import CHAIN_VERSION, namespace_of
 from domain.hashing import block_hash, snapshot_key
 from domain.ids import BlockHash

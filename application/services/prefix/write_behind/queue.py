@@ -7,7 +7,7 @@
 From the moment an offer is taken until it is settled its records are found here, also while they are being written;
 settled as persisted, they are in the store already. So whoever asks here first and the store second misses nothing.
 
-What is offered together is taken, settled or refused together. What hangs on a record that was refused, dropped or
+What is offered together is taken, settled or refused together. What follows a record that was refused, dropped or
 withdrawn is refused as well until that record is offered again, so that no chain is left with a hole. Every record ends
 in exactly one counter: persisted or dropped (or is still queued). Any thread.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
 
-from application.services.prefix.queued_records import QueuedRecords
+from application.services.prefix.write_behind.records import QueuedRecords
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -26,7 +26,7 @@ QUEUE_FULL = "queue_full"
 SHUTDOWN = "shutdown"
 DELETED = "deleted"
 
-_MAX_SEVERED = 1 << 16
+_MAX_LOST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class WriteQueue:
         self._waiting: deque[Offer] = deque()
         self._writing: list[Offer] = []
         self._records = QueuedRecords()
-        self._severed: dict[RecordKey, None] = {}
+        # Refused, dropped or withdrawn, and not offered again since: what follows one of them is refused.
+        self._lost: dict[RecordKey, None] = {}
         self._queued_bytes = 0
         self._num_queued = 0
         self._num_offers = 0
@@ -77,17 +78,17 @@ class WriteQueue:
 
         A batch larger than the whole queue is taken when the queue is empty, so that nothing is refused for ever.
         """
-        raw_bytes = raw_bytes_of(records)
+        raw_bytes = _raw_bytes(records)
         with self._changed:
             reason = self._why_refused(records, raw_bytes)
             if reason is not None:
-                self._sever(records, reason)
+                self._lose(records, reason)
                 return reason
             self._num_offers += 1
             self._waiting.append(Offer(info, tuple(records), raw_bytes, self._num_offers))
             self._records.add(records)
             for record in records:
-                self._severed.pop(record.key, None)
+                self._lost.pop(record.key, None)
             self._queued_bytes += raw_bytes
             self._enqueued += len(records)
             self._num_queued += len(records)
@@ -114,12 +115,12 @@ class WriteQueue:
             if reason is None:
                 self._persisted += len(offer.records)
             else:
-                self._sever(offer.records, reason)
+                self._lose(offer.records, reason)
             self._release(offer.records, offer.raw_bytes)
             return self._queued_bytes
 
     def withdraw(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
-        """Drop what waits of these records and of everything that hangs on them here, and name it. What is being
+        """Drop what waits of these records and of everything here that follows them, and name it. What is being
         written cannot be called back: see `await_written`."""
         with self._changed:
             doomed = self._records.below(keys)
@@ -130,21 +131,16 @@ class WriteQueue:
                 kept = tuple(record for record in offer.records if record.key not in doomed)
                 gone += lost
                 if kept:
-                    self._waiting.append(Offer(offer.info, kept, offer.raw_bytes - raw_bytes_of(lost), offer.number))
+                    self._waiting.append(Offer(offer.info, kept, offer.raw_bytes - _raw_bytes(lost), offer.number))
             if gone:
-                self._sever(gone, DELETED)
-                self._release(gone, raw_bytes_of(gone))
+                self._lose(gone, DELETED)
+                self._release(gone, _raw_bytes(gone))
             return {record.key for record in gone}
 
     def await_written(self, keys: Sequence[RecordKey]) -> None:
-        """Wait until none of these records, and nothing that hangs on them, is being written."""
+        """Wait until none of these records, and nothing that follows them, is being written."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_writing(keys))
-
-    def is_writing(self, keys: Sequence[RecordKey]) -> bool:
-        """Whether one of these records, or something that hangs on them, is being written."""
-        with self._changed:
-            return self._is_writing(keys)
 
     def await_empty(self, timeout_s: float) -> bool:
         """Wait until everything is settled; False when that takes longer."""
@@ -184,29 +180,20 @@ class WriteQueue:
         with self._changed:
             return [self._records.find_snapshots(namespace, place) for place in places]
 
-    def snapshots(self, namespace: Namespace, blocks: Sequence[BlockHash]) -> list[list[SnapshotKey]]:
-        """The snapshots here that hang on each block (or on the namespace itself), in no order."""
+    def followers(self, namespace: Namespace, parent: BlockHash) -> list[tuple[int, ...]]:
+        """The token ids of what is here and follows `parent`."""
         with self._changed:
-            return [self._records.snapshots(namespace, block) for block in blocks]
-
-    def children(self, namespace: Namespace, parent: BlockHash) -> dict[BlockKey, tuple[int, ...]]:
-        """The blocks here that follow `parent`, with their token ids."""
-        with self._changed:
-            return self._records.children(namespace, parent)
+            return self._records.followers(namespace, parent)
 
     def outer_parents(self) -> list[BlockKey]:
-        """The blocks that are not here and that something here hangs on."""
+        """The blocks that are not here and that something here follows."""
         with self._changed:
             return self._records.outer_parents()
 
     def below(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
-        """Those of `keys` that are here, and everything here that hangs on any of them."""
+        """Those of `keys` that are here, and everything here that follows any of them."""
         with self._changed:
             return self._records.below(keys)
-
-    def of_namespace(self, namespace: Namespace) -> list[RecordKey]:
-        with self._changed:
-            return self._records.of_namespace(namespace)
 
     def chosen(self, includes: Callable[[NamespaceInfo], bool] | None) -> list[RecordKey]:
         """What is here of the namespaces that `includes` says; None: of all."""
@@ -219,17 +206,17 @@ class WriteQueue:
             return SHUTDOWN
         own = {record.key for record in records}
         parents = {BlockKey(record.key.namespace, record.parent) for record in records} - own
-        if any(parent in self._severed for parent in parents):
+        if any(parent in self._lost for parent in parents):
             return QUEUE_FULL
         is_full = self._waiting and self._queued_bytes + raw_bytes > self._max_bytes
         return QUEUE_FULL if is_full else None
 
-    def _sever(self, records: Sequence[Record], reason: str) -> None:
+    def _lose(self, records: Sequence[Record], reason: str) -> None:
         self._dropped[reason] += len(records)
         for record in records:
-            self._severed[record.key] = None
-        while len(self._severed) > _MAX_SEVERED:
-            del self._severed[next(iter(self._severed))]
+            self._lost[record.key] = None
+        while len(self._lost) > _MAX_LOST:
+            del self._lost[next(iter(self._lost))]
 
     def _release(self, records: Sequence[Record], raw_bytes: int) -> None:
         self._records.remove(records)
@@ -238,13 +225,13 @@ class WriteQueue:
         self._changed.notify_all()
 
     def _is_writing(self, keys: Sequence[RecordKey]) -> bool:
+        """One of these records, or something that follows them."""
         affected = self._records.below(keys)
         return any(record.key in affected for offer in self._writing for record in offer.records)
 
 
-def raw_bytes_of(records: Sequence[Record]) -> int:
-    """Bytes of payload, before encoding."""
-    return sum(payload.size_bytes for record in records for payload in record.groups.values())
+def _raw_bytes(records: Sequence[Record]) -> int:
+    return sum(record.raw_bytes for record in records)
 
 
-__all__ = ("DELETED", "QUEUE_FULL", "SHUTDOWN", "Offer", "QueueCounts", "WriteQueue", "raw_bytes_of")
+__all__ = ("DELETED", "QUEUE_FULL", "SHUTDOWN", "Offer", "QueueCounts", "WriteQueue")

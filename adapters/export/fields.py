@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 from typing import cast
 
-from application.use_cases.export_seal import InvalidExport
+from application.ports.record_transfer import InvalidExport
 from domain.record import ID_BYTES
 
 _HEX = frozenset("0123456789abcdef")

@@ -3,7 +3,7 @@
     file    := "CAIRNEX2", key id (8 bytes; zeros: not signed), entry*, end
     entry   := length u32, JSON (UTF-8), codec frames one after another, seal
     end     := length 0, number of entries u64, seal
-    seal    := digest (32 bytes), and in a signed export a mark (32 bytes); see export_seal
+    seal    := digest (32 bytes), and in a signed export a mark (32 bytes); see seal
 
 An entry with `namespace_of` introduces a namespace; any other is a record. All integers are little endian. A file
 without its end was cut off. An entry is believed, decoded and given out only once its seal was checked.
@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, BinaryIO
 
-from application.ports.state_codec import CodecError, StateCodec
-from application.use_cases.export_entry import MAX_RATIO, EntryChecks, GroupSize, RecordHeader
-from application.use_cases.export_fields import Fields
-from application.use_cases.export_seal import (
+from adapters.export.entry import MAX_RATIO, EntryChecks, GroupSize, RecordHeader
+from adapters.export.fields import Fields
+from adapters.export.seal import (
     KEY_ID_BYTES,
     SEAL_BYTES,
     UNSIGNED,
     ExportKey,
-    InvalidExport,
     Seals,
     matches,
 )
+from application.ports.record_transfer import InvalidExport
+from application.ports.state_codec import CodecError, StateCodec
 from domain.ids import GroupIndex
 from domain.payload import StatePayload
 from domain.record import BlockKey, NamespaceInfo, Record
@@ -40,7 +40,10 @@ _READ_BYTES = 1 << 24
 
 
 class ExportWriter:
-    """Writes to a binary stream; `close` adds the end. `plain`: encodes what `codec` would shrink beyond belief."""
+    """A RecordSink: writes to a binary stream, and with `close` its end.
+
+    `plain`: encodes what `codec` would shrink beyond belief.
+    """
 
     def __init__(self, stream: BinaryIO, codec: StateCodec, plain: StateCodec, key: ExportKey | None = None) -> None:
         self._stream = stream
@@ -94,7 +97,7 @@ class ExportWriter:
 
 
 class ExportReader:
-    """Reads what ExportWriter wrote, from front to back, also from a pipe. Everything raises InvalidExport.
+    """A RecordSource: what ExportWriter wrote, from front to back, also from a pipe. Everything raises InvalidExport.
 
     `key`: the export must be signed with it, unless `trusts_anyone`.
     """

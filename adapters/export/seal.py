@@ -22,10 +22,6 @@ _MARK = b"cairn mark"
 _KEY_ID = b"cairn key id"
 
 
-class InvalidExport(Exception):
-    """The file is not an export, was cut off or changed, or is not to be trusted; the message says where and why."""
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportKey:
     """A secret of 32 bytes, shared by who exports and who imports."""
@@ -66,4 +62,4 @@ def matches(expected: bytes, found: bytes) -> bool:
     return compare_digest(expected, found)
 
 
-__all__ = ("KEY_BYTES", "KEY_ID_BYTES", "SEAL_BYTES", "UNSIGNED", "ExportKey", "InvalidExport", "Seals", "matches")
+__all__ = ("KEY_BYTES", "KEY_ID_BYTES", "SEAL_BYTES", "UNSIGNED", "ExportKey", "Seals", "matches")

@@ -1,0 +1,171 @@
+"""A lane: a few threads for one kind of work that may hang or take long, so that nothing else waits for it.
+
+asyncio's own threads are left to work that always ends: a volume that does not answer would hold them one call after
+the other, until nothing is done any more. A call that never returns keeps its thread of the lane, and that is all:
+nobody waits for a lane when the process ends, and who waits for an answer has a deadline.
+
+    waiting ──► running ──► done, or failed
+       └──► cancelled: it never runs, and keeps nothing alive; it counts until a thread has passed it over
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
+from threading import Condition, Thread
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from domain.errors import ServerUnavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LaneFull(ServerUnavailable):
+    """As much as may be is under way or waits already."""
+
+
+class Call(Generic[T]):
+    """One piece of work. A thread of its lane calls `begin` and, if that is True, `finish`."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.future: Future[T] = Future()
+        self.count_down: Callable[[], None] = lambda: None
+        self._work = [work]
+        # Nothing that a future keeps refers to its call: in a cycle large results would outlive their use.
+        self.future.add_done_callback(partial(_clear, self._work))
+
+    def begin(self) -> bool:
+        """False when it was cancelled."""
+        return self.future.set_running_or_notify_cancel()
+
+    def finish(self) -> None:
+        future = self.future
+        try:
+            result = self._work[0]()
+        except BaseException as error:  # whoever asked is told, as by the standard library's executors
+            try:
+                self.ended(error)
+            finally:
+                future.set_exception(error)
+                del self, future  # an error keeps the frames that it passed, and must not keep itself by them
+        else:
+            try:
+                self.ended(None)
+            finally:
+                future.set_result(result)
+
+    def ended(self, error: BaseException | None) -> None:
+        """It is over; nobody has been told yet."""
+        self.count_down()
+
+
+def _clear(work: list[Callable[[], T]], _future: "Future[T]") -> None:
+    work.clear()
+
+
+class Lane:
+    """Any thread, but for `run`. Work begins in the order submitted; threads start as it comes."""
+
+    def __init__(
+        self, name: str, num_threads: int, *, max_pending: int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """`max_pending`: calls that may wait or run; one more is refused. `timeout_s`: how long `run` waits. None is
+        without a limit. `name` tells people what is done here."""
+        self.name = name
+        self._num_threads = num_threads
+        self._max_pending = max_pending
+        self._timeout_s = timeout_s
+        self._changed = Condition()
+        self._waiting: deque[Call[Any]] = deque()
+        self._num_pending = self._num_threads_live = 0
+        self._is_closed = False
+
+    @property
+    def num_pending(self) -> int:
+        """Calls that wait or run, those included that were cancelled and no thread has passed over yet."""
+        return self._num_pending
+
+    def start(self, call: Call[T]) -> "Future[T]":
+        """Raises LaneFull, and ServerUnavailable after `close`."""
+        with self._changed:
+            if self._is_closed:
+                raise ServerUnavailable("the server is stopping")
+            if self._max_pending is not None and self._num_pending >= self._max_pending:
+                raise LaneFull(f"{self._num_pending} {self.name} calls are under way already")
+            self._num_pending += 1
+            call.count_down = self._count_down
+            self._waiting.append(call)
+            self._wake()
+        return call.future
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """Start `work(*args, **kwargs)`; raises as `start` does."""
+        return self.start(Call(lambda: work(*args, **kwargs)))
+
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` gives, for somebody on an event loop, in his context. Raises what it raises, what `start`
+        raises, and ServerUnavailable after `timeout_s`. Cancelled or timed out, work that has not begun never does."""
+        context = copy_context()
+        future = self.submit(lambda: context.run(work, *args, **kwargs))
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout_s)
+        except TimeoutError:
+            if self._timeout_s is None or (future.done() and not future.cancelled()):
+                raise  # the work's own
+            raise ServerUnavailable(f"{self.name} did not answer within {self._timeout_s:g} s") from None
+
+    def close(self) -> None:
+        """Take no more work and cancel what waits. What runs is not waited for."""
+        with self._changed:
+            self._is_closed = True
+            waiting, self._waiting = self._waiting, deque()
+            self._num_pending -= len(waiting)
+            self._changed.notify_all()
+        for call in waiting:
+            call.future.cancel()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """After `close`: wait for what runs, at most so long. False when something does still."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._num_threads_live, timeout_s)
+
+    def _wake(self) -> None:
+        """Something waits. Called with the lock held; lanes of tests have no threads."""
+        self._changed.notify()
+        if self._num_threads_live < self._num_threads:
+            name = f"cairn-{self.name}-{self._num_threads_live}"
+            self._num_threads_live += 1
+            Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            while (call := self._next()) is not None:
+                self._do(call)
+                del call  # an idle thread keeps nothing alive
+        finally:
+            with self._changed:
+                self._num_threads_live -= 1
+                self._changed.notify_all()
+
+    def _next(self) -> Call[Any] | None:
+        """None when there is no more and will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            return self._waiting.popleft() if self._waiting else None
+
+    def _do(self, call: Call[Any]) -> None:
+        if call.begin():
+            call.finish()
+        else:
+            self._count_down()
+        del call  # as in Call.finish
+
+    def _count_down(self) -> None:
+        with self._changed:
+            self._num_pending -= 1
+
+
+__all__ = ("Call", "Lane", "LaneFull")

@@ -1,0 +1,227 @@
+"""Stores records from a thread of its own, so that whoever computes them never waits for the store.
+
+From the moment an offer is taken until its records are stored they are read here as if they were stored: PENDING. Reads
+ask the queue first and the store second, and a record leaves the queue only once it is in the store, so there is no
+moment at which one that was accepted is in neither. One that is dropped after all is a miss from then on.
+
+One bad offer does not take others with it, and a store that fails costs what was offered meanwhile: counted, reported,
+and never an error of the one who offered.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from threading import Thread
+from typing import TypeVar
+
+from application.events import RecordsDropped, RecordsPersisted, StoreFault
+from application.ports.block_store import BlockStore, EraseReport
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.record_reader import Presence, RecordReader
+from application.ports.record_writer import PutOutcome
+from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
+from domain.ids import BlockHash, GroupIndex
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
+
+_EVERYTHING_BYTES = 1 << 62
+_NO_STATE: frozenset[GroupIndex] = frozenset()
+_Result = TypeVar("_Result")
+
+FAILED_FAULT = "contract"
+"""A store raised, against its contract: told each time, by type and message."""
+
+
+class WriteBehind:
+    """A RecordReader of what waits and what is stored, and whoever has something to store offers it here. Any thread.
+
+    `store`: what is stored already, and nothing else: what a restart would find.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        events: EventSink,
+        clock: Clock,
+        *,
+        max_bytes: int,
+        reader: RecordReader | None = None,
+        batch_bytes: int = 64 << 20,
+        idle_s: float = 30.0,
+    ) -> None:
+        """`max_bytes`: payload that may wait. `reader`: reads the store another way than the store itself does. The
+        thread writes `batch_bytes` or so at a time; after `idle_s` without work held-back recency is flushed."""
+        self.store = store
+        self._reader = reader or store
+        self._queue = WriteQueue(max_bytes)
+        self._events = events
+        self._clock = clock
+        self._batch_bytes = batch_bytes
+        self._idle_s = idle_s
+        self._thread = Thread(target=self._run, name="cairn-write-behind", daemon=True)
+        self._start()
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+        waits = [record is not None for record in self._queue.get(keys)]
+        stored = iter(self._reader.lookup([key for key, is_here in zip(keys, waits, strict=True) if not is_here]))
+        return [Presence.PENDING if is_here else next(stored) for is_here in waits]
+
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        waiting = self._queue.find_snapshots(namespace, places)
+        stored = self._reader.find_snapshots(namespace, places)
+        return [sorted({*here, *there}) if here else there for here, there in zip(waiting, stored, strict=True)]
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        wanted = groups if groups is not None else [None] * len(keys)
+        waiting = self._queue.get(keys)
+        found = [record and record.limited(chosen) for record, chosen in zip(waiting, wanted, strict=True)]
+        absent = [index for index, record in enumerate(found) if record is None]
+        if absent:
+            stored = self._reader.get([keys[index] for index in absent], [wanted[index] for index in absent])
+            for index, record in zip(absent, stored, strict=True):
+                found[index] = record
+        return found
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        self._reader.touch(keys)
+
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+        waiting = self._queue.followers(namespace, parent)[:limit]
+        return list(dict.fromkeys([*waiting, *self._reader.followers(namespace, parent, limit)]))
+
+    # ---- writing and removing ----------------------------------------------------------------------------------
+
+    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
+        """Queue records of one namespace, parents first, or refuse them all: then nothing that follows them should be
+        offered either. Never blocks on the store."""
+        reason = self._queue.offer(info, records)
+        if reason is not None:
+            self._report_drop(len(records), sum(record.raw_bytes for record in records), reason)
+        return reason is None
+
+    def delete(self, keys: Sequence[RecordKey]) -> int:
+        """Remove records with everything that follows them, waiting or stored; returns how many went. Waits while one
+        of them is being written: that cannot be called back."""
+        waiting = self._withdraw(keys)
+        parents = self._queue.outer_parents()
+        before = self._stored([*waiting, *parents, *self._queue.below(parents)])
+        num_stored = self.store.delete(keys)
+        # What waits may follow something stored that went because it followed one of `keys`.
+        if gone := before.intersection(parents) - self._stored(parents):
+            waiting |= self._withdraw(list(gone))
+        return num_stored + len(waiting - before)
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        """As the store does, with what waits."""
+        waiting = self._withdraw(self._queue.chosen(includes))
+        before = self._stored(waiting)
+        report = self.store.erase(includes)
+        return replace(report, num_records=report.num_records + len(waiting - before))
+
+    # ---- waiting -----------------------------------------------------------------------------------------------
+
+    def mark(self) -> int:
+        """For `is_settled`: everything offered so far. Never blocks."""
+        return self._queue.mark()
+
+    def is_settled(self, mark: int) -> bool:
+        """Whether everything offered up to `mark` is stored or dropped, whatever was offered since. Never blocks."""
+        return self._queue.is_settled(mark)
+
+    def counts(self) -> QueueCounts:
+        return self._queue.counts()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything offered so far is stored or dropped; False when that takes longer."""
+        written = self._queue.await_empty(timeout_s)
+        if written:
+            self.store.flush()
+        return written
+
+    def close(self, timeout_s: float) -> QueueCounts:
+        """Refuse new records, write what is queued for at most `timeout_s`, drop and report the rest."""
+        until_ns = self._clock.now_ns() + int(timeout_s * 1e9)
+        self._queue.close()
+        self._queue.await_empty(timeout_s)
+        for offer in self._queue.take(_EVERYTHING_BYTES) or ():
+            self._settle(offer, SHUTDOWN)
+        # The batch being written cannot be called back; what it becomes is in the counts if it ends in time.
+        self._thread.join(max(0.0, (until_ns - self._clock.now_ns()) / 1e9))
+        return self.counts()
+
+    # ---- the thread --------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (batch := self._queue.take(self._batch_bytes, self._idle_s)) is not None:
+            if batch:
+                self._write(batch)
+            else:
+                self._guarded(self.store.flush)
+
+    def _write(self, batch: Sequence[Offer]) -> None:
+        started_ns = self._clock.now_ns()
+        for info in {offer.info.namespace: offer.info for offer in batch}.values():
+            self._guarded(partial(self.store.open_namespace, info))
+        if len(batch) > 1 and self._put([record for offer in batch for record in offer.records]) is None:
+            for offer in batch:
+                self._settle(offer, None, started_ns)
+            return
+        # One bad offer must not take the others with it.
+        for offer in batch:
+            self._settle(offer, self._put(offer.records), started_ns)
+
+    def _put(self, records: Sequence[Record]) -> str | None:
+        """None when stored, or else the reason."""
+        outcome = self._guarded(partial(self.store.put, records))
+        if outcome is None:
+            return "failed"
+        return None if outcome is PutOutcome.STORED else outcome.value
+
+    def _guarded(self, call: Callable[[], _Result]) -> _Result | None:
+        """None when it raised: a store that breaks its contract must not end the thread, and is reported."""
+        try:
+            return call()
+        except Exception as failure:
+            message = f"{type(failure).__name__}: {failure}"
+            self._events.emit(StoreFault(FAILED_FAULT, message, self._clock.now_ns()))
+            return None
+
+    def _settle(self, offer: Offer, reason: str | None, started_ns: int = 0) -> None:
+        """Every offer taken from the queue ends here, once."""
+        if reason is not None:
+            self._report_drop(len(offer.records), offer.raw_bytes, reason)
+        queued_bytes = self._queue.settle(offer, reason)
+        if reason is None:
+            now_ns = self._clock.now_ns()
+            self._events.emit(RecordsPersisted(len(offer.records), offer.raw_bytes, queued_bytes, started_ns, now_ns))
+
+    def _report_drop(self, num_records: int, raw_bytes: int, reason: str) -> None:
+        self._events.emit(RecordsDropped(num_records, raw_bytes, reason, self._clock.now_ns()))
+
+    def _withdraw(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
+        """Drop what waits of these records and of everything in the queue that follows them, and name it. When it
+        returns, none of them is being written either: it is stored or dropped. Counted and not reported: somebody
+        wanted it."""
+        gone = self._queue.withdraw(keys)
+        self._await_written([*keys, *gone])
+        return gone
+
+    def _await_written(self, keys: Sequence[RecordKey]) -> None:
+        self._queue.await_written(keys)
+
+    def _stored(self, keys: Iterable[RecordKey]) -> set[RecordKey]:
+        """Those of `keys` that the store holds itself."""
+        asked = list(keys)
+        records = self.store.get(asked, [_NO_STATE] * len(asked)) if asked else ()
+        return {record.key for record in records if record is not None}
+
+
+__all__ = ("FAILED_FAULT", "WriteBehind")

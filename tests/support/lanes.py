@@ -1,0 +1,50 @@
+"""Lanes without threads: work is done at once by whoever submits it, or when the test says so."""
+
+from typing import Any
+
+from application.services.lane import Call, Lane
+from application.services.prefix.store_lanes import StoreRead
+
+
+class InlineLane(Lane):
+    """Does work at once, in the caller's thread."""
+
+    def __init__(self) -> None:
+        super().__init__("inline", 0)
+
+    def _wake(self) -> None:
+        self._do(self._waiting.popleft())
+
+
+class HeldLane(Lane):
+    """Keeps work until `run`; for testing what happens in between. `max_pending`: as in Lane."""
+
+    def __init__(self, max_pending: int | None = None) -> None:
+        super().__init__("held", 0, max_pending=max_pending)
+        self._begun: set[Call[Any]] = set()
+
+    def hang(self, count: int | None = None) -> int:
+        """Begin reads that wait, all or so many, without an answer before `run`; returns how many that were."""
+        reads = [call for call in self._waiting if isinstance(call, StoreRead) and not call.future.cancelled()]
+        begun = [read for read in reads if read not in self._begun][:count]
+        for read in begun:
+            assert read.begin()
+        self._begun.update(begun)
+        return len(begun)
+
+    def run(self, count: int | None = None) -> int:
+        """Do what waits, all or so much, in order; returns how much that was."""
+        num_done = min(len(self._waiting), count) if count is not None else len(self._waiting)
+        for call in [self._waiting.popleft() for _ in range(num_done)]:
+            if call in self._begun:
+                self._begun.discard(call)
+                call.finish()
+            else:
+                self._do(call)
+        return num_done
+
+    def _wake(self) -> None:
+        """It waits."""
+
+
+__all__ = ("HeldLane", "InlineLane")
