@@ -15,6 +15,7 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 
 MIN_AGE_S = 3600
 MAX_AGE_S = 3650 * 86_400
+MIN_DOCUMENTS_BYTES, MAX_DOCUMENTS_BYTES = 4 << 20, 1 << 40
 
 
 def is_loopback(host: str) -> bool:
@@ -142,7 +143,8 @@ class StoreSettings:
     """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
 
     `max_age`: what was not used for that long goes; None: only when room is needed. `read_timeout_s`: how long one read
-    of some records may take before prompts are computed without the store.
+    of some records may take before prompts are computed without the store. `documents`: what stored responses and the
+    like may take, and `documents_age` how long they are kept; 0 keeps none. They lie in memory unless `kind` is lmdb.
     """
 
     kind: str = "lmdb"
@@ -153,6 +155,8 @@ class StoreSettings:
     durability: str = "safe"
     max_age: Duration | None = None
     read_timeout_s: float = 20.0
+    documents: ByteSize = ByteSize(num_bytes=256 * 2**20)
+    documents_age: Duration = Duration(num_seconds=30 * 86_400)
 
     def __post_init__(self) -> None:
         require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
@@ -162,6 +166,13 @@ class StoreSettings:
             require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
             require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
         require(0.05 <= self.read_timeout_s <= 3600, "store.read_timeout_s", "must be in 0.05..3600 seconds")
+        documents = self.documents.num_bytes
+        require(
+            documents is not None and (documents == 0 or MIN_DOCUMENTS_BYTES <= documents <= MAX_DOCUMENTS_BYTES),
+            "store.documents",
+            "must be 0 or in 4MiB..1TiB",
+        )
+        require(MIN_AGE_S <= self.documents_age.num_seconds <= MAX_AGE_S, "store.documents_age", "must be in 1h..3650d")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.documents import build_documents
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
@@ -51,6 +52,7 @@ class Container(containers.DeclarativeContainer):
     limits = providers.Singleton(step_limits, settings, backend)
     hub = providers.Singleton(StreamHub)
     store = providers.Singleton(build_store, settings.provided.store, events, clock)
+    documents = providers.Singleton(build_documents, settings, events, clock)
     cache = providers.Singleton(CacheTiers, settings, limits, store, events, clock, backend.provided.land)
     engine = providers.Singleton(
         EngineLoop,

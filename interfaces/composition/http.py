@@ -30,6 +30,7 @@ def build_app(container: Container) -> Litestar:
         warm_prompt=container.warm_prompt(),
         cache_stats=container.cache_stats(),
         clear_cache=container.clear_cache(),
+        documents=container.documents(),
         ids=container.ids(),
         clock=container.clock(),
         events=container.events(),

@@ -11,6 +11,7 @@ from application.services.prefix.write_behind import SHUTDOWN
 from application.settings import Settings
 from domain.errors import DomainError
 from domain.ids import ModelId
+from interfaces.composition.cache import CLOSE_TIMEOUT_S
 from interfaces.composition.container import Container
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Service:
         self.container.encoder().close()
         stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
         await asyncio.to_thread(self._close_cache)
+        await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         await asyncio.to_thread(self.container.request_log().close)
         return stopped

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
+from application.services.documents import Documents
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.clear_store import ClearCache
 from application.use_cases.count_tokens import CountTokens
@@ -35,6 +36,7 @@ class Services:
     warm_prompt: WarmPrompt
     cache_stats: ReadCacheStats
     clear_cache: ClearCache
+    documents: Documents
     ids: IdSource
     clock: Clock
     events: EventSink

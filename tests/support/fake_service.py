@@ -15,8 +15,11 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
+from adapters.memory.document_store import MemoryDocumentStore
 from application.ports.block_store import BlockStore
+from application.ports.document_store import DocumentStore
 from application.ports.tokenizer import TokenizerLoader
+from application.services.documents import Documents
 from application.services.engine_loop import EngineLoop
 from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
@@ -103,10 +106,11 @@ def fake_service(
     cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
     dialects: Dialects = DIALECTS,
+    documents: DocumentStore | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
-    `reuses`: with a prefix cache of `hot_bytes` over `store`, which is closed at the end.
+    `reuses`: with a prefix cache of `hot_bytes` over `store`. `store` and `documents` are closed at the end.
     """
     settings = settings or ServerSettings(port=0)
     clock, ids, events, hub = FakeClock(), FakeIds(), RecordingEvents(), StreamHub()
@@ -129,6 +133,9 @@ def fake_service(
         repository, tokenizers or FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL)
     )
     encoder = PromptEncoder()
+    document_store = documents or MemoryDocumentStore(64 << 20, clock)
+    salt = cache_settings.salt if cache_settings is not None else ""
+    kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     generate = Generate(pool, loop, hub, ids, events, clock, encoder)
     services = Services(
         generate,
@@ -144,6 +151,7 @@ def fake_service(
         WarmPrompt(pool, generate, cache, tiers),
         ReadCacheStats(cache, tiers.store, tiers.writer),
         ClearCache(cache),
+        kept,
         ids,
         clock,
         events,
@@ -172,6 +180,7 @@ def fake_service(
         assert loop.stop(PATIENCE_S), "the compute thread did not end"
         encoder.close()
         tiers.close(PATIENCE_S)
+        kept.close(PATIENCE_S)
         pool.close()
         assert not thread.is_alive(), "the server did not stop"
 

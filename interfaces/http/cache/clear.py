@@ -7,6 +7,7 @@ from litestar import post
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
+from application.services.documents import Documents
 from application.use_cases.clear_store import ClearCache
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
@@ -21,16 +22,18 @@ class ClearRequest(Struct, forbid_unknown_fields=True):
 
 
 class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
-    """Records that went: of memory; of the store and the queue in front of it, with their bytes in the store.
-    `problem`: why something may be left in the store's files, else null."""
+    """Records that went: of memory; of the store and the queue in front of it, with their bytes in the store; stored
+    responses and the like, with theirs. `problem`: why something may be left in the store's files, else null."""
 
     hot_records: int
     records: int
     bytes: int
+    documents: int
+    document_bytes: int
     problem: str | None
 
 
-def clear_route(clear_cache: ClearCache, error_type: type[Struct]) -> HTTPRouteHandler:
+def clear_route(clear_cache: ClearCache, documents: Documents, error_type: type[Struct]) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @post(
@@ -43,7 +46,16 @@ def clear_route(clear_cache: ClearCache, error_type: type[Struct]) -> HTTPRouteH
     )
     async def clear(data: ClearRequest) -> ClearedBody:
         cleared = await clear_cache(data.model, data.salt)
-        return ClearedBody(cleared.num_hot, cleared.num_stored, cleared.stored_bytes, cleared.problem or None)
+        gone = await documents.erase(data.model, data.salt)
+        problems = "; ".join(problem for problem in (cleared.problem, gone.problem) if problem)
+        return ClearedBody(
+            cleared.num_hot,
+            cleared.num_stored,
+            cleared.stored_bytes,
+            gone.num_records,
+            gone.num_bytes,
+            problems or None,
+        )
 
     return clear
 
