@@ -1,33 +1,40 @@
 """What happens in the engine, as typed facts. Times are monotonic nanoseconds from the Clock port.
 
 Emitted to the EventSink; telemetry derives spans, metrics and logs from them, and nothing else knows of telemetry.
+Plain values without any text of a prompt or an answer. Requests are told of choice by choice, by the choice's id.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from domain.ids import ModelId, RequestId
-from domain.request import GenerationRequest, Usage
+from domain.request import Usage
+from domain.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class RequestQueued:
-    """`model`: the id of the model that serves it; `request.model` is the name the client sent."""
+    """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
+    client set."""
 
-    request: GenerationRequest
+    id: RequestId
     model: ModelId
+    requested_model: ModelId
+    is_chat: bool
     num_prompt_tokens: int
     at_ns: int
-
-    @property
-    def id(self) -> RequestId:
-        return self.request.id
+    sampling: SamplingParams = SamplingParams()
+    max_tokens: int | None = None
+    num_stop_strings: int = 0
+    trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAdmitted:
+    """It left the queue: what is restored from here on is not waited for."""
+
     id: RequestId
-    num_reused_tokens: int
     at_ns: int
 
 
@@ -166,14 +173,14 @@ class StoreFault:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatched:
-    """A lookup's outcome: tokens reused by tier, and why no more (a StopReason value). `num_known`: tokens whose
-    blocks are in some tier. `diverged_at`: the first token that differs from what RAM holds, None if that is unknown.
+    """A lookup's outcome: tokens reused by tier (tiers that gave none are left out), and why no more (a StopReason
+    value). `num_known`: tokens whose blocks are in some tier. `diverged_at`: the first token that differs from what RAM
+    holds, None if that is unknown.
     """
 
     id: RequestId
     num_prompt: int
-    num_hot: int
-    num_store: int
+    reused: Mapping[str, int]
     num_known: int
     reason: str
     started_ns: int

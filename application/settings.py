@@ -88,6 +88,7 @@ class ModelSettings:
     Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders that are here
     already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
     prompt and answer together that are served at most, however many a model could take; None for the model's own.
+    `parsers`: how tool calls are read, as MODEL=FAMILY, where a model's template and tokens do not tell or tell wrong.
     `room_wait_s`: how long a request waits for other models' requests to end when its own does not fit beside them.
     """
 
@@ -100,6 +101,13 @@ class ModelSettings:
     context_length: int | None = None
     hub_cache: str = "auto"
     allowed: tuple[str, ...] = ()
+    parsers: tuple[str, ...] = ()
+
+    @property
+    def parser_of(self) -> dict[str, str]:
+        """The family of output formats by model id, for the models that `parsers` names."""
+        pairs = (item.rpartition("=") for item in self.parsers)
+        return {model: family for model, _, family in pairs}
 
     def __post_init__(self) -> None:
         allowed = {"auto", "float32", "bfloat16", "float16"}
@@ -113,6 +121,8 @@ class ModelSettings:
         )
         require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
+        pairs = (item.rpartition("=") for item in self.parsers)
+        require(all(model and family for model, _, family in pairs), "model.parsers", "must be like MODEL=FAMILY")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from adapters.system.blas import load_blas
 
@@ -25,16 +26,15 @@ load_blas()
 
 from adapters.tokenizers.loader import HfTokenizerLoader  # noqa: E402 - a BLAS only counts before MLX
 from application.events import RequestEnded, RequestQueued  # noqa: E402
+from application.ports.engine import Engine, StepBatch, Submission, Tokens  # noqa: E402
 from application.ports.tokenizer import Tokenizer  # noqa: E402
-from application.services.stream_hub import StreamHub  # noqa: E402
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings  # noqa: E402
 from bench.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
 from bench.servers import EventLog, cairn_in_process  # noqa: E402
 from domain.explanation import common_length  # noqa: E402
 from domain.ids import ModelId, RequestId  # noqa: E402
 from domain.model_card import ModelSource  # noqa: E402
-from domain.request import ChatPrompt  # noqa: E402
-from domain.stream import StreamItem, TextDelta  # noqa: E402
+from interfaces.composition.service import Service  # noqa: E402
 
 STEP_TIMEOUT_S = 300
 GOAL_TOKENS = 32
@@ -51,18 +51,29 @@ STEPS = (
 RESTART_BEFORE = 3
 
 
-class RecordingHub(StreamHub):
-    """Remembers the tokens of every answer."""
+class RecordingEngine:
+    """An Engine around another that remembers the tokens of every prompt and answer."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.prompt_ids: dict[RequestId, tuple[int, ...]] = {}
         self.output_ids: dict[RequestId, list[int]] = {}
 
-    def deliver(self, batch: Sequence[tuple[RequestId, StreamItem]]) -> None:
-        for id, item in batch:
-            if isinstance(item, TextDelta):
-                self.output_ids.setdefault(id, []).extend(item.token_ids)
-        super().deliver(batch)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def start(self, receive: Callable[[StepBatch], None]) -> None:
+        def record(batch: StepBatch) -> None:
+            for id, _, item in batch.items:
+                if isinstance(item, Tokens):
+                    self.output_ids.setdefault(id, []).extend(item.token_ids)
+            receive(batch)
+
+        self._engine.start(record)
+
+    def submit(self, submission: Submission) -> None:
+        self.prompt_ids[submission.id] = submission.prompt.token_ids
+        self._engine.submit(submission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +102,15 @@ class Account:
     known: list[tuple[int, ...]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
-    def take(self, step: str, log: EventLog, hub: RecordingHub) -> None:
+    def take(self, step: str, log: EventLog, engine: RecordingEngine) -> None:
         """Account for the requests of one step, in order of arrival."""
         ended = {event.id: event for event in log.events if isinstance(event, RequestEnded)}
         for queued in [event for event in log.events if isinstance(event, RequestQueued)]:
-            prompt = queued.request.prompt
-            if not isinstance(prompt, ChatPrompt) or queued.id not in ended:
+            if not queued.is_chat or queued.id not in ended:
                 continue
-            ids = self.tokenizer.render(prompt).token_ids
+            ids = engine.prompt_ids[queued.id]
             self.rows.append(self._row(step, ids, ended[queued.id].usage.reused_tokens))
-            self.known.append(ids + tuple(hub.output_ids.get(queued.id, ())))
+            self.known.append(ids + tuple(engine.output_ids.get(queued.id, ())))
         log.events.clear()
 
     def _row(self, step: str, ids: tuple[int, ...], num_reused: int) -> Row:
@@ -169,14 +179,24 @@ def play(npm: Path, layout: str, folder: Path) -> list[Row]:
         model=ModelSettings(default=layout, dirs=(str(model.parent),), download=False),
         store=StoreSettings(dir=str(folder / "store")),
     )
+    recorders: list[RecordingEngine] = []
     for steps in (STEPS[:RESTART_BEFORE], STEPS[RESTART_BEFORE:]):
-        hub = RecordingHub()
-        with cairn_in_process(settings, log, hub=hub) as url:
+        with cairn_in_process(settings, log, lambda service: recorders.append(record_engine(service))) as url:
             write_config(work, url, layout)
             for step, arguments in steps:
                 run_agent(npm, work, home, arguments)
-                account.take(step, log, hub)
+                account.take(step, log, recorders[-1])
     return account.rows
+
+
+def record_engine(service: Service) -> RecordingEngine:
+    """Before the service is started."""
+    from dependency_injector import providers
+
+    recorder = RecordingEngine(service.engine)
+    service.container.engine.override(providers.Object(recorder))
+    service.engine = recorder
+    return recorder
 
 
 def free_port() -> int:

@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from application.events import Event
 from application.settings import Settings
+from interfaces.composition.service import Service
 
 START_TIMEOUT_S = 180
 
@@ -33,9 +34,11 @@ class EventLog:
 
 
 @contextmanager
-def cairn_in_process(settings: Settings, log: EventLog, **overrides: object) -> Iterator[str]:
-    """Serve on an event loop of its own thread; yields the base URL once the default model is loaded. `overrides`: as
-    for build_service."""
+def cairn_in_process(
+    settings: Settings, log: EventLog, prepare: Callable[[Service], object] = lambda _: None
+) -> Iterator[str]:
+    """Serve on an event loop of its own thread; yields the base URL once the default model is loaded. `prepare`: called
+    before it is started."""
     from interfaces.composition.service import build_service
     from interfaces.http.server import HttpServer
 
@@ -44,7 +47,8 @@ def cairn_in_process(settings: Settings, log: EventLog, **overrides: object) -> 
     failure: list[BaseException] = []
 
     async def serve() -> None:
-        service = build_service(settings, extra_sinks=(log,), **overrides)
+        service = build_service(settings, extra_sinks=(log,))
+        prepare(service)
         try:
             await service.start()
             await service.ready()

@@ -1,10 +1,13 @@
 """Why a prompt's prefix was reused as far as it was, and no further."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from domain.fork_point import ForkPoint
+
+TIER_NAMES = ("hot", "store")
+"""Where state can come from, fastest first, as people are told: in the response header and in metrics."""
 
 CONTEXT_TOKENS = 12
 """Tokens shown on either side of a divergence."""
@@ -36,7 +39,7 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first token that differs from the nearest stored chain, with what stands around it on both sides.
+    """The first token that differs from the nearest stored chain, with what stands around it on both sides, as key ids.
 
     `before_ids` are common to both, the other two runs begin with the differing tokens; `stored_ids` is somebody's, and
     None where it must not be told. Texts are empty until `Explanation.with_text`.
@@ -53,16 +56,16 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One lookup, told to people. Tokens: `num_prompt` = reused (hot + store) + computed.
+    """One lookup, told to people. Tokens: `num_prompt` = those reused, of all tiers, + those computed.
 
-    `stopped_at`: the position up to which state was reused. `num_known`: how far blocks of this prompt are stored
+    `reused`: tokens by the name of the tier that they come from; tiers that gave none are left out. `stopped_at`: the
+    position up to which state was reused. `num_known`: how far blocks of this prompt are stored
     (at least `stopped_at` rounded down to a block). `nearest_fork`: the last fork point at or before the stop.
     """
 
     num_prompt: int
-    num_hot: int
-    num_store: int
     reason: StopReason
+    reused: Mapping[str, int] = field(default_factory=dict[str, int])
     num_known: int = 0
     divergence: Divergence | None = None
     nearest_fork: ForkPoint | None = None
@@ -70,7 +73,7 @@ class Explanation:
 
     @property
     def stopped_at(self) -> int:
-        return self.num_hot + self.num_store
+        return sum(self.reused.values())
 
     @property
     def num_computed(self) -> int:
@@ -80,8 +83,7 @@ class Explanation:
         """One line for `x-cairn-cache`: `reused=768; hot=512; store=256; computed=12; reason=last-token`."""
         fields = [
             f"reused={self.stopped_at}",
-            f"hot={self.num_hot}",
-            f"store={self.num_store}",
+            *(f"{tier}={self.reused.get(tier, 0)}" for tier in TIER_NAMES),
             f"computed={self.num_computed}",
             f"reason={self.reason.value}",
         ]
@@ -123,14 +125,14 @@ def common_length(left: Sequence[object], right: Sequence[object]) -> int:
     return low
 
 
-def find_divergence(prompt_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
+def find_divergence(key_ids: Sequence[int], start: int, stored: Sequence[Sequence[int]]) -> Divergence | None:
     """Compare the prompt from `start` with every run stored there; report where it leaves the nearest one.
 
     None when nothing is stored there, when the nearest run and the prompt only differ in length, or when they have no
     token in common from the start: then it is just another prompt.
     """
     longest = max(map(len, stored), default=0)
-    rest = tuple(prompt_ids[start : start + longest + 1])  # one more: what reaches the end of this run still goes on
+    rest = tuple(key_ids[start : start + longest + 1])  # one more: what reaches the end of this run still goes on
     length, run = max(((common_length(rest, run), tuple(run)) for run in stored), default=(0, ()))
     if length in (len(rest), len(run)):
         return None
@@ -139,20 +141,20 @@ def find_divergence(prompt_ids: Sequence[int], start: int, stored: Sequence[Sequ
         return None
     return Divergence(
         position=at,
-        before_ids=tuple(prompt_ids[max(0, at - CONTEXT_TOKENS) : at]),
-        prompt_ids=tuple(prompt_ids[at : at + CONTEXT_TOKENS]),
+        before_ids=tuple(key_ids[max(0, at - CONTEXT_TOKENS) : at]),
+        prompt_ids=tuple(key_ids[at : at + CONTEXT_TOKENS]),
         stored_ids=run[length : length + CONTEXT_TOKENS],
     )
 
 
-def compared_with_stored(told: Explanation, prompt_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
-    """The same after a look at the token runs stored where the known blocks end: where the prompt leaves the nearest of
-    them, or that it ends before the nearest does."""
-    found = find_divergence(prompt_ids, told.num_known, stored)
+def compared_with_stored(told: Explanation, key_ids: Sequence[int], stored: Sequence[Sequence[int]]) -> Explanation:
+    """The same after a look at the runs of key ids stored where the known blocks end: where the prompt leaves the
+    nearest of them, or that it ends before the nearest does."""
+    found = find_divergence(key_ids, told.num_known, stored)
     if found is not None or told.reason is not StopReason.NEVER_SEEN:
         return replace(told, divergence=found)
-    num_rest = len(prompt_ids) - told.num_known
-    rest = tuple(prompt_ids[told.num_known :]) if any(len(run) > num_rest > 0 for run in stored) else ()
+    num_rest = len(key_ids) - told.num_known
+    rest = tuple(key_ids[told.num_known :]) if any(len(run) > num_rest > 0 for run in stored) else ()
     if rest and any(len(run) > num_rest and tuple(run[:num_rest]) == rest for run in stored):
         return replace(told, reason=StopReason.PARTIAL_BLOCK)
     return told
@@ -166,6 +168,7 @@ def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint |
 
 __all__ = (
     "CONTEXT_TOKENS",
+    "TIER_NAMES",
     "Divergence",
     "Explanation",
     "StopReason",

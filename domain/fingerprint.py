@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import cast
 
+from domain.block_grid import BlockGrid
 from domain.model_card import ModelDescription
 from domain.record import Namespace
 
@@ -19,9 +20,9 @@ CHAIN_VERSION = 1
 class Fingerprint:
     """Everything a captured state depends on besides the tokens.
 
-    `weights`: digest of weights, config and quantisation. `adapter`: digest of an adapter on top of them, if any.
+    `weights`: digest of weights, config and quantisation.
     `layout`: StateLayout.describe(). `dtype`: of the cached state. `runtime`: what computes it, to the minor version,
-    and with `exact` (only states bit-identical to recomputing) also what rounds: another BLAS or device gives other
+    and in an exact grid (only states bit-identical to recomputing) also what rounds: another BLAS or device gives other
     bits, which is nothing to those who did not ask for the same. `salt`: the tenant's; it enters and is shown as a
     digest only.
     """
@@ -29,26 +30,19 @@ class Fingerprint:
     weights: bytes
     layout: str
     dtype: str
-    block_size: int
-    grid: int
+    grid: BlockGrid
     runtime: str = ""
-    adapter: bytes = b""
-    exact: bool = False
     salt: str = ""
 
     @classmethod
-    def of(
-        cls, model: ModelDescription, *, block_size: int, grid: int, exact: bool = False, salt: str = ""
-    ) -> "Fingerprint":
+    def of(cls, model: ModelDescription, grid: BlockGrid, salt: str = "") -> "Fingerprint":
         """The fingerprint of a loaded model under these settings."""
         return cls(
             weights=model.weights_digest,
             layout=model.layout.describe(),
             dtype=model.dtype,
-            block_size=block_size,
             grid=grid,
-            runtime="; ".join(filter(None, (model.runtime, model.arithmetic if exact else ""))),
-            exact=exact,
+            runtime="; ".join(filter(None, (model.runtime, model.arithmetic if grid.is_exact else ""))),
             salt=salt,
         )
 
@@ -60,12 +54,12 @@ class Fingerprint:
     def canonical_json(self) -> str:
         """Equal fingerprints give equal text: sorted keys, no spaces, ASCII."""
         content = {
-            "adapter": self.adapter.hex(),
-            "block_size": self.block_size,
+            "adapter": "",  # of earlier formats; without it, all that is stored would be another model's
+            "block_size": self.grid.block_size,
             "dtype": self.dtype,
-            "exact": self.exact,
+            "exact": self.grid.is_exact,
             "format": CHAIN_VERSION,
-            "grid": self.grid,
+            "grid": self.grid.step,
             "layout": self.layout,
             "runtime": self.runtime,
             "salt": self.salt_digest,

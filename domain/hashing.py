@@ -1,100 +1,128 @@
 """Block chains: each block's hash covers everything before it, so equal hashes mean equal prefixes.
 
-    hash_i = SHA-256(hash_{i-1} || token ids of block i as uint32 little endian || extra_i),   hash_{-1} = the root
+    hash_i = SHA-256(hash_{i-1} || key ids of block i as uint32 little endian || digests of the media in block i)
 
-All 32 bytes are kept: a stored block may live for weeks and be shared, so collisions must stay out of reach.
+hash_{-1} is the root. A block has a fixed number of ids, so what is an id and what a digest is never in doubt; a block
+of text has no digests. All 32 bytes are kept: a stored block may live for weeks and be shared, so collisions must stay
+out of reach.
 """
 
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
+from domain.explanation import common_length
 from domain.ids import BlockHash
-from domain.record import Namespace, SnapshotKey
+from domain.prompt_content import Media, PromptContent, digests_of
+from domain.record import BlockKey, Namespace, SnapshotKey
+
+NO_CONTENT = PromptContent((), ())
 
 
-def token_bytes(token_ids: Iterable[int]) -> bytes:
-    """Token ids (0 to 2**32 - 1) as uint32, little endian."""
-    packed = array("I", token_ids)
+def token_bytes(key_ids: Iterable[int]) -> bytes:
+    """Ids (0 to 2**32 - 1) as uint32, little endian."""
+    packed = array("I", key_ids)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
 
 
-def block_hash(parent: BlockHash, token_ids: Iterable[int], extra: bytes = b"") -> BlockHash:
-    """Hash of one full block. `extra`: digests of whatever else its content depends on (media)."""
-    return BlockHash(sha256(parent + token_bytes(token_ids) + extra).digest())
+def block_hash(parent: BlockHash, key_ids: Iterable[int], media: Sequence[Media] = ()) -> BlockHash:
+    """Hash of one full block, and of the media that stand in it."""
+    return BlockHash(sha256(parent + token_bytes(key_ids) + digests_of(media)).digest())
 
 
-def snapshot_key(namespace: Namespace, parent: BlockHash, partial_ids: Sequence[int]) -> SnapshotKey:
-    """Key of the snapshot taken `partial_ids` after the end of the block `parent`."""
-    digest = sha256(parent + token_bytes(partial_ids)).digest()
+def snapshot_key(
+    namespace: Namespace, parent: BlockHash, partial_ids: Sequence[int], media: Sequence[Media] = ()
+) -> SnapshotKey:
+    """Key of the snapshot taken `partial_ids` after the end of the block `parent`; `media` stand in them."""
+    digest = sha256(parent + token_bytes(partial_ids) + digests_of(media)).digest()
     return SnapshotKey(namespace, parent, len(partial_ids), digest)
 
 
-class PartialDigests:
-    """What `snapshot_key` hashes, for every number of tokens after the end of one block. In ascending order each token
-    is hashed once."""
-
-    __slots__ = ("_data", "_hasher", "_num_hashed", "_parent")
-
-    def __init__(self, parent: BlockHash, token_ids: Sequence[int]) -> None:
-        self._parent = parent
-        self._data = memoryview(token_bytes(token_ids))
-        self._hasher = sha256(parent)
-        self._num_hashed = 0
-
-    def at(self, num_partial: int) -> bytes:
-        """The digest over the parent and the first `num_partial` tokens."""
-        if num_partial < self._num_hashed:
-            self._hasher, self._num_hashed = sha256(self._parent), 0
-        self._hasher.update(self._data[4 * self._num_hashed : 4 * num_partial])
-        self._num_hashed = num_partial
-        return self._hasher.digest()
-
-
 class BlockChain:
-    """The chain of one token stream, extended as tokens come. Not thread-safe while it is fed.
+    """One token stream as the prefix cache knows it: a prompt, then what was generated, cut into hashed blocks.
 
-    `hashes[i]` belongs to tokens [i * block_size, (i + 1) * block_size). Splitting a stream over several `feed` calls
-    changes nothing.
+    `hashes[i]` belongs to the ids [i * block_size, (i + 1) * block_size). Splitting what is generated over several
+    `feed` calls changes nothing. One thread feeds it; nothing that is there changes any more, so others may read on.
     """
 
-    __slots__ = ("_extras", "_pending", "block_size", "hashes", "namespace")
+    __slots__ = ("_output_ids", "block_size", "hashes", "namespace", "prompt")
 
-    def __init__(self, namespace: Namespace, block_size: int, extras: Mapping[int, bytes] | None = None) -> None:
-        """`extras`: block index to extra bytes, for blocks whose content depends on more than tokens."""
+    def __init__(self, namespace: Namespace, block_size: int, prompt: PromptContent = NO_CONTENT) -> None:
         self.namespace = namespace
         self.block_size = block_size
+        self.prompt = prompt
         self.hashes: list[BlockHash] = []
-        self._extras = extras or {}
-        self._pending = b""
+        self._output_ids: list[int] = []
+        self._hash_full_blocks()
 
     @property
-    def root(self) -> BlockHash:
-        return BlockHash(self.namespace)
+    def num_prompt(self) -> int:
+        return len(self.prompt.key_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt.key_ids) + len(self._output_ids)
 
     def parent(self, num_blocks: int) -> BlockHash:
-        """What follows `num_blocks` full blocks hangs on this hash."""
-        return self.hashes[num_blocks - 1] if num_blocks else self.root
+        """The hash that whatever follows `num_blocks` full blocks is chained to: the last block's, or the root."""
+        return self.hashes[num_blocks - 1] if num_blocks else BlockHash(self.namespace)
+
+    def prompt_keys(self) -> list[BlockKey]:
+        """Of the prompt's full blocks."""
+        return [BlockKey(self.namespace, hash) for hash in self.hashes[: self.num_prompt // self.block_size]]
+
+    def key_ids(self, start: int, end: int) -> tuple[int, ...]:
+        num_prompt = self.num_prompt
+        own = self.prompt.key_ids[start:end]
+        return (
+            own if end <= num_prompt else own + tuple(self._output_ids[max(0, start - num_prompt) : end - num_prompt])
+        )
+
+    def snapshot_key(self, position: int) -> SnapshotKey:
+        """Key of a snapshot taken at `position`."""
+        num_blocks = position // self.block_size
+        start = num_blocks * self.block_size
+        media = self.prompt.media_within(start, position)
+        return snapshot_key(self.namespace, self.parent(num_blocks), self.key_ids(start, position), media)
+
+    def num_shared(self, other: "BlockChain") -> int:
+        """How many leading ids both streams have in common, which mean the same in both."""
+        if self.namespace != other.namespace:
+            return 0
+        start = common_length(self.hashes, other.hashes) * self.block_size
+        end = start + self.block_size
+        shared = common_length(self.key_ids(start, end), other.key_ids(start, end))
+        mine, theirs = (chain.prompt.media_within(start, start + shared) for chain in (self, other))
+        if mine != theirs:  # equal ids for other media: they part where the first of these begins
+            at = common_length(mine, theirs)
+            shared = min(one[at].start for one in (mine, theirs) if at < len(one))
+        return start + shared
 
     def feed(self, token_ids: Sequence[int]) -> list[BlockHash]:
-        """Append tokens; returns the hashes of the blocks that became full."""
-        data = memoryview(self._pending + token_bytes(token_ids))
-        step = 4 * self.block_size
-        first = len(self.hashes)
-        parent = self.parent(first)
-        end = len(data) - len(data) % step
-        for at in range(0, end, step):
-            hasher = sha256(parent)
-            hasher.update(data[at : at + step])
-            if self._extras:
-                hasher.update(self._extras.get(len(self.hashes), b""))
-            parent = BlockHash(hasher.digest())
-            self.hashes.append(parent)
-        self._pending = bytes(data[end:])
+        """Append generated tokens; returns the hashes of the blocks that became full."""
+        self._output_ids += token_ids
+        return self._hash_full_blocks()
+
+    def fork(self) -> "BlockChain":
+        """The same stream, to go on in another way."""
+        twin = BlockChain(self.namespace, self.block_size)
+        twin.prompt, twin.hashes, twin._output_ids = self.prompt, list(self.hashes), list(self._output_ids)
+        return twin
+
+    def _hash_full_blocks(self) -> list[BlockHash]:
+        size, first = self.block_size, len(self.hashes)
+        data = memoryview(token_bytes(self.key_ids(first * size, self.num_tokens // size * size)))
+        for at in range(0, len(data), 4 * size):
+            index = len(self.hashes)
+            hasher = sha256(self.parent(index))
+            hasher.update(data[at : at + 4 * size])
+            if self.prompt.media:
+                hasher.update(digests_of(self.prompt.media_within(index * size, (index + 1) * size)))
+            self.hashes.append(BlockHash(hasher.digest()))
         return self.hashes[first:]
 
 
-__all__ = ("BlockChain", "PartialDigests", "block_hash", "snapshot_key", "token_bytes")
+__all__ = ("BlockChain", "block_hash", "snapshot_key", "token_bytes")

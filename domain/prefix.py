@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
 from domain.hashing import BlockChain
 from domain.ids import GroupIndex
@@ -24,16 +25,14 @@ from domain.state_layout import HitPolicy, StateGroup, StateLayout
 
 @dataclass(frozen=True, slots=True)
 class ReuseRules:
-    """What the lookup needs of a model and its settings. `grid` and `block_size` in tokens."""
+    """What reuse depends on: a model's state groups, and how prompts are cut."""
 
     groups: tuple[StateGroup, ...]
-    block_size: int
-    grid: int
-    is_exact: bool = False
+    grid: BlockGrid
 
     @classmethod
-    def of(cls, layout: StateLayout, *, block_size: int, grid: int, is_exact: bool = False) -> "ReuseRules":
-        return cls(layout.groups, block_size, grid, is_exact)
+    def of(cls, layout: StateLayout, grid: BlockGrid) -> "ReuseRules":
+        return cls(layout.groups, grid)
 
     @property
     def needs_snapshots(self) -> bool:
@@ -51,18 +50,12 @@ class ReuseRules:
 
     def needed_groups(self, position: int, index: int) -> frozenset[GroupIndex]:
         """The groups whose state in block `index` is needed to resume at `position` (block ends at or before it)."""
-        block_end = (index + 1) * self.block_size
+        block_end = (index + 1) * self.grid.block_size
         needed = {group.index for group in self.groups if group.policy is HitPolicy.ALL}
         for group in self.groups:
             if group.policy is HitPolicy.TRAILING and block_end > position - (group.window or 0):
                 needed.add(group.index)
         return frozenset(needed)
-
-
-def furthest_position(num_prompt: int, rules: ReuseRules) -> int:
-    """Where a prompt is resumed when everything is there: the last token is always computed."""
-    limit = num_prompt - 1
-    return limit // rules.grid * rules.grid if rules.is_exact else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +98,7 @@ def find_prefix(
     limit = num_prompt - 1
     candidates = set(snapshots)
     if not rules.needs_snapshots:
-        candidates |= {(index + 1) * rules.block_size for index in range(len(present))}
+        candidates |= {(index + 1) * rules.grid.block_size for index in range(len(present))}
     for position in sorted(candidates, reverse=True):
         if 0 < position <= limit and _restorable(position, present, num_run, snapshots, rules):
             break
@@ -113,14 +106,14 @@ def find_prefix(
         position = 0
     needs = tuple(
         BlockNeed(BlockKey(chain.namespace, chain.hashes[index]), rules.needed_groups(position, index))
-        for index in range(position // rules.block_size)
+        for index in range(position // rules.grid.block_size)
     )
-    needs_snapshot = rules.needs_snapshots or position % rules.block_size
+    needs_snapshot = rules.needs_snapshots or position % rules.grid.block_size
     return PrefixMatch(
         position,
         needs,
         snapshots[position] if position and needs_snapshot else None,
-        num_run * rules.block_size,
+        num_run * rules.grid.block_size,
         _stop_reason(position, limit, num_run, rules, evicted),
     )
 
@@ -128,10 +121,10 @@ def find_prefix(
 def _restorable(
     position: int, present: Sequence[bool], num_run: int, snapshots: dict[int, SnapshotKey], rules: ReuseRules
 ) -> bool:
-    if rules.is_exact and position % rules.grid:
+    if not rules.grid.is_resumable(position):
         return False
-    num_blocks = position // rules.block_size
-    if position not in snapshots and (rules.needs_snapshots or position % rules.block_size):
+    num_blocks = position // rules.grid.block_size
+    if position not in snapshots and (rules.needs_snapshots or position % rules.grid.block_size):
         return False
     if num_blocks <= num_run:
         return True
@@ -143,8 +136,9 @@ def _restorable(
 def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evicted: Collection[int]) -> StopReason:
     if position == limit:
         return StopReason.LAST_TOKEN
-    reach = min(num_run * rules.block_size, limit)
-    if rules.is_exact and (limit < position + rules.grid or position < reach < position + rules.grid):
+    reach = min(num_run * rules.grid.block_size, limit)
+    step = rules.grid.step
+    if rules.grid.is_exact and (limit < position + step or position < reach < position + step):
         return StopReason.OFF_GRID
     if reach > position:
         return StopReason.NO_SNAPSHOT if rules.needs_snapshots else StopReason.PARTIAL_BLOCK
@@ -153,4 +147,4 @@ def _stop_reason(position: int, limit: int, num_run: int, rules: ReuseRules, evi
     return StopReason.NEVER_SEEN
 
 
-__all__ = ("BlockNeed", "PrefixMatch", "ReuseRules", "find_prefix", "furthest_position")
+__all__ = ("BlockNeed", "PrefixMatch", "ReuseRules", "find_prefix")

@@ -1,4 +1,4 @@
-"""What the hot tier and the store keep: blocks in chains, and snapshots hanging on them.
+"""What the hot tier and the store keep: blocks in chains, and snapshots that follow them.
 
     root ◄── block 0 ◄── block 1 ◄── block 2        parent pointers; the root is not a record
                  ▲           ▲
@@ -84,7 +84,8 @@ RecordKey: TypeAlias = BlockKey | SnapshotKey
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored thing. `parent`: the block before (or the namespace itself). `token_ids`: this record's own tokens.
+    """One stored thing. `parent`: the block before (or the namespace itself). `key_ids`: this record's own (see
+    `prompt_content`; token ids, but where media stand).
 
     `position`: tokens from the start of the prompt to the end of this record. `groups`: its state by state group.
     """
@@ -92,7 +93,7 @@ class Record:
     key: RecordKey
     parent: BlockHash
     position: int
-    token_ids: tuple[int, ...]
+    key_ids: tuple[int, ...]
     groups: GroupPayloads
     provenance: Provenance = Provenance.PREFILL
 
@@ -101,14 +102,14 @@ class Record:
         if not 0 <= self.position <= MAX_POSITION:
             raise ValueError(f"a record ends at position {self.position}")
         try:
-            array("I", self.token_ids)  # the quickest way to look at all of them
+            array("I", self.key_ids)  # the quickest way to look at all of them
         except OverflowError:
-            raise ValueError(f"a record has token ids beyond 0 to {MAX_TOKEN_ID}") from None
+            raise ValueError(f"a record has ids beyond 0 to {MAX_TOKEN_ID}") from None
         if self.groups and not (min(self.groups) >= 0 and max(self.groups) <= MAX_GROUP):
             raise ValueError(f"a record has state groups from {min(self.groups)} to {max(self.groups)}")
         if isinstance(self.key, SnapshotKey):
             if self.key.block_hash != self.parent:
-                raise ValueError("a snapshot hangs on another parent than its key says")
+                raise ValueError("a snapshot follows another parent than its key says")
         elif self.key.hash in (self.parent, self.key.namespace):
             raise ValueError("a block is its own parent")
 

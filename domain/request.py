@@ -7,8 +7,10 @@ from typing import TypeAlias
 
 from domain.chat import ChatMessage, Json, ToolSpec
 from domain.errors import InvalidRequest
+from domain.explanation import Explanation
+from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
-from domain.sampling import SamplingParams, StopRules
+from domain.sampling import MAX_SEED, SamplingParams, StopRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class GenerationRequest:
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
-    this request may be kept in memory, and is never written to the store.
+    this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
+    the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
+    without a stop string is complete.
     """
 
     id: RequestId
@@ -59,6 +63,23 @@ class GenerationRequest:
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     persist: bool = True
     num_choices: int = 1
+    grammar: Grammar | None = None
+
+    def __post_init__(self) -> None:
+        if self.grammar is not None and self.stop.ignore_eos:
+            raise InvalidRequest(
+                "ignore_eos and a grammar exclude each other: a complete answer ends", param="ignore_eos"
+            )
+
+
+def choice_id(id: RequestId, choice: int) -> RequestId:
+    """The request's own id for its first choice, ids derived from it for the others."""
+    return id if choice == 0 else RequestId(f"{id}.{choice}")
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed plus the choice's number, within 64 bits."""
+    return (seed + choice + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1
 
 
 class FinishReason(Enum):
@@ -73,20 +94,34 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request. Prompt tokens = computed + reused; reused = from the hot tier + from the store."""
+    """Token counts of one request. Prompt tokens = computed + reused. `reused`: by tier, as Explanation has it."""
 
     prompt_tokens: int
     completion_tokens: int
-    reused_hot_tokens: int = 0
-    reused_store_tokens: int = 0
+    reused: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @classmethod
+    def of(cls, told: Explanation, completion_tokens: int) -> "Usage":
+        """What a prompt with this explanation has cost."""
+        return cls(told.num_prompt, completion_tokens, told.reused)
 
     @property
     def reused_tokens(self) -> int:
-        return self.reused_hot_tokens + self.reused_store_tokens
+        return sum(self.reused.values())
 
     @property
     def computed_tokens(self) -> int:
         return self.prompt_tokens - self.reused_tokens
 
 
-__all__ = ("ChatPrompt", "FinishReason", "GenerationRequest", "Prompt", "TextPrompt", "TokenPrompt", "Usage")
+__all__ = (
+    "ChatPrompt",
+    "FinishReason",
+    "GenerationRequest",
+    "Prompt",
+    "TextPrompt",
+    "TokenPrompt",
+    "Usage",
+    "choice_id",
+    "choice_seed",
+)

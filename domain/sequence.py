@@ -12,7 +12,6 @@ from enum import Enum
 
 from domain.errors import IllegalTransition
 from domain.ids import SequenceId
-from domain.request import GenerationRequest
 
 
 class Phase(Enum):
@@ -45,7 +44,6 @@ class Sequence:
     """
 
     id: SequenceId
-    request: GenerationRequest
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
     phase: Phase = Phase.QUEUED

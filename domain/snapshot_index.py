@@ -1,4 +1,4 @@
-"""Snapshots by what they hang on, found by a prompt's own tokens: what others hang there does not count.
+"""Snapshots by the block they follow, found by a prompt's own ids: those of other prompts cost nothing.
 
 Asked about a place, it hashes the prompt at the lengths that occur there (fewer than a block has tokens) and looks each
 digest up. Not safe for threads: whoever owns it holds a lock.

@@ -1,57 +1,69 @@
-"""Where snapshots of one prompt may hang, and what their keys are: how its own are found among those of others.
+"""After which blocks a prompt may have snapshots, and what their keys are: how its own are found among all others.
 
 A snapshot's key is a digest of what the prompt says after the end of a block, so whoever knows the prompt can name all
-of its snapshots, and nobody has to list those of other prompts: thousands may hang on the block that ends a shared
+of its snapshots, and nobody has to list those of other prompts: thousands may follow the block that ends a shared
 system prompt.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
-from domain.hashing import PartialDigests
+from domain.hashing import BlockChain, token_bytes
 from domain.ids import BlockHash
+from domain.prompt_content import Media, digests_of
 from domain.record import Namespace, SnapshotKey
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlace:
-    """How a prompt goes on after a block (or after the namespace itself): `next_ids`, less than a block of them, and as
-    far as a snapshot can be used."""
+    """How a prompt goes on after a block (or after the namespace's root): `next_ids`, less than a block of them, and as
+    far as a snapshot can be used. `media`: what stands in these, counted from the place."""
 
     block_hash: BlockHash
     next_ids: tuple[int, ...]
+    media: tuple[Media, ...] = ()
 
 
 class OwnSnapshots:
-    """The keys of all snapshots that a prompt could have at one place, by number of tokens. Asked for in ascending
-    order, each token is hashed once."""
+    """The keys of all snapshots that a prompt could have at one place, by number of ids. Asked for in ascending order,
+    each id is hashed once."""
 
-    __slots__ = ("_block_hash", "_digests", "_namespace", "max_partial")
+    __slots__ = ("_data", "_hasher", "_namespace", "_num_hashed", "_place", "max_partial")
 
     def __init__(self, namespace: Namespace, place: SnapshotPlace) -> None:
-        self._namespace = namespace
-        self._block_hash = place.block_hash
-        self._digests = PartialDigests(place.block_hash, place.next_ids)
         self.max_partial = len(place.next_ids)
+        self._namespace = namespace
+        self._place = place
+        self._data = memoryview(token_bytes(place.next_ids))
+        self._hasher = sha256(place.block_hash)
+        self._num_hashed = 0
 
     def key(self, num_partial: int) -> SnapshotKey:
-        """`num_partial` from 0 to `max_partial`."""
-        return SnapshotKey(self._namespace, self._block_hash, num_partial, self._digests.at(num_partial))
+        """`num_partial` from 0 to `max_partial`. What `snapshot_key` gives for the first so many ids."""
+        place = self._place
+        if num_partial < self._num_hashed:
+            self._hasher, self._num_hashed = sha256(place.block_hash), 0
+        self._hasher.update(self._data[4 * self._num_hashed : 4 * num_partial])
+        self._num_hashed = num_partial
+        hasher = self._hasher
+        if place.media:
+            hasher = hasher.copy()
+            hasher.update(digests_of([one for one in place.media if one.start < num_partial]))
+        return SnapshotKey(self._namespace, place.block_hash, num_partial, hasher.digest())
 
 
-def snapshot_places(
-    prompt_ids: Sequence[int], namespace: Namespace, hashes: Sequence[BlockHash], block_size: int
-) -> list[SnapshotPlace]:
-    """The start of the prompt and the ends of its first blocks, whose `hashes` these are, with what follows there.
+def snapshot_places(chain: BlockChain, num_blocks: int) -> list[SnapshotPlace]:
+    """The start of the prompt and the ends of its first `num_blocks` blocks, with what follows there.
 
     The last prompt token is never restored, so no snapshot that holds it is of use.
     """
-    parents = [BlockHash(namespace), *hashes]
-    last = len(prompt_ids) - 1
-    starts = range(0, min(len(parents) * block_size, last + 1), block_size)
+    size, last = chain.block_size, chain.num_prompt - 1
+    starts = range(0, min((num_blocks + 1) * size, last + 1), size)
+    spans = [(start, min(start + size - 1, last)) for start in starts]
     return [
-        SnapshotPlace(parent, tuple(prompt_ids[start : min(start + block_size - 1, last)]))
-        for parent, start in zip(parents, starts, strict=False)
+        SnapshotPlace(chain.parent(at), chain.key_ids(start, end), chain.prompt.media_within(start, end))
+        for at, (start, end) in enumerate(spans)
     ]
 
 

@@ -11,9 +11,9 @@ The lattice covers edits in the middle: the last position on the grid, and those
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from domain.fork_point import ForkKind, ForkPoint
+from domain.prefix import ReuseRules
 
 MAX_TURNS = 2
 """The last turn boundaries that get a snapshot; earlier ones had theirs when they were last."""
@@ -26,17 +26,7 @@ END_GAP = 16
 """With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRules:
-    """`needs_snapshots`: the model has recurrent layers. `grid`, `block_size` in tokens. `is_exact`: grid only."""
-
-    needs_snapshots: bool
-    block_size: int
-    grid: int
-    is_exact: bool = False
-
-
-def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: SnapshotRules) -> tuple[int, ...]:
+def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
     """Positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
 
     `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 3 + log2(num_prompt) of
@@ -45,24 +35,23 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     end = num_prompt - 1
     wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
-        is_resumed = start % rules.grid != 0
-        wanted.update(at for at in lattice(end, rules.grid) if at > start + MIN_GAP or not is_resumed)
-    if rules.is_exact:
-        wanted = {position // rules.grid * rules.grid for position in wanted}
+        is_resumed = start % rules.grid.step != 0
+        wanted.update(at for at in lattice(end, rules.grid.step) if at > start + MIN_GAP or not is_resumed)
+    wanted = {rules.grid.last_resumable(position) for position in wanted}
     if not rules.needs_snapshots:
-        wanted = {position for position in wanted if position % rules.block_size}
+        wanted = {position for position in wanted if position % rules.grid.block_size}
     return tuple(sorted(position for position in wanted if start < position <= end))
 
 
-def is_end_worthwhile(position: int, last_snapshot: int, rules: SnapshotRules) -> bool:
+def is_end_worthwhile(position: int, last_snapshot: int, rules: ReuseRules) -> bool:
     """Whether to take a snapshot where a sequence ends (its answer is complete, or it was cancelled).
 
     `last_snapshot`: the nearest position before at which it can be resumed anyway.
     """
-    if rules.is_exact and position % rules.grid:
+    if not rules.grid.is_resumable(position):
         return False
     if not rules.needs_snapshots:
-        return position > last_snapshot and position % rules.block_size != 0
+        return position > last_snapshot and position % rules.grid.block_size != 0
     return position >= last_snapshot + END_GAP
 
 
@@ -117,7 +106,6 @@ __all__ = (
     "END_GAP",
     "MAX_TURNS",
     "MIN_GAP",
-    "SnapshotRules",
     "is_end_worthwhile",
     "lattice",
     "plan_snapshots",

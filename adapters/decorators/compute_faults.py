@@ -21,6 +21,7 @@ MODEL_OPERATIONS = (
     "open",
     "fork",
     "restore",
+    "fork",
     "position",
     "prefill",
     "start_decode",

@@ -113,7 +113,11 @@ class FakeModel:
         if not token_ids or state.start is not None:
             raise RuntimeError("starting to decode needs tokens and a sequence that does not decode yet")
         scores = self._feed(state, token_ids, num_prompt_logprobs)
-        state.start, state.ahead = start, self._choose(state, start)
+        try:
+            state.start, state.ahead = start, self._choose(state, start)
+        except DomainError:
+            self._states.pop(id, None)
+            raise
         return scores
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
@@ -149,22 +153,27 @@ class FakeModel:
     def _decode_one(self, id: SequenceId) -> DecodeResult:
         try:
             state = self._begin("decode", id)
+            if state.start is None:
+                raise RuntimeError(f"sequence {id} has not started to decode")
+            given = self._decode_some(state, state.start)
         except DomainError as error:
+            self._states.pop(id, None)
             return DecodeResult(id, error=error)
-        if state.start is None:
-            raise RuntimeError(f"sequence {id} has not started to decode")
+        tokens, logprobs = zip(*given, strict=True)
+        return DecodeResult(id, tokens, tuple(logprob for logprob in logprobs if logprob is not None))
+
+    def _decode_some(self, state: _State, start: DecodeStart) -> list[tuple[int, TokenLogprob | None]]:
         given: list[tuple[int, TokenLogprob | None]] = []
         before = state.position
         for _ in range(self._num_in_step(state)):
-            given.append(state.ahead or self._step(state, state.start))
+            given.append(state.ahead or self._step(state, start))
             state.feed, state.ahead = given[-1][0], None
             state.output_ids.append(state.feed)
         if self._options.runs_ahead:
-            state.ahead = self._step(state, state.start)
+            state.ahead = self._step(state, start)
         if state.position > before:
             self._settle(state, state.position - before)
-        tokens, logprobs = zip(*given, strict=True)
-        return DecodeResult(id, tokens, tuple(logprob for logprob in logprobs if logprob is not None))
+        return given
 
     def _num_in_step(self, state: _State) -> int:
         """The first token comes alone; then as many as a draft, which the state decides, happens to have right."""
@@ -172,6 +181,8 @@ class FakeModel:
 
     def _step(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:
         self._append(state, state.feed, 1)
+        if start.constraint is not None:
+            start.constraint.accept(state.feed)
         return self._choose(state, start)
 
     def _choose(self, state: _State, start: DecodeStart) -> tuple[int, TokenLogprob | None]:

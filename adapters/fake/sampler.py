@@ -6,6 +6,7 @@ from math import exp, log
 from adapters.fake.mixing import GOLDEN, mix, unit
 from adapters.fake.options import FakeOptions
 from application.ports.compute import DecodeStart
+from application.ports.token_constraint import AllowedTokens
 from domain.sampling import SamplingParams
 from domain.stream import TokenLogprob
 
@@ -22,7 +23,10 @@ def next_token(
         answer = options.reply(start.prompt_ids)
         first = answer[len(output_ids)] if len(output_ids) < len(answer) else options.eos_id
     own = _own_logits(state, options, first)
-    logits = _adjusted(own, start, output_ids)
+    allowed = start.constraint.allowed() if start.constraint is not None else None
+    if allowed is not None:
+        own = _allowed_logits(own, allowed, state)
+    logits = _adjusted(own, start, output_ids, allowed)
     sampling = start.sampling
     if sampling.is_greedy:
         chosen = max(logits, key=lambda token: (logits[token], -token))
@@ -58,15 +62,27 @@ def _own_logits(state: int, options: FakeOptions, first: int | None) -> dict[int
     return logits
 
 
-def _adjusted(own: dict[int, float], start: DecodeStart, output_ids: list[int]) -> dict[int, float]:
+def _adjusted(
+    own: dict[int, float], start: DecodeStart, output_ids: list[int], allowed: AllowedTokens | None
+) -> dict[int, float]:
     logits = dict(own)
     for token, bias in start.sampling.logit_bias:
-        logits[token] = logits.get(token, _UNLIKELY) + bias
+        if allowed is None or allowed.allows(token):
+            logits[token] = logits.get(token, _UNLIKELY) + bias
     _penalise(logits, start, output_ids)
-    if len(output_ids) < start.min_tokens:
+    if len(output_ids) < start.min_tokens and not (allowed is not None and allowed.must_end):
         for end in start.eos_token_ids:
             logits.pop(end, None)
     return logits
+
+
+def _allowed_logits(logits: dict[int, float], allowed: AllowedTokens, state: int) -> dict[int, float]:
+    """Those of the candidates that a grammar allows, and a few others that it does."""
+    found = {token: logit for token, logit in logits.items() if allowed.allows(token)}
+    others = [token for token in range(len(allowed.mask) * 8) if allowed.allows(token) and token not in found]
+    for rank in range(min(NUM_CANDIDATES, len(others))):
+        found[others.pop(mix(state + rank * GOLDEN) % len(others))] = -0.5 * rank
+    return found
 
 
 def _penalise(logits: dict[int, float], start: DecodeStart, output_ids: list[int]) -> None:

@@ -1,6 +1,7 @@
 """A byte-level tokenizer: one token a UTF-8 byte, and a few specials for a ChatML-like template.
 
-    <|start|>system\n...<|end|>\n<|start|>user\n...<|end|>\n<|start|>assistant\n<think>\n...
+    <|start|>system\n...<|end|>\n<|start|>user\n...<|end|>\n<|start|>assistant\n<think>\n...</think>\n...
+    <call>name {}</call>
 
 Special tokens only ever come from the template: user text that spells them stays bytes. As many real templates do, it
 drops the reasoning of assistant turns that a later user message has closed. System messages after the first turn
@@ -9,18 +10,33 @@ become a user's.
 
 import codecs
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
+from application.ports.output_parser import OutputParser
+from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, PromptTooLong, Tokenizer
+from application.services.token_parser import TokenParser
 from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
 from domain.errors import TemplateFailed
 from domain.model_card import ModelSource
+from domain.output.family import Family, ReasoningTags, Section
+from domain.output.named_calls import NamedCalls
+from domain.output.output_format import OutputFormat, prepare_format
+from domain.output.text_parser import TextParser
 from domain.request import ChatPrompt
 
 START_ID = 257
 SPECIALS = {256: "<|begin|>", START_ID: "<|start|>", EOS_ID: "<|end|>", 259: "<|pad|>"}
+_OUTPUT = OutputFormat(
+    Family(
+        "fake", "<call>NAME JSON", sections=(Section("<call>", "</call>", (NamedCalls(re.compile(r"(?P<name>\S+)")),)),)
+    ),
+    ReasoningTags("<think>", "</think>"),
+    "as the fake tokenizer renders it",
+)
 _PROBE = ChatMessage(Role.ASSISTANT, content="\x01"), ChatMessage(Role.USER, content="\x02")
 
 
@@ -53,6 +69,14 @@ class FakeTokenizer:
         return frozenset({EOS_ID})
 
     @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return {name: id for id, name in SPECIALS.items()}
+
+    @property
+    def has_token_bytes(self) -> bool:
+        return True
+
+    @property
     def has_chat_template(self) -> bool:
         return self._has_chat_template
 
@@ -61,7 +85,7 @@ class FakeTokenizer:
             raise PromptTooLong(len(text), is_exact=False)
         token_ids = tuple(text.encode("utf-8", errors="replace"))
         _check_count(token_ids, max_tokens)
-        return EncodedPrompt(token_ids)
+        return EncodedPrompt.of_text(token_ids)
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
         if not self._has_chat_template:
@@ -72,7 +96,7 @@ class FakeTokenizer:
         opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
         token_ids = (*rendered, START_ID, *opening.encode())
         _check_count(token_ids, max_tokens)
-        return EncodedPrompt(token_ids, self._fork_points(prompt, turns, token_ids))
+        return EncodedPrompt.of_text(token_ids, self._fork_points(prompt, turns, token_ids))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         text: list[str] = []
@@ -87,6 +111,22 @@ class FakeTokenizer:
 
     def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
         return FakeDetokenizer()
+
+    @property
+    def output_format(self) -> str:
+        return str(_OUTPUT)
+
+    def output_parser(
+        self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
+    ) -> OutputParser:
+        parser = TextParser(
+            prepare_format(_OUTPUT),
+            new_call_id=new_call_id,
+            tools=prompt.tools,
+            prompt_end=self.decode(prompt_ids[-64:]),
+            taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
+        )
+        return TokenParser(FakeDetokenizer(), parser, {})
 
     def _opens_reasoning(self, prompt: ChatPrompt) -> bool:
         return bool(prompt.template_kwargs.get("enable_thinking", self._thinks))
@@ -146,6 +186,12 @@ def _check_count(token_ids: Sequence[int], max_tokens: int | None) -> None:
         raise PromptTooLong(len(token_ids))
 
 
+def fake_vocabulary(_source: ModelSource) -> Vocabulary:
+    """What a token side reads of any toy model."""
+    tokens = (*(bytes([byte]) for byte in range(256)), *(b"" for _ in SPECIALS))
+    return Vocabulary(tokens, SPECIALS, frozenset({EOS_ID}))
+
+
 class FakeTokenizers:
     """A TokenizerLoader that gives every model the same tokenizer."""
 
@@ -156,4 +202,4 @@ class FakeTokenizers:
         return self._tokenizer
 
 
-__all__ = ("FakeDetokenizer", "FakeTokenizer", "FakeTokenizers")
+__all__ = ("FakeDetokenizer", "FakeTokenizer", "FakeTokenizers", "fake_vocabulary")

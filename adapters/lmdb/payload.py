@@ -54,7 +54,7 @@ def encode(record: Record, codec: StateCodec) -> EncodedRecord:
         stream.extend(frame)
         offset += length
         raw_bytes += payload.size_bytes
-    return EncodedRecord(record, raw_bytes, Head(record.token_ids, tuple(spans)).pack(name), tuple(stream))
+    return EncodedRecord(record, raw_bytes, Head(record.key_ids, tuple(spans)).pack(name), tuple(stream))
 
 
 @dataclass(frozen=True, slots=True)

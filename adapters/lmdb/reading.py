@@ -81,24 +81,28 @@ class Reader:
             return [tokens for tokens in found if tokens is not None]
 
     def record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
-        """The record of `row`, or None when it has gone since. Raises CorruptRecord, CodecError, Damaged."""
+        """The record of `row`, or None when it has gone since. Raises CorruptRecord, CodecError, Damaged.
+
+        A head names its record, and no id is given twice, so the row need not be read again unless something is wrong.
+        """
         with self._environment.viewing() as txn:
-            if not self._is_there(txn, key, row):
-                return None
-            head = self._head(txn, key, row)
-            spans = head.spans(wanted)
-            groups = {span.group: self._codec.decode(self._checked(txn, key, row, span)) for span in spans}
-        try:
-            return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
-        except ValueError as failure:  # written by a version that looked less closely
-            raise CorruptRecord(str(failure)) from None
+            try:
+                head = self._head(txn, key, row)
+                spans = head.spans(wanted)
+                groups = {span.group: self._codec.decode(self._checked(txn, key, row, span)) for span in spans}
+                return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
+            except (CorruptRecord, ValueError) as failure:
+                if not self._is_there(txn, key, row):
+                    return None
+                if isinstance(failure, CorruptRecord):
+                    raise
+                raise CorruptRecord(str(failure)) from None  # written by a version that looked less closely
 
     def touch(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> None:
-        """Bring the pages that `record` would read into memory. Raises as it does."""
+        """Bring the pages that `record` would read into memory. Raises CorruptRecord, also when it has gone since."""
         with self._environment.viewing() as txn:
-            if self._is_there(txn, key, row):
-                for span in self._head(txn, key, row).spans(wanted):
-                    self._parts(txn, row.id, span)
+            for span in self._head(txn, key, row).spans(wanted):
+                self._parts(txn, row.id, span)
 
     def verify(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
         """Raises CorruptRecord when a check of the payload fails."""

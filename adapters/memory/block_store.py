@@ -60,7 +60,7 @@ class MemoryBlockStore:
             keys = self.dependants(namespace, parent)
             blocks = [key for key in keys if isinstance(key, BlockKey)]
             chosen = [*blocks[:limit], *keys[: min(limit, len(keys) - len(blocks))]]
-            return [self._tree.nodes[key].record.token_ids for key in chosen]
+            return [self._tree.nodes[key].record.key_ids for key in chosen]
 
     def open_namespace(self, info: NamespaceInfo) -> None:
         with self._lock:
@@ -162,7 +162,7 @@ def _copied(payload: StatePayload) -> HostPayload:
 
 
 def _cost_bytes(record: Record) -> int:
-    return record.raw_bytes + 4 * len(record.token_ids)
+    return record.raw_bytes + 4 * len(record.key_ids)
 
 
 __all__ = ("MemoryBlockStore",)

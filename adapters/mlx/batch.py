@@ -9,6 +9,9 @@ ahead like the others, and joins with it.
 
 What cannot be joined leaves both groups as they were, and a row that cannot join goes on alone.
 
+A row that a grammar holds runs ahead like the others: the forward pass of its waiting token is queued first, then the
+token is read and accepted, and the next one is chosen with the mask that was computed meanwhile (`settle`).
+
                      start_decode()      decode()    decode()             decode()
     fed              end of the prompt               token 1, token 2     token 3
     waiting after                                    token 3              token 4      (in flight)
@@ -18,6 +21,7 @@ What cannot be joined leaves both groups as they were, and a row that cannot joi
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import mlx.core as mx
 
@@ -66,6 +70,7 @@ class DecodeGroup:
         self.caches = caches
         self.waiting: Sampled | None = None
         self.stays_alone = False
+        self._unsettled: tuple[mx.array, mx.array] | None = None
         self._forward = forward
         self._sampler = self._new_sampler()
         for row in rows:
@@ -78,14 +83,29 @@ class DecodeGroup:
         group = cls(forward, [row], row.caches)
         first, row.caches, row.first = row.first.tokens, [], None
         group._feed(first)
+        group.settle()
         return group
 
     def advance(self) -> Sampled:
-        """Queue the next step on the waiting tokens and return those, still lazy. A failure is left on the rows."""
+        """Queue the next step on the waiting tokens and return those, still lazy. A failure is left on the rows. To be
+        followed by `settle`, once every group's step is queued."""
         current = self.waiting
         assert current is not None
         self._feed(current.tokens)
         return current
+
+    def settle(self) -> None:
+        """Where a grammar holds some row: tell it what was fed, and choose the next tokens with what it allows then.
+        Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
+        if self._unsettled is None:
+            return
+        (tokens, logits), self._unsettled = self._unsettled, None
+        try:
+            for row, token_id in zip(self.rows, cast(list[int], tokens.tolist()), strict=True):
+                _accept(row, token_id)
+            self._queue_choice(logits)
+        except Exception as error:
+            self._lose(ComputeFailed(f"a decode step failed: {error}"))
 
     def absorb(self, other: "DecodeGroup") -> None:
         """Take in another group's rows. Copies both groups' state; the other must not be used afterwards. When this
@@ -163,7 +183,7 @@ class DecodeGroup:
         """The caches are in an unknown state: whoever is in the group has failed."""
         for row in self.rows:
             row.failure = row.failure or error
-        self.caches, self.waiting = [], None
+        self.caches, self.waiting, self._unsettled = [], None, None
 
     def _new_sampler(self, rows: Sequence[Row] | None = None) -> GroupSampler:
         return GroupSampler([_sampler_of(row) for row in rows or self.rows])
@@ -173,10 +193,17 @@ class DecodeGroup:
             logits = self._forward(tokens[:, None], self.caches)[:, -1]
             for row in self.rows:
                 row.position += 1
-            self.waiting = self._choose(logits)
-            evaluate_soon([*self.waiting.arrays(), *self._sampler.history()])
+            if any(_sampler_of(row).constraint is not None for row in self.rows):
+                self._unsettled = tokens, logits
+                evaluate_soon([logits])
+            else:
+                self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
+
+    def _queue_choice(self, logits: mx.array) -> None:
+        self.waiting = self._choose(logits)
+        evaluate_soon([*self.waiting.arrays(), *self._sampler.history()])
 
     def _choose(self, logits: mx.array) -> Sampled:
         try:
@@ -197,6 +224,16 @@ class DecodeGroup:
                 row.failure = ComputeFailed(f"sampling failed: {error}")
                 parts.append(Sampled(mx.zeros(1, mx.uint32)))
         return join(parts)
+
+
+def _accept(row: Row, token_id: int) -> None:
+    constraint = _sampler_of(row).constraint
+    if constraint is None or row.failure is not None:
+        return
+    try:
+        constraint.accept(token_id)
+    except Exception as error:
+        row.failure = ComputeFailed(f"a grammar failed: {error}")
 
 
 def _sampler_of(row: Row) -> SamplerRow:

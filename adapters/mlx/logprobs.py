@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import cast
 
 import mlx.core as mx
@@ -56,7 +57,8 @@ class LogprobArrays:
         found: dict[int, TokenLogprob] = {}
         for index, (row, count) in enumerate(zip(self.rows, self.num_tops, strict=True)):
             if row is not None:
-                ranked = sorted(zip(ids[index], values[index], strict=True), key=lambda pair: (-pair[1], pair[0]))
+                possible = [pair for pair in zip(ids[index], values[index], strict=True) if pair[1] > -inf]
+                ranked = sorted(possible, key=lambda pair: (-pair[1], pair[0]))
                 found[row] = TokenLogprob(tokens[row], chosen[index], tuple(ranked[:count]))
         return found
 

@@ -140,6 +140,8 @@ class MlxModel:
         groups = [group for group in groups if group.rows]
         # Queue every group's next step before reading any: the device works while results are handed out.
         steps = [(tuple(group.rows), group.advance()) for group in groups]
+        for group in groups:
+            group.settle()
         for members, sampled in [*steps, *firsts]:
             results.update(_read(members, sampled))
         self.close([id for id, result in results.items() if result.error is not None])

@@ -5,9 +5,9 @@ need, and within a lane a row that does not use a setting has a neutral entry th
 were. The noise of token `i` comes from an explicit key made of (seed, i). So the same logits and seed give the same
 token in any company.
 
-Order, as vLLM's: bias, penalties, suppression of end-of-sequence; temperature, top-k, top-p (over what top-k left),
-min-p, then the largest of logits plus Gumbel noise. Everything is lazy: the caller evaluates, so that the next forward
-pass can already be queued on tokens nobody has seen.
+Order, as vLLM's: a grammar's mask, bias, penalties, suppression of end-of-sequence; temperature, top-k, top-p (over
+what top-k left), min-p, then the largest of logits plus Gumbel noise. Everything but a grammar's mask is lazy: the
+caller evaluates, so that the next forward pass can already be queued on tokens nobody has seen.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,14 @@ from adapters.mlx.logprobs import LogprobArrays
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.sampling_lane import lanes_of
+from adapters.mlx.token_masks import masked
 
 
 class GroupSampler:
     """Samples for a fixed list of rows. Build a new one when the rows change, after `detach`. Compute thread only."""
 
     def __init__(self, rows: Sequence[SamplerRow]) -> None:
+        self._rows = tuple(rows)
         self._lanes = lanes_of(rows)
         self._indices = [mx.array(lane.members) for lane in self._lanes]
         order = [index for lane in self._lanes for index in lane.members]
@@ -56,8 +58,10 @@ class GroupSampler:
         return [array for lane in self._lanes for array in lane.history()]
 
     def _logprobs(self, logits: mx.array, tokens: mx.array) -> LogprobArrays:
+        """Of the model's own distribution over what a grammar allows, before penalties and temperature."""
         rows = mx.array(self._asking)
-        return LogprobArrays.of(logits[rows], tokens[rows], self._asking, self._num_tops)
+        asked = masked(logits[rows].astype(mx.float32), [self._rows[index] for index in self._asking])
+        return LogprobArrays.of(asked, tokens[rows], self._asking, self._num_tops)
 
 
 __all__ = ("GroupSampler",)

@@ -24,15 +24,17 @@ class SamplerRow:
 
     `counts`: float32 [vocab], how often each token was generated; lazy, and only kept for rows with penalties.
     `ends`: bool [vocab], True at the tokens that end an answer; None for a row that may end at once.
+    `constraint`: what allows its tokens, if it has a grammar.
     """
 
-    __slots__ = ("bias", "counts", "ends", "in_prompt", "min_tokens", "num_sampled", "params", "seed")
+    __slots__ = ("bias", "constraint", "counts", "ends", "in_prompt", "min_tokens", "num_sampled", "params", "seed")
 
     def __init__(self, start: DecodeStart, vocab_size: int) -> None:
         self.params: SamplingParams = start.sampling
         self.seed = start.seed
         self.min_tokens = start.min_tokens
         self.num_sampled = 0
+        self.constraint = start.constraint
         self.params.check_vocabulary(vocab_size)
         self.bias: mx.array | None = None
         self.counts: mx.array | None = None
@@ -48,14 +50,19 @@ class SamplerRow:
             self.counts = mx.zeros(vocab_size, mx.float32)
 
     @property
+    def is_too_short(self) -> bool:
+        """Whether the next token should not be one that ends the answer."""
+        return self.num_sampled < self.min_tokens
+
+    @property
     def may_end(self) -> bool:
-        """Whether the next token may be one that ends the answer."""
-        return self.num_sampled >= self.min_tokens
+        """Whether the next token may be one that ends the answer: also where a grammar allows nothing else."""
+        return not self.is_too_short or (self.constraint is not None and self.constraint.allowed().must_end)
 
     @property
     def is_untouched(self) -> bool:
         """Whether the next token is chosen from the logits as they are."""
-        return self.bias is None and self.counts is None and self.may_end
+        return self.bias is None and self.counts is None and self.constraint is None and self.may_end
 
 
 def _marked(token_ids: frozenset[int], vocab_size: int) -> mx.array:

@@ -6,7 +6,8 @@
     ranking k       the same among the k largest, found by partition
     ranking all     the same among what a sort of the whole vocabulary keeps
 
-Greedy rows whose logits are adjusted first (bias, penalties, no end yet) are a lane of their own.
+Greedy rows whose logits are adjusted first (bias, penalties, no end yet) are a lane of their own, and so are rows that
+a grammar holds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from adapters.mlx.arrays import map_rows
 from adapters.mlx.penalties import Penalties
 from adapters.mlx.sampler_row import SamplerRow, noise_key
 from adapters.mlx.token_filters import TokenFilters, ranking_of
+from adapters.mlx.token_masks import masked
 
 
 class LaneKind(NamedTuple):
@@ -26,12 +28,13 @@ class LaneKind(NamedTuple):
     is_greedy: bool
     is_untouched: bool = False
     ranking: int = 0
+    is_constrained: bool = False
 
     @classmethod
     def of(cls, row: SamplerRow) -> "LaneKind":
         if row.params.is_greedy:
-            return cls(is_greedy=True, is_untouched=row.is_untouched)
-        return cls(is_greedy=False, ranking=ranking_of(row.params))
+            return cls(True, row.is_untouched, is_constrained=row.constraint is not None)
+        return cls(False, ranking=ranking_of(row.params), is_constrained=row.constraint is not None)
 
 
 class Lane:
@@ -43,14 +46,14 @@ class Lane:
         self._kind = kind
         self._penalties = Penalties(rows) if any(row.counts is not None for row in rows) else None
         self._bias = _stacked([row.bias for row in rows])
-        self._ends = None if all(row.may_end for row in rows) else _stacked([row.ends for row in rows])
+        self._ends = None if not any(row.is_too_short for row in rows) else _stacked([row.ends for row in rows])
         self._filters = None if kind.is_greedy else TokenFilters([row.params for row in rows])
 
     def sample(self, logits: mx.array) -> mx.array:
         """uint32 [rows] from the lane's logits [rows, vocab]. Lazy; nothing is recorded."""
         if self._kind.is_greedy and all(row.is_untouched for row in self._rows):
             return mx.argmax(logits, axis=-1)
-        adjusted = self._adjusted(logits.astype(mx.float32))
+        adjusted = self._adjusted(masked(logits.astype(mx.float32), self._rows))
         if self._filters is not None:
             adjusted = self._filters.apply(adjusted) + self._noise(logits.shape[-1])
         return mx.argmax(adjusted, axis=-1)

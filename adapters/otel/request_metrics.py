@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
+from adapters.otel.span_attributes import operation_name
 from application.events import (
     DecodeStarted,
     FirstToken,
@@ -22,6 +23,7 @@ from application.events import (
 )
 from application.services.event_router import Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
+from domain.explanation import TIER_NAMES
 from domain.ids import ModelId
 
 MAX_KNOWN_MODELS = 1_024
@@ -55,7 +57,7 @@ class RequestMetrics:
     def _queued(self, event: RequestQueued) -> None:
         self._timelines.queued(event)
         self._know(event.model)
-        self._know(event.request.model)
+        self._know(event.requested_model)
 
     def _admitted(self, event: RequestAdmitted) -> None:
         if (timeline := self._timelines.admitted(event)) is not None:
@@ -90,8 +92,8 @@ class RequestMetrics:
             record(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request)
         add(catalogue.REQUESTS_ENDED, 1, {**model, names.CAIRN_REASON: event.reason, **error})
         add(catalogue.OUTPUT_TOKENS, usage.completion_tokens, model)
-        self._count_prompt(timeline, "hot", usage.reused_hot_tokens)
-        self._count_prompt(timeline, "store", usage.reused_store_tokens)
+        for tier in TIER_NAMES:
+            self._count_prompt(timeline, tier, usage.reused.get(tier, 0))
 
     def _refused(self, event: RequestRefused) -> None:
         model = event.model if event.model in self._known_models else names.VALUE_OTHER
@@ -122,7 +124,7 @@ def _model_attributes(model: ModelId) -> dict[str, str]:
 
 def _request_attributes(timeline: RequestTimeline) -> dict[str, str]:
     return {
-        names.GEN_AI_OPERATION_NAME: names.OPERATION_CHAT if timeline.is_chat else names.OPERATION_TEXT_COMPLETION,
+        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=timeline.is_chat),
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_REQUEST_MODEL: timeline.requested_model,
         names.GEN_AI_RESPONSE_MODEL: timeline.model,

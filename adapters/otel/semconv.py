@@ -7,6 +7,8 @@ is one edit. What the conventions do not name is under `cairn.*`.
 
 from typing import Final
 
+from domain.explanation import TIER_NAMES
+
 # Attributes of the conventions
 ERROR_TYPE: Final = "error.type"
 HTTP_ROUTE: Final = "http.route"
@@ -44,8 +46,7 @@ CAIRN_CHUNK_DURATION: Final = "cairn.chunk.duration"
 CAIRN_CHUNKS: Final = "cairn.prefill.chunks"
 CAIRN_COMPUTED_TOKENS: Final = "cairn.prompt.computed_tokens"
 CAIRN_REUSED_TOKENS: Final = "cairn.prompt.reused_tokens"
-CAIRN_HOT_TOKENS: Final = "cairn.prompt.hot_tokens"
-CAIRN_STORE_TOKENS: Final = "cairn.prompt.store_tokens"
+CAIRN_TIER_TOKENS: Final = {tier: f"cairn.prompt.{tier}_tokens" for tier in TIER_NAMES}
 CAIRN_KNOWN_TOKENS: Final = "cairn.prompt.known_tokens"
 CAIRN_SHARED_TOKENS: Final = "cairn.prompt.shared_tokens"
 CAIRN_STOP_REASON: Final = "cairn.cache.stop_reason"

@@ -5,7 +5,6 @@ from typing import TypeAlias
 
 from adapters.otel import semconv as names
 from application.events import RequestEnded, RequestQueued
-from domain.request import ChatPrompt, GenerationRequest
 from domain.sampling import SamplingParams
 from domain.shown import SHOWN_CHARS
 
@@ -15,29 +14,28 @@ Attributes: TypeAlias = dict[str, Value]
 _NEUTRAL = SamplingParams()
 
 
-def operation_name(request: GenerationRequest) -> str:
-    is_chat = isinstance(request.prompt, ChatPrompt)
+def operation_name(*, is_chat: bool) -> str:
     return names.OPERATION_CHAT if is_chat else names.OPERATION_TEXT_COMPLETION
 
 
 def request_attributes(event: RequestQueued) -> Attributes:
     """Known when the request is queued. Settings that have no effect (penalty 0, top_k off) are left out."""
-    request, sampling, stop = event.request, event.request.sampling, event.request.stop
+    sampling = event.sampling
     attributes: Attributes = {
-        names.GEN_AI_OPERATION_NAME: operation_name(request),
+        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
         names.GEN_AI_OUTPUT_TYPE: names.OUTPUT_TYPE_TEXT,
-        names.GEN_AI_REQUEST_MODEL: encodable(request.model),
+        names.GEN_AI_REQUEST_MODEL: encodable(event.requested_model),
         names.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
         names.GEN_AI_REQUEST_TOP_P: sampling.top_p,
-        names.GEN_AI_RESPONSE_ID: encodable(request.id),
+        names.GEN_AI_RESPONSE_ID: encodable(event.id),
         names.GEN_AI_RESPONSE_MODEL: encodable(event.model),
         names.GEN_AI_USAGE_INPUT_TOKENS: event.num_prompt_tokens,
     }
-    if stop.max_tokens is not None:
-        attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = stop.max_tokens
-    if stop.stop:
-        attributes[names.CAIRN_STOP_SEQUENCES] = len(stop.stop)
+    if event.max_tokens is not None:
+        attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = event.max_tokens
+    if event.num_stop_strings:
+        attributes[names.CAIRN_STOP_SEQUENCES] = event.num_stop_strings
     if sampling.seed is not None:
         attributes[names.GEN_AI_REQUEST_SEED] = sampling.seed
     optional: Mapping[str, tuple[float, float]] = {

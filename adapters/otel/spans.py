@@ -1,7 +1,7 @@
 """One request as a tree of spans, grown from events:
 
     chat {model}                      from RequestQueued to RequestEnded, child of the request's trace context
-    ├── queue                         to RequestAdmitted
+    ├── queue                         to RequestAdmitted: restoring is not waiting
     ├── prefix lookup                 PrefixMatched; why no more was reused
     ├── restore                       StateRestored
     ├── prefill                       to DecodeStarted, an event for every chunk
@@ -68,6 +68,7 @@ class _Tree:
     last_ns: int
     num_chunks: int = 0
     num_computed: int = 0
+    num_reused: int = 0
 
 
 class SpanEvents:
@@ -114,8 +115,8 @@ class SpanEvents:
         offset_ns = self._clock.unix_ns() - self._clock.now_ns()
         start_ns = event.at_ns + offset_ns
         root = self._tracer.start_span(
-            f"{operation_name(event.request)} {encodable(event.model)}",
-            propagate.extract(event.request.trace_carrier, Context()),
+            f"{operation_name(is_chat=event.is_chat)} {encodable(event.model)}",
+            propagate.extract(event.trace_carrier, Context()),
             SpanKind.INTERNAL,
             request_attributes(event),
             start_time=start_ns,
@@ -134,7 +135,7 @@ class SpanEvents:
 
     def _admitted(self, event: RequestAdmitted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
-            self._enter(tree, names.SPAN_PREFILL, event.at_ns, {names.CAIRN_REUSED_TOKENS: event.num_reused_tokens})
+            self._enter(tree, names.SPAN_PREFILL, event.at_ns)
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is None:
@@ -175,9 +176,9 @@ class SpanEvents:
 
     def _matched(self, event: PrefixMatched) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
+            tree.num_reused = sum(event.reused.values())
             attributes: Attributes = {
-                names.CAIRN_HOT_TOKENS: event.num_hot,
-                names.CAIRN_STORE_TOKENS: event.num_store,
+                **{name: event.reused.get(tier, 0) for tier, name in names.CAIRN_TIER_TOKENS.items()},
                 names.CAIRN_KNOWN_TOKENS: event.num_known,
                 names.CAIRN_STOP_REASON: event.reason,
             }
@@ -231,6 +232,7 @@ class SpanEvents:
         if tree.phase_name == names.SPAN_PREFILL:
             tree.phase.set_attribute(names.CAIRN_CHUNKS, tree.num_chunks)
             tree.phase.set_attribute(names.CAIRN_COMPUTED_TOKENS, tree.num_computed)
+            tree.phase.set_attribute(names.CAIRN_REUSED_TOKENS, tree.num_reused)
         tree.phase.end(at_ns + tree.offset_ns)
 
     def _seen(self, id: RequestId, at_ns: int) -> _Tree | None:

@@ -1,19 +1,28 @@
 """The Tokenizer port over a tokenizer of transformers. All methods but those of a Detokenizer: any thread."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from adapters.tokenizers.chat_template import ChatTemplate
 from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
+from application.ports.output_parser import OutputParser
+from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong
+from application.services.token_parser import TokenParser
 from domain.errors import TemplateFailed
+from domain.output.output_format import OutputFormat, prepare_format
+from domain.output.text_parser import TextParser
 from domain.request import ChatPrompt
+
+_NUM_END_TOKENS = 64
+"""More than what a template opens of the answer."""
 
 
 class HfTokenizer:
-    """One model's tokenizer. `template` is None for a model without one; `token_bytes` where tokens stand alone."""
+    """One model's tokenizer. `template` is None for a model without one; `token_bytes` where tokens stand alone.
+    `output`: how its answers are read."""
 
     def __init__(
         self,
@@ -23,6 +32,7 @@ class HfTokenizer:
         eos_token_ids: frozenset[int],
         template: ChatTemplate | None,
         token_bytes: TokenBytes | None,
+        output: OutputFormat,
     ) -> None:
         self._codec = codec
         self._vocab_size = vocab_size
@@ -30,7 +40,11 @@ class HfTokenizer:
         self._template = template
         self._token_bytes = token_bytes
         self._special_ids = codec.special_ids
+        self._special_tokens = codec.special_tokens
         self._start_ids = codec.start_ids()
+        special = {text: id for text, id in codec.added_tokens.items() if id in self._special_ids}
+        self._output = prepare_format(output, special)
+        self._mark_of = {special[token]: mark for token, mark in self._output.marks.items()}
 
     @property
     def vocab_size(self) -> int:
@@ -39,6 +53,21 @@ class HfTokenizer:
     @property
     def eos_token_ids(self) -> frozenset[int]:
         return self._eos_token_ids
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return self._special_tokens
+
+    @property
+    def has_token_bytes(self) -> bool:
+        return self._token_bytes is not None
+
+    def vocabulary(self) -> Vocabulary:
+        """For the token side; tenths of a second for a large one. Raises ValueError if tokens have no bytes."""
+        if self._token_bytes is None:
+            raise ValueError("this tokenizer's tokens do not stand for bytes of their own")
+        tokens = tuple(self._token_bytes.of(id) for id in range(self._vocab_size))
+        return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
 
     @property
     def has_chat_template(self) -> bool:
@@ -51,7 +80,7 @@ class HfTokenizer:
             ids = self._codec.encode(text, max_tokens=room, wants_spans=False).ids
         except PromptTooLong as error:
             raise PromptTooLong(error.num_tokens + num_start, is_exact=error.is_exact) from None
-        return EncodedPrompt((*self._start_ids, *ids))
+        return EncodedPrompt.of_text((*self._start_ids, *ids))
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
         if self._template is None:
@@ -62,7 +91,7 @@ class HfTokenizer:
         rendered = self._template.render(prompt)
         encoded = self._codec.encode(rendered.text, max_tokens=max_tokens)
         fork_points = find_fork_points(prompt, self._template, self._codec, rendered, encoded)
-        return EncodedPrompt(tuple(encoded.ids), fork_points)
+        return EncodedPrompt.of_text(tuple(encoded.ids), fork_points)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=False)
@@ -72,6 +101,22 @@ class HfTokenizer:
         if self._token_bytes is not None:
             return ByteDetokenizer(self._token_bytes, self._special_ids, prompt_ids)
         return WindowDetokenizer(self._decode_visible, self._special_ids, prompt_ids)
+
+    @property
+    def output_format(self) -> str:
+        return str(self._output.output)
+
+    def output_parser(
+        self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
+    ) -> OutputParser:
+        parser = TextParser(
+            self._output,
+            new_call_id=new_call_id,
+            tools=prompt.tools,
+            prompt_end=self.decode(prompt_ids[-_NUM_END_TOKENS:]),
+            taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
+        )
+        return TokenParser(self.detokenizer(), parser, self._mark_of)
 
     def _decode_visible(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=True)

@@ -1,30 +1,52 @@
 """Loads a model folder's tokenizer, chat template and end tokens. Any thread; blocking, and slow the first time."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from adapters.tokenizers.chat_template import ChatTemplate, template_source
 from adapters.tokenizers.detokenizers import ByteDetokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import PythonTokenizer, load_tokenizer, python_chat_template, rust_tokenizer
+from adapters.tokenizers.parser_names import PARSER_NAMES
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
+from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
 from domain.model_card import ModelSource
+from domain.output.family import Family
+from domain.output.output_format import choose_format, family_named
 
 
 class HfTokenizerLoader:
-    """Loads what transformers can load from a local folder, without the network and without the folder's own code."""
+    """Loads what transformers can load from a local folder, without the network and without the folder's own code.
+
+    `parsers`: families of output formats by model id, where what is found is not to be used. Raises InvalidRequest for
+    a family that there is not.
+    """
+
+    def __init__(self, parsers: Mapping[str, str] | None = None) -> None:
+        self._parsers = {model: family_named(name) for model, name in (parsers or {}).items()}
+        self._alive: WeakValueDictionary[str, HfTokenizer] = WeakValueDictionary()
 
     def load(self, source: ModelSource) -> Tokenizer:
+        return self._load(source)
+
+    def vocabulary(self, source: ModelSource) -> Vocabulary:
+        """Of the tokenizer that was loaded from there, if somebody still holds it. Raises ModelLoadFailed, and
+        ValueError if tokens have no bytes."""
+        return (self._alive.get(source.path) or self._load(source)).vocabulary()
+
+    def _load(self, source: ModelSource) -> HfTokenizer:
         folder = Path(source.path)
         if not folder.is_dir():
             raise ModelLoadFailed(f"{source.id}: {folder} is not a folder")
         try:
-            return _load(folder)
+            loaded = self._alive[source.path] = _load(folder, self._parsers.get(source.id))
+            return loaded
         except Exception as error:
             reason = str(error).strip().split("\n", maxsplit=1)[0]
             raise ModelLoadFailed(
@@ -32,19 +54,24 @@ class HfTokenizerLoader:
             ) from error
 
 
-def _load(folder: Path) -> HfTokenizer:
+def _load(folder: Path, family: Family | None) -> HfTokenizer:
     tokenizer = load_tokenizer(str(folder))
     rust = rust_tokenizer(tokenizer)
     codec = TextCodec(tokenizer, rust)
     token_bytes = token_bytes_of(rust) if rust is not None else None
     if token_bytes is not None and not _agrees(token_bytes, codec):
         token_bytes = None
+    template = _chat_template(folder, tokenizer)
+    named = PARSER_NAMES.get(str(tokenizer.init_kwargs.get("tool_parser_type")))
+    if family is None and named is not None:
+        family = family_named(named)
     return HfTokenizer(
         codec,
         vocab_size=max(tokenizer.get_vocab().values()) + 1,
         eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
-        template=_chat_template(folder, tokenizer),
+        template=template,
         token_bytes=token_bytes,
+        output=choose_format(template_source(tokenizer.chat_template), codec.added_tokens, family=family),
     )
 
 

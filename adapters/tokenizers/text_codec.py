@@ -5,7 +5,7 @@ that cannot fit is refused for its length or its number of tokens before any lis
 by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +59,23 @@ class TextCodec:
             return frozenset(self._tokenizer.all_special_ids)
         added = self._rust.get_added_tokens_decoder()
         return frozenset(id for id, token in added.items() if token.special)
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """The same by name."""
+        if self._rust is None:
+            vocabulary = self._tokenizer.get_vocab()
+            special_ids = self.special_ids
+            return {name: id for name, id in vocabulary.items() if id in special_ids}
+        added = self._rust.get_added_tokens_decoder()
+        return {token.content: id for id, token in added.items() if token.special}
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens that were added to the vocabulary, special ones among them, by what they spell."""
+        if self._rust is None:
+            return {token.content: id for id, token in self._tokenizer.added_tokens_decoder.items()}
+        return {token.content: id for id, token in self._rust.get_added_tokens_decoder().items()}
 
     def encode(self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True) -> EncodedText:
         """Raises PromptTooLong where that gives more than `max_tokens`."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from application.ports.state_access import StateAccess
+from application.ports.token_constraint import TokenConstraint
 from domain.errors import DomainError
 from domain.ids import SequenceId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
@@ -41,7 +42,8 @@ class DecodeStart:
 
     `prompt_ids`: the whole prompt, for the repetition penalty. `min_tokens`: `eos_token_ids`, all that end this answer,
     are suppressed until so many tokens are out. `seed`: always set (drawn if the client gave none): the noise of token
-    i is a function of (seed, i) alone.
+    i is a function of (seed, i) alone. `constraint`: what allows its tokens, if the answer has a grammar; nothing else
+    but this sequence uses it. Where it allows only tokens that end the answer, `min_tokens` suppresses none.
     """
 
     prompt_ids: tuple[int, ...]
@@ -49,6 +51,7 @@ class DecodeStart:
     seed: int
     min_tokens: int = 0
     eos_token_ids: frozenset[int] = frozenset()
+    constraint: TokenConstraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,14 @@ meanwhile, as far as the library allows, and need some 200 bytes a character: bo
 a time.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from application.ports.output_parser import OutputParser
 from domain.fork_point import ForkKind, ForkPoint
 from domain.model_card import ModelSource
+from domain.prompt_content import EncodedPrompt
 from domain.request import ChatPrompt
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """Token ids ready for the engine, and the fork points found in them, ascending, one a position."""
-
-    token_ids: tuple[int, ...]
-    fork_points: tuple[ForkPoint, ...] = ()
 
 
 class PromptTooLong(Exception):
@@ -57,6 +50,16 @@ class Tokenizer(Protocol):
     def eos_token_ids(self) -> frozenset[int]: ...
 
     @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Ids of the tokens that no text spells, by name."""
+        ...
+
+    @property
+    def has_token_bytes(self) -> bool:
+        """Whether every token stands for bytes of its own, so that an answer can be held to a grammar."""
+        ...
+
+    @property
     def has_chat_template(self) -> bool: ...
 
     def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
@@ -77,6 +80,18 @@ class Tokenizer(Protocol):
 
     def detokenizer(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
         """A fresh incremental detokenizer for text that follows `prompt_ids`; special tokens are left out."""
+        ...
+
+    @property
+    def output_format(self) -> str:
+        """How this model's answers are read, and what told so: a line for people."""
+        ...
+
+    def output_parser(
+        self, prompt: ChatPrompt, prompt_ids: Sequence[int], new_call_id: Callable[[], str]
+    ) -> OutputParser:
+        """A fresh parser for one answer to the chat that was rendered to `prompt_ids`. `new_call_id` gives an id that
+        was never given before, such as `call_5f0c...`; families with ids of their own form take the end of it."""
         ...
 
 

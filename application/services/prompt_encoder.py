@@ -39,7 +39,7 @@ class PromptEncoder:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
             raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
-        return EncodedPrompt(prompt.token_ids)
+        return EncodedPrompt.of_text(prompt.token_ids)
 
     def close(self) -> None:
         """Nothing is waited for: what is being encoded then is dropped when it is done."""

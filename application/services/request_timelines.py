@@ -22,14 +22,13 @@ from application.events import (
     RequestQueued,
 )
 from domain.ids import ModelId, RequestId
-from domain.request import ChatPrompt
 
 MAX_OPEN = 131_072
 """More than the longest queue that can be set."""
 
 
 class Stage(Enum):
-    """Where a request is."""
+    """Where a request is. Prefilling includes restoring what is not computed."""
 
     WAITING = "queue"
     PREFILLING = "prefill"
@@ -50,7 +49,6 @@ class RequestTimeline:
     admitted_ns: int | None = None
     decode_started_ns: int | None = None
     first_token_ns: int | None = None
-    num_reused_tokens: int = 0
     num_computed_tokens: int = 0
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
@@ -83,18 +81,17 @@ class RequestTimelines:
         self._counts: Counter[tuple[ModelId, Stage]] = Counter()
 
     def queued(self, event: RequestQueued) -> RequestTimeline:
-        request = event.request
         timeline = RequestTimeline(
-            id=request.id,
+            id=event.id,
             model=event.model,
-            requested_model=request.model,
-            is_chat=isinstance(request.prompt, ChatPrompt),
+            requested_model=event.requested_model,
+            is_chat=event.is_chat,
             num_prompt_tokens=event.num_prompt_tokens,
             queued_ns=event.at_ns,
         )
-        if (replaced := self._open.pop(request.id, None)) is not None:
+        if (replaced := self._open.pop(event.id, None)) is not None:
             self._count(replaced, -1)
-        self._open[request.id] = timeline
+        self._open[event.id] = timeline
         self._count(timeline, 1)
         if len(self._open) > self._max_open:
             self._count(self._open.popitem(last=False)[1], -1)
@@ -104,7 +101,6 @@ class RequestTimelines:
         timeline = self._at(event.id, Stage.WAITING)
         if timeline is not None:
             timeline.admitted_ns = event.at_ns
-            timeline.num_reused_tokens = event.num_reused_tokens
             self._move(timeline, Stage.PREFILLING)
         return timeline
 

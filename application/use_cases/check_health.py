@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from application.ports.clock import Clock
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
+from application.ports.engine import Engine
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.open_requests import OpenRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,9 @@ class Health:
 
 
 class CheckHealth:
-    def __init__(self, engine: EngineLoop, pool: ModelPool, clock: Clock, stall_s: float) -> None:
+    def __init__(self, engine: Engine, requests: OpenRequests, pool: ModelPool, clock: Clock, stall_s: float) -> None:
         self._engine = engine
+        self._requests = requests
         self._pool = pool
         self._clock = clock
         self._stall_s = stall_s
@@ -36,7 +38,7 @@ class CheckHealth:
             problem = f"the engine has made no progress for {idle_s:.0f} s"
         elif not models:
             problem = "no model is loaded yet"
-        return Health(not problem, problem, status.num_waiting, status.num_running, models)
+        return Health(not problem, problem, self._requests.num_waiting, status.num_running, models)
 
 
 __all__ = ("CheckHealth", "Health")

@@ -5,13 +5,10 @@ An explanation can quote what is stored, which is what somebody else sent. It do
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 
-from application.ports.tokenizer import EncodedPrompt
-from application.services.model_pool import ModelPool
-from application.services.prefix.cache import PrefixCache
+from application.ports.engine import EngineCache
 from application.services.prompt_encoder import PromptEncoder, check_fit
-from domain.errors import StoreUnresponsive
+from application.services.text_side.model_pool import ModelPool
 from domain.explanation import Explanation
 from domain.ids import ModelId
 from domain.request import GenerationRequest
@@ -26,18 +23,19 @@ class ExplainedPrompt:
 
 
 class ExplainPrompt:
-    """Event loop only; encoding, lookup and decoding happen in workers."""
+    """Event loop only; encoding and decoding happen in workers."""
 
     def __init__(
         self,
         pool: ModelPool,
-        prefix_cache: PrefixCache,
+        cache: EngineCache,
         encoder: PromptEncoder,
+        *,
         shows_text: bool = False,
     ) -> None:
         """`shows_text`: quote what is stored where the prompt differs from it."""
         self._pool = pool
-        self._prefix_cache = prefix_cache
+        self._cache = cache
         self._encoder = encoder
         self._shows_text = shows_text
 
@@ -47,20 +45,12 @@ class ExplainPrompt:
         try:
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.description)
-            found = await self._explain(served.source.id, prompt, request.cache_salt)
+            found = await self._cache.explain(served.source.id, prompt, request.cache_salt)
             shown = found if self._shows_text else found.without_stored()
             told = await asyncio.to_thread(shown.with_text, served.tokenizer.decode)
             return ExplainedPrompt(served.source.id, told)
         finally:
             self._pool.release(served)
-
-    async def _explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
-        """What a request would find, also while the store does not answer."""
-        explain = partial(self._prefix_cache.explain, model, prompt, salt)
-        try:
-            return await self._prefix_cache.read_store(explain)
-        except StoreUnresponsive:
-            return await asyncio.to_thread(partial(explain, asks_store=False))
 
 
 __all__ = ("ExplainPrompt", "ExplainedPrompt")

@@ -1,67 +1,26 @@
-"""One completion: find the model, prepare the prompt, check everything, submit, stream.
+"""One prompt and its completions: find the model, prepare the prompt, check everything, submit, stream.
 
 All checks happen in `start`, so whatever is wrong with a request is an exception before any byte of an answer.
 """
 
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 
-from application.events import RequestRefused
+from application.events import RequestQueued, RequestRefused
 from application.ports.clock import Clock
+from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
-from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool, ServedModel
+from application.services.grammar_check import GrammarCheck
 from application.services.prompt_encoder import PromptEncoder, check_fit
-from application.services.sequence_run import Submission
-from application.services.stream_hub import RequestStream, StreamHub
+from application.services.text_side.generation import Generation
+from application.services.text_side.model_pool import ModelPool, ServedModel
+from application.services.text_side.open_requests import OpenRequests
+from application.services.text_side.output_pipeline import OutputPipeline
 from domain.errors import DomainError
-from domain.ids import ModelId, RequestId
-from domain.request import ChatPrompt, GenerationRequest
+from domain.ids import ModelId
+from domain.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
 from domain.shown import shown
-from domain.stream import Failed, StreamItem
-
-
-class _Lease:
-    """One lease on a model, given back once."""
-
-    def __init__(self, pool: ModelPool, served: ServedModel) -> None:
-        self.served = served
-        self._pool: ModelPool | None = pool
-
-    def release(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.release(self.served)
-
-
-class Generation:
-    """A submitted request. Iterate it once for its items; `close` it in any case, which cancels what still runs.
-
-    Its lease on the model is over when it has ended in the engine, however long its client takes to read.
-    """
-
-    def __init__(
-        self, request: GenerationRequest, prompt: EncodedPrompt, lease: _Lease, stream: RequestStream, owner: "Generate"
-    ) -> None:
-        self.request = request
-        self.prompt_ids = prompt.token_ids
-        self.model = lease.served
-        self._lease = lease
-        self._stream = stream
-        self._owner = owner
-        self._open = True
-
-    def __aiter__(self) -> AsyncIterator[StreamItem]:
-        return aiter(self._stream)
-
-    def close(self) -> None:
-        """Idempotent. Cancels within one engine step if the request has not ended."""
-        if self._open:
-            self._open = False
-            self._owner.leave(self.request.id, has_ended=self._stream.end is not None)
-            self._lease.release()
 
 
 class Generate:
@@ -69,21 +28,25 @@ class Generate:
 
     def __init__(
         self,
+        *,
         pool: ModelPool,
-        engine: EngineLoop,
-        hub: StreamHub,
+        engine: Engine,
+        requests: OpenRequests,
         ids: IdSource,
         events: EventSink,
         clock: Clock,
         encoder: PromptEncoder,
+        grammars: GrammarCheck | None = None,
     ) -> None:
+        """`grammars`: None refuses every request that has one."""
         self._pool = pool
         self._engine = engine
-        self._hub = hub
+        self._requests = requests
         self._ids = ids
         self._events = events
         self._clock = clock
         self._encoder = encoder
+        self._grammars = grammars or GrammarCheck()
 
     async def start(self, request: GenerationRequest, beside: ServedModel | None = None) -> Generation:
         """Check and submit. Raises any DomainError; nothing is held afterwards if it does.
@@ -92,51 +55,75 @@ class Generate:
         room. Who holds a lease and waits for a second one would otherwise wait for whoever waits for the first.
         """
         try:
-            self._engine.reserve()
+            self._requests.reserve(request.num_choices)
             try:
-                return await self._start_reserved(request, beside)
+                is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
+                served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
+                try:
+                    return await self._submit(request, served)
+                except BaseException:
+                    self._pool.release(served)
+                    raise
             except BaseException:
-                self._engine.release_reservation()
+                self._requests.release(request.num_choices)
                 raise
         except DomainError as error:
             self._events.emit(RequestRefused(ModelId(shown(request.model)), error.code, self._clock.now_ns()))
             raise
 
-    async def _start_reserved(self, request: GenerationRequest, beside: ServedModel | None) -> Generation:
-        is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
-        served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
-        lease = _Lease(self._pool, served)
-        try:
-            prompt = await self._encoder.encode(request, served.tokenizer, served.description)
-            max_new_tokens = check_fit(request, prompt, served.description)
-            stream = self._hub.open(request.id, partial(self._ended, request.id, lease))
-            try:
-                seed = request.sampling.seed if request.sampling.seed is not None else self._ids.seed()
-                follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
-                detokenizer = served.tokenizer.detokenizer(follows)
-                # Some models name their end tokens in one place only.
-                eos = served.description.eos_token_ids | served.tokenizer.eos_token_ids
-                self._engine.submit(
-                    Submission(request, prompt, max_new_tokens, seed, detokenizer, served.source.id, eos)
-                )
-            except BaseException:
-                self._hub.discard(request.id)
-                raise
-        except BaseException:
-            lease.release()
-            raise
-        return Generation(request, prompt, lease, stream, self)
+    async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
+        """From here on the generation holds the lease, and the engine the places."""
+        prompt = await self._encoder.encode(request, served.tokenizer, served.description)
+        submission = Submission(
+            id=request.id,
+            model=served.source.id,
+            prompt=prompt,
+            sampling=request.sampling,
+            seed=request.sampling.seed if request.sampling.seed is not None else self._ids.seed(),
+            max_new_tokens=check_fit(request, prompt, served.description),
+            min_tokens=request.stop.min_tokens,
+            # Some models name their end tokens in one place only.
+            eos_token_ids=served.description.eos_token_ids | served.tokenizer.eos_token_ids,
+            ignore_eos=request.stop.ignore_eos,
+            cache_salt=request.cache_salt,
+            persist=request.persist,
+            num_choices=request.num_choices,
+            grammar=request.grammar,
+        )
+        await self._grammars.check(request, served.tokenizer, served.description)
+        follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
+        generation = Generation(
+            request,
+            submission,
+            model=served,
+            engine=self._engine,
+            pipelines=[
+                OutputPipeline(served.tokenizer.detokenizer(follows), request.stop) for _ in range(request.num_choices)
+            ],
+            release=partial(self._pool.release, served),
+        )
+        self._engine.submit(submission)
+        self._requests.add(generation)
+        for choice in range(request.num_choices):
+            self._events.emit(self._queued(request, submission, choice))
+        return generation
 
-    def leave(self, id: RequestId, *, has_ended: bool) -> None:
-        """For Generation.close."""
-        if not has_ended:
-            self._engine.cancel(id)
-        self._hub.discard(id)
+    def _queued(self, request: GenerationRequest, submission: Submission, choice: int) -> RequestQueued:
+        sampling = request.sampling
+        if sampling.seed is not None and choice:
+            sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
+        return RequestQueued(
+            choice_id(request.id, choice),
+            submission.model,
+            request.model,
+            is_chat=isinstance(request.prompt, ChatPrompt),
+            num_prompt_tokens=len(submission.prompt.token_ids),
+            at_ns=self._clock.now_ns(),
+            sampling=sampling,
+            max_tokens=request.stop.max_tokens,
+            num_stop_strings=len(request.stop.stop),
+            trace_carrier=request.trace_carrier,
+        )
 
-    def _ended(self, id: RequestId, lease: _Lease, item: StreamItem) -> None:
-        lease.release()
-        if isinstance(item, Failed):  # its stream may have failed, and not the engine
-            self._engine.cancel(id)
 
-
-__all__ = ("Generate", "Generation")
+__all__ = ("Generate",)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from application.ports.model_repository import ModelRepository
-from application.services.model_pool import ModelPool
-from application.services.prefix.cache import PrefixCache
+from application.services.text_side.model_pool import ModelPool, ServedModel
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
 
@@ -20,26 +19,23 @@ class ModelEntry:
 
 
 class ListModels:
-    def __init__(self, repository: ModelRepository, pool: ModelPool, prefix_cache: PrefixCache) -> None:
+    def __init__(self, repository: ModelRepository, pool: ModelPool) -> None:
         self._repository = repository
         self._pool = pool
-        self._prefix_cache = prefix_cache
 
     async def all(self) -> list[ModelEntry]:
         """Ordered by id."""
         loaded = {served.source.id: served for served in self._pool.loaded()}
         sources = {source.id: source for source in await self._pool.workers.run(self._repository.list)}
         sources.update({id: served.source for id, served in loaded.items()})
-        return [
-            self._loaded(loaded[id].source, loaded[id].description) if id in loaded else ModelEntry(sources[id], None)
-            for id in sorted(sources)
-        ]
-
-    def _loaded(self, source: ModelSource, description: ModelDescription) -> ModelEntry:
-        return ModelEntry(source, description, self._prefix_cache.note(description))
+        return [_entry(loaded[id]) if id in loaded else ModelEntry(sources[id], None) for id in sorted(sources)]
 
     async def one(self, id: ModelId) -> ModelEntry | None:
         return next((entry for entry in await self.all() if entry.source.id == id), None)
+
+
+def _entry(served: ServedModel) -> ModelEntry:
+    return ModelEntry(served.source, served.description, served.reuse_note)
 
 
 __all__ = ("ListModels", "ModelEntry")

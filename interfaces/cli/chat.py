@@ -47,7 +47,7 @@ class Chat:
         pieces: list[str] = []
         is_failed = False
         try:
-            async for item in generation:
+            async for _, item in generation:
                 if isinstance(item, TextDelta) and item.text:
                     pieces.append(item.text)
                     show(item.text)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from application.ports.compute import ComputeEngine
 from application.ports.model_repository import ModelCheck, ModelRepository
+from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prefix.landing import Land
 from application.settings import Settings
@@ -20,11 +21,16 @@ def _nothing_to_check(_source: ModelSource) -> None:
     """Toy models have no files."""
 
 
+def _no_vocabulary(source: ModelSource) -> Vocabulary:
+    raise ValueError(f"the tokens of {source.id} are not known")
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device; None where nothing is gained.
-    `check`: what is looked at before anything is unloaded to make room for a model.
+    `check`: what is looked at before anything is unloaded to make room for a model. `vocabulary_of`: reads the tokens
+    of a model whose answers a grammar is to hold; in a worker.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -34,14 +40,21 @@ class Backend:
     max_last_chunk: int = 32
     land: Land | None = None
     check: ModelCheck = _nothing_to_check
+    vocabulary_of: Callable[[ModelSource], Vocabulary] = _no_vocabulary
 
 
 def fake_backend(settings: Settings) -> Backend:
     """The deterministic toy engine: the whole service without MLX."""
     from adapters.fake.engine import FakeEngine
-    from adapters.fake.tokenizer import FakeTokenizers
+    from adapters.fake.tokenizer import FakeTokenizers, fake_vocabulary
 
-    return Backend(FakeEngine, model_repository(settings), FakeTokenizers(), default_grid=settings.engine.block_size)
+    return Backend(
+        FakeEngine,
+        model_repository(settings),
+        FakeTokenizers(),
+        default_grid=settings.engine.block_size,
+        vocabulary_of=fake_vocabulary,
+    )
 
 
 def mlx_backend(settings: Settings) -> Backend:
@@ -56,14 +69,16 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
+    tokenizers = HfTokenizerLoader(settings.model.parser_of)
     return Backend(
         lambda: MlxEngine(cache_dir(), blas.identity),
         model_repository(settings),
-        HfTokenizerLoader(),
+        tokenizers,
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
         land=land if pays_to_land() else None,
         check=check_source,
+        vocabulary_of=tokenizers.vocabulary,
     )
 
 

@@ -1,8 +1,9 @@
-"""The prefix cache of a service: hot tier, store, the queue between them, the workers; opened and closed together.
+"""The prefix cache of an engine: hot tier, store, the queue between them, the workers; opened and closed together.
 
 Closing waits for nothing that hangs: threads in a call that does not return are left behind, and end with the process.
 """
 
+import logging
 from concurrent.futures import wait
 
 from adapters.system.memory_probe import SystemMemory
@@ -11,20 +12,28 @@ from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.landing import Land, LandingReader
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
-from application.services.prefix.write_behind import QueueCounts, WriteBehind
+from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
+from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
+from domain.block_grid import BlockGrid
 from domain.scheduling import StepLimits
+
+FLUSH_TIMEOUT_S = 30.0
+"""How long shutting down may write captured state that still waits for the store."""
 
 CLOSE_TIMEOUT_S = 5.0
 """How long closing waits for reads, and then, if they hang, for the store to close."""
 
 QUEUE_SHARE = 0.1
 """Share of memory that captured state waiting for the store may take; it is in the hot tier as well, mostly."""
+
+_logger = logging.getLogger("cairn")
 
 
 class CacheTiers:
@@ -45,35 +54,29 @@ class CacheTiers:
         self.writer: WriteBehind | None = None
         self._events, self._clock = events, clock
         self._lanes = StoreLanes(clock, events, timeout_s=settings.store.read_timeout_s)
+        self._hashing = Lane("hash", 1)
+        stored: list[StoredTier] = []
         if store is not None:
             reader = LandingReader(store, land, events, clock) if land is not None else store
             max_bytes = int(total_bytes * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes, reader=reader)
+            stored.append(StoredTier("store", self.writer, self._lanes, self.writer))
         self._hot = HotTier(hot_bytes)
-        tiers = PrefixTiers(self._hot, self.writer, self._lanes)
+        tiers = PrefixTiers(self._hot, stored, self._lanes)
         is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
-        rules = CacheRules(settings.engine.block_size, limits.grid, cache.exact, is_enabled, cache.salt)
-        self.prefix_cache = PrefixCache(tiers, clock, events, rules)
+        grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
+        self.prefix_cache = PrefixCache(
+            tiers, clock, events, grid, self._hashing, is_enabled=is_enabled, salt=cache.salt
+        )
+        self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
 
-    def mark(self) -> int:
-        """For `is_settled`: everything captured so far. Any thread; never blocks."""
-        return self.writer.mark() if self.writer is not None else 0
-
-    def is_settled(self, mark: int) -> bool:
-        """Whether everything captured up to `mark` is stored or dropped. Any thread; never blocks."""
-        return self.writer is None or self.writer.is_settled(mark)
-
-    async def make_durable(self) -> None:
-        """Make what is stored as durable as the setting allows. Event loop only. Raises StoreUnresponsive."""
-        if self.store is not None:
-            await self._lanes.await_upkeep(self.store.flush)
-
-    def close(self, timeout_s: float) -> QueueCounts | None:
+    def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.
 
         A store whose reads return has as long again to close, because what it holds back may be much.
         """
+        self._hashing.close()
         self._lanes.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
@@ -83,7 +86,8 @@ class CacheTiers:
             message = "the store's volume hangs: what was under way is left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))
         self._hot.resize(0)  # its arrays must be gone before the backend's library is torn down
-        return counts
+        if counts is not None and (lost := counts.dropped.get(SHUTDOWN, 0)):
+            _logger.warning("%d records could not be stored within %.0f s", lost, timeout_s)
 
 
 def _closes(store: BlockStore, timeout_s: float) -> bool:

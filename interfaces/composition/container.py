@@ -2,21 +2,24 @@
 
 from dependency_injector import containers, providers
 
+from adapters.llguidance.checker import LlguidanceChecker
+from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
+from application.services.grammar_check import GrammarCheck
+from application.services.lane import Lane
 from application.services.prompt_encoder import PromptEncoder
-from application.services.stream_hub import StreamHub
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.open_requests import OpenRequests
+from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.event_queue import EventQueue
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.clear_store import ClearCache
 from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
-from application.use_cases.read_cache_stats import ReadCacheStats
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
@@ -24,6 +27,8 @@ from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import build_documents
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
+
+NUM_GRAMMAR_THREADS = 4
 
 
 def step_limits(settings: Settings, backend: Backend) -> StepLimits:
@@ -50,19 +55,31 @@ class Container(containers.DeclarativeContainer):
         fake=providers.Singleton(fake_backend, settings),
     )
     limits = providers.Singleton(step_limits, settings, backend)
-    hub = providers.Singleton(StreamHub)
-    store = providers.Singleton(build_store, settings.provided.store, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)
-    cache = providers.Singleton(CacheTiers, settings, limits, store, events, clock, backend.provided.land)
+
+    # The token side. Nothing of it is known to the text side but `engine`.
+    engine_events = providers.Singleton(EventQueue)
+    store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
+    cache = providers.Singleton(CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land)
+    grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
+    constraints = providers.Singleton(
+        LlguidanceCompiler, lane=grammar_lane, vocabulary_of=backend.provided.vocabulary_of
+    )
     engine = providers.Singleton(
-        EngineLoop,
-        engine_factory=backend.provided.engine_factory,
-        sink=hub,
-        events=events,
-        clock=clock,
+        EngineThread,
+        make_backend=backend.provided.engine_factory,
         prefix_cache=cache.provided.prefix_cache,
+        cache=cache.provided.access,
         limits=limits,
-        max_queue=settings.provided.engine.queue,
+        events=engine_events,
+        clock=clock,
+        close_cache=cache.provided.close,
+        constraints=constraints,
+    )
+
+    grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
+    requests = providers.Singleton(
+        OpenRequests, engine=engine, events=events, clock=clock, max_queue=settings.provided.engine.queue
     )
     pool = providers.Singleton(
         ModelPool,
@@ -70,40 +87,34 @@ class Container(containers.DeclarativeContainer):
         tokenizers=backend.provided.tokenizers,
         engine=engine,
         settings=settings.provided.model,
+        clock=clock,
         check=backend.provided.check,
     )
     encoder = providers.Singleton(PromptEncoder)
     generate = providers.Singleton(
-        Generate, pool=pool, engine=engine, hub=hub, ids=ids, events=events, clock=clock, encoder=encoder
+        Generate,
+        pool=pool,
+        engine=engine,
+        requests=requests,
+        ids=ids,
+        events=events,
+        clock=clock,
+        encoder=encoder,
+        grammars=grammars,
     )
-    list_models = providers.Singleton(
-        ListModels, repository=backend.provided.repository, pool=pool, prefix_cache=cache.provided.prefix_cache
-    )
+    list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,
         pool=pool,
-        prefix_cache=cache.provided.prefix_cache,
+        cache=engine.provided.cache,
         encoder=encoder,
         shows_text=settings.provided.shows_text,
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
-    warm_prompt = providers.Singleton(
-        WarmPrompt,
-        pool=pool,
-        generate=generate,
-        prefix_cache=cache.provided.prefix_cache,
-        persistence=cache,
-    )
-    clear_cache = providers.Singleton(ClearCache, prefix_cache=cache.provided.prefix_cache)
-    cache_stats = providers.Singleton(
-        ReadCacheStats,
-        prefix_cache=cache.provided.prefix_cache,
-        store=store,
-        writer=cache.provided.writer,
-    )
+    warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 
 __all__ = ("Container", "step_limits")

@@ -5,9 +5,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool, ServedModel
-from application.services.prefix.write_behind import SHUTDOWN
+from application.ports.engine import Engine
+from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.settings import Settings
 from domain.errors import DomainError
 from domain.ids import ModelId
@@ -22,9 +21,6 @@ SWITCH_INTERVAL_S = 0.0005
 """The compute thread comes back from the device many times a step, and must not wait 5 ms each time for whoever holds
 the interpreter then: measured, 12 % of a small model's decode rate."""
 
-FLUSH_TIMEOUT_S = 30.0
-"""How long shutting down may write captured state that still waits for the store."""
-
 _logger = logging.getLogger("cairn")
 
 
@@ -34,7 +30,7 @@ class Service:
     def __init__(self, container: Container) -> None:
         self.container = container
         self.settings: Settings = container.settings()
-        self.engine: EngineLoop = container.engine()
+        self.engine: Engine = container.engine()
         self.pool: ModelPool = container.pool()
         self._preload: asyncio.Task[None] | None = None
         self._app: Litestar | None = None
@@ -49,9 +45,9 @@ class Service:
         return self._app
 
     async def start(self) -> None:
-        """Start the compute thread and begin to load the default model; ready once that is loaded."""
+        """Start the engine and begin to load the default model; ready once that is loaded."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self.engine.start()
+        self.engine.start(self.container.requests().receive)
         self._preload = asyncio.create_task(self._load_default())
 
     async def ready(self) -> ServedModel:
@@ -61,23 +57,19 @@ class Service:
         return served
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """End everything that was started; False if the compute thread did not end in time."""
+        """End everything that was started; False if the engine did not end in time."""
         if self._preload is not None:
             self._preload.cancel()
             await asyncio.gather(self._preload, return_exceptions=True)
         self.pool.close()
         self.container.encoder().close()
-        stopped = await asyncio.to_thread(self.engine.stop, timeout_s)
-        await asyncio.to_thread(self._close_cache)
+        self.container.grammars().close()
+        stopped = await self.engine.stop(timeout_s)
+        self.container.grammar_lane().close()
         await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         await asyncio.to_thread(self.container.request_log().close)
         return stopped
-
-    def _close_cache(self) -> None:
-        counts = self.container.cache().close(FLUSH_TIMEOUT_S)
-        if counts is not None and (lost := counts.dropped.get(SHUTDOWN, 0)):
-            _logger.warning("%d records could not be stored within %.0f s", lost, FLUSH_TIMEOUT_S)
 
     async def _load_default(self) -> None:
         try:

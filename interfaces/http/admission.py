@@ -12,7 +12,7 @@ async def until_admitted(choices: FanIn, timeout_s: float) -> None:
 
     Raises the error of a choice that failed meanwhile. Everything that arrived is kept for the stream.
     """
-    waiting = set(range(len(choices.explanations)))
+    waiting = set(range(choices.num_choices))
     try:
         async with asyncio.timeout(timeout_s):
             while waiting:

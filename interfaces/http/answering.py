@@ -11,7 +11,6 @@ from litestar.response import Response
 
 from domain.request import GenerationRequest
 from interfaces.http.cache_header import cache_headers
-from interfaces.http.choices import each_choice
 from interfaces.http.collected import collect
 from interfaces.http.dialect import Asked, BodyT, Operation, Started
 from interfaces.http.disconnect import unless_client_leaves
@@ -50,7 +49,7 @@ def operation_route(
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
     wanted = await operation.requests(body, asked)
-    choices = await start_all(asked.services, [choice for request in wanted for choice in each_choice(request)])
+    choices = await start_all(asked.services, wanted)
     try:
         started = _started(wanted, choices, asked.services)
         if body.stream:
@@ -67,7 +66,7 @@ def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Serv
     first = choices.generations[0]
     return Started(
         requests=tuple(wanted),
-        prompts=tuple(generation.prompt_ids for generation in choices.generations[:: wanted[0].num_choices]),
+        prompts=tuple(generation.prompt_ids for generation in choices.generations),
         model=first.model.source.id,
         tokenizer=first.model.tokenizer,
         created_s=services.clock.unix_ns() // 1_000_000_000,

@@ -41,7 +41,7 @@ class Collected:
 
 async def collect(choices: FanIn) -> list[Collected]:
     """In order of index. Raises the error of the first choice that failed. The caller closes `choices`."""
-    deltas: list[list[ContentDelta]] = [[] for _ in choices.explanations]
+    deltas: list[list[ContentDelta]] = [[] for _ in range(choices.num_choices)]
     finished: dict[int, Finished] = {}
     while choices.is_open:
         index, item = await choices.next()

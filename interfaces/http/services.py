@@ -1,19 +1,18 @@
 """What the HTTP side needs of the application, handed to it whole: use cases and three small ports."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.services.documents import Documents
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.clear_store import ClearCache
 from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
-from application.use_cases.read_cache_stats import ReadCacheStats
 from application.use_cases.warm_prompt import WarmPrompt
 
 
@@ -34,8 +33,8 @@ class Services:
     explain_prompt: ExplainPrompt
     count_tokens: CountTokens
     warm_prompt: WarmPrompt
-    cache_stats: ReadCacheStats
-    clear_cache: ClearCache
+    cache_stats: Callable[[], Awaitable[CacheStats]]
+    clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]]
     documents: Documents
     ids: IdSource
     clock: Clock

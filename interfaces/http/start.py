@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from application.use_cases.generate import Generation
+from application.services.text_side.generation import Generation
 from domain.errors import ModelNotFound
-from domain.ids import RequestId
 from domain.request import GenerationRequest
 from interfaces.http.fan_in import FanIn
 from interfaces.http.services import Services
@@ -31,14 +30,9 @@ async def naming_what_is_served(services: Services, error: ModelNotFound) -> Mod
     return ModelNotFound(f"{error.message}; served here: {served}", param="model")
 
 
-def choice_id(id: RequestId, index: int) -> RequestId:
-    """The request's own id for its first choice, ids derived from it for the others."""
-    return id if index == 0 else RequestId(f"{id}.{index}")
-
-
 def _close(generations: Sequence[Generation]) -> None:
     for generation in generations:
         generation.close()
 
 
-__all__ = ("choice_id", "naming_what_is_served", "start_all")
+__all__ = ("naming_what_is_served", "start_all")

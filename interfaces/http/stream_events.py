@@ -19,7 +19,7 @@ async def stream_events(choices: FanIn, framing: Framing, keepalive_s: float) ->
     try:
         if opening := framing.begin():
             yield opening
-        keep_alive = KeepAlive(len(choices.explanations))
+        keep_alive = KeepAlive(choices.num_choices)
         speak_by = _now_s() + keepalive_s
         while choices.is_open:
             items = await _items(choices, speak_by)

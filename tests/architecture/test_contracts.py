@@ -23,6 +23,15 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("application-inner", {"application/ports/planted.py": "import application.services"}),
     ("application-inner", {"application/services/planted.py": "import application.use_cases"}),
     ("application-inner", {"application/extra/__init__.py": ""}),
+    ("text-side-knows-the-port", {"application/use_cases/planted.py": "import application.services.token_side"}),
+    ("text-side-knows-the-port", {"application/use_cases/planted.py": "import application.services.prefix.cache"}),
+    ("text-side-knows-the-port", {"application/services/text_side/planted.py": "import application.ports.compute"}),
+    ("text-side-knows-the-port", {"application/services/text_side/planted.py": "import application.ports.block_store"}),
+    (
+        "token-side-knows-no-text",
+        {"application/services/token_side/planted.py": "import application.use_cases"},
+    ),
+    ("token-side-knows-no-text", {"application/services/prefix/planted.py": "import application.services.text_side"}),
     ("adapters-independent", {"adapters/system/planted.py": "import adapters.memory"}),
     (
         "dialects-independent",
@@ -36,6 +45,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("mlx-at-home", {"adapters/memory/planted.py": "import mlx.core as mx"}),
     ("lmdb-at-home", {"adapters/memory/planted.py": "import lmdb"}),
     ("zstd-at-home", {"adapters/lmdb/planted.py": "import zstandard"}),
+    ("grammars-at-home", {"adapters/mlx/planted.py": "import llguidance"}),
     ("telemetry-at-home", {"interfaces/http/planted.py": "from opentelemetry import trace"}),
     ("telemetry-at-home", {"application/planted.py": "import prometheus_client"}),
     ("hub-at-home", {"adapters/tokenizers/planted.py": "from huggingface_hub import constants"}),

@@ -131,7 +131,7 @@ def test_get_can_be_limited_to_state_groups(store: BlockStore) -> None:
         while found is None:
             found = store.get([first.key], [wanted])[0]
         assert set(found.groups) == wanted
-        assert found.token_ids == first.token_ids
+        assert found.key_ids == first.key_ids
 
 
 def test_a_block_without_its_parent_is_refused(store: BlockStore) -> None:
@@ -180,11 +180,11 @@ def test_followers_name_what_follows_a_block(store: BlockStore) -> None:
     assert put(store, [*trunk, *branches, *tails]) is PutOutcome.STORED
     end = trunk[-1].key.hash  # type: ignore[union-attr]
     found = store.followers(ONE.namespace, end, 10)
-    assert sorted(found) == sorted(record.token_ids for record in (*branches, *tails))
+    assert sorted(found) == sorted(record.key_ids for record in (*branches, *tails))
     assert sorted(len(tokens) for tokens in store.followers(ONE.namespace, end, 1)) == [1, BLOCK_TOKENS]
     assert len(store.followers(ONE.namespace, end, 3)) == 3 + len(tails)
     assert set(store.dependants(ONE.namespace, end)) == set(keys_of([*branches, *tails]))
-    assert list(store.followers(ONE.namespace, BlockHash(ONE.namespace), 10)) == [trunk[0].token_ids]
+    assert list(store.followers(ONE.namespace, BlockHash(ONE.namespace), 10)) == [trunk[0].key_ids]
     assert list(store.followers(TWO.namespace, BlockHash(TWO.namespace), 10)) == []
 
 
@@ -192,7 +192,7 @@ def test_namespaces_share_nothing(store: BlockStore) -> None:
     mine = chain(ONE, 1)[0]
     assert isinstance(mine.key, BlockKey)
     theirs = Record(
-        BlockKey(TWO.namespace, mine.key.hash), BlockHash(TWO.namespace), 16, mine.token_ids, {}, mine.provenance
+        BlockKey(TWO.namespace, mine.key.hash), BlockHash(TWO.namespace), 16, mine.key_ids, {}, mine.provenance
     )
     assert put(store, [mine]) is PutOutcome.STORED
     assert present(store, [theirs]) == [False]

@@ -44,7 +44,7 @@ OTHERS: list[Event] = [
     HttpRefused("host", "evil.example", at(0)),
     StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
     FaultObserved("engine.sequence", "no", at(0)),
-    PrefixMatched(SCRIPT_ID, 1025, 512, 256, 1024, "no-snapshot", at(0), at(0.02)),
+    PrefixMatched(SCRIPT_ID, 1025, {"hot": 512, "store": 256}, 1024, "no-snapshot", at(0), at(0.02)),
     PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
     StateRestored(SCRIPT_ID, 768, 3_000_000, at(0), at(0.01), at(0.02)),
     StateCaptured(SCRIPT_ID, 2, 1, 4_000_000, at(0), at(0.01)),

@@ -43,7 +43,7 @@ def test_a_prompts_own_snapshots_are_found_among_those_of_others(store: BlockSto
 def test_no_more_snapshots_are_told_of_than_asked_for(store: BlockStore) -> None:
     hanging = [snapshot(ONE, [9] * length) for length in range(1, 6)]
     assert put(store, hanging) is PutOutcome.STORED
-    assert list(store.followers(ONE.namespace, ROOT, 2)) == [record.token_ids for record in hanging[:2]]
+    assert list(store.followers(ONE.namespace, ROOT, 2)) == [record.key_ids for record in hanging[:2]]
     assert list(store.dependants(ONE.namespace, ROOT)) == keys_of(hanging)
 
 

@@ -66,12 +66,12 @@ def is_there(view: RecordReader, records: Sequence[Record]) -> list[bool]:
     for record, read in zip(records, view.get(keys_of(records)), strict=True):
         if isinstance(record.key, SnapshotKey):
             listed = bool(
-                view.find_snapshots(record.key.namespace, [SnapshotPlace(record.parent, (*record.token_ids, 0))])[0]
+                view.find_snapshots(record.key.namespace, [SnapshotPlace(record.parent, (*record.key_ids, 0))])[0]
             )
         else:
             listed = view.lookup([record.key])[0].is_readable
         assert listed == same(read, record)
-        assert listed == (record.token_ids in view.followers(record.key.namespace, record.parent, 100))
+        assert listed == (record.key_ids in view.followers(record.key.namespace, record.parent, 100))
         found.append(listed)
     return found
 
@@ -163,10 +163,10 @@ def test_a_record_written_in_the_middle_of_a_read_is_seen(read: str) -> None:
     if read == "lookup":
         assert list(view.lookup([block.key, stranger.key])) == [Presence.PENDING, Presence.MISS]
     elif read == "find_snapshots":
-        place = SnapshotPlace(ROOT, (*hanging.token_ids, 5))
+        place = SnapshotPlace(ROOT, (*hanging.key_ids, 5))
         assert [list(keys) for keys in view.find_snapshots(ONE.namespace, [place])] == [[hanging.key]]
     elif read == "followers":
-        assert sorted(view.followers(ONE.namespace, ROOT, 5)) == sorted([block.token_ids, hanging.token_ids])
+        assert sorted(view.followers(ONE.namespace, ROOT, 5)) == sorted([block.key_ids, hanging.key_ids])
     else:
         found = view.get([block.key, stranger.key, hanging.key])
         assert same(found[0], block)
@@ -192,12 +192,12 @@ def test_queued_and_stored_are_read_together(setup: Setup) -> None:
     assert second is not None
     assert fourth is not None
     assert (first.groups.keys(), second.groups.keys(), third, fourth.groups.keys()) == (some, some, None, frozenset())
-    assert (first.token_ids, second.token_ids) == (waiting[0].token_ids, stored[0].token_ids)
+    assert (first.key_ids, second.key_ids) == (waiting[0].key_ids, stored[0].key_ids)
     places = [SnapshotPlace(ROOT, tokens) for tokens in ((1, 2, 3), (9, 1), (7, 8), (7, 8, 9, 1))]
     found = setup.view.find_snapshots(ONE.namespace, places)
     assert [[key.num_partial for key in keys] for keys in found] == [[2], [1], [], [3]]
     found = setup.view.followers(ONE.namespace, ROOT, 5)
-    assert sorted(found) == sorted(record.token_ids for record in (stored[0], stored[2], *waiting))
+    assert sorted(found) == sorted(record.key_ids for record in (stored[0], stored[2], *waiting))
 
 
 def test_what_the_full_queue_refused_is_not_there() -> None:

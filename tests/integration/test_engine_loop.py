@@ -11,18 +11,17 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.events import ModelLoaded, ModelUnloaded, StepCompleted
-from application.services.engine_loop import EngineLoop
-from application.services.sequence_run import Submission
-from domain.errors import ComputeFailed, DomainError, QueueFull, ServerUnavailable
-from domain.ids import ModelId, RequestId, SequenceId
+from application.ports.engine import Ended, EngineItem
+from domain.errors import ComputeFailed, DomainError, ServerUnavailable
+from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions
-from domain.request import FinishReason, GenerationRequest, TextPrompt
-from domain.sampling import SamplingParams, StopRules
+from domain.request import FinishReason
+from domain.sampling import SamplingParams
 from domain.scheduling import StepLimits
-from domain.stream import Admitted, Failed, Finished, PrefillProgress, StreamItem, TextDelta
+from domain.stream import Admitted, PrefillProgress
 from tests.support.caches import prefix_cache
 from tests.support.patience import PATIENCE_S
-from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.sync_engine import GREEDY, Inbox, SyncEngine, submission
 
 MODEL = ModelId("fake-attention")
 WAIT_S = PATIENCE_S
@@ -31,12 +30,16 @@ WAIT_S = PATIENCE_S
 class Bench:
     """An engine loop over one toy model, with everything recorded."""
 
-    def __init__(self, options: FakeOptions, limits: StepLimits, max_queue: int = 100) -> None:
+    def __init__(self, options: FakeOptions, limits: StepLimits) -> None:
         self.engine = FakeEngine(default=options)
-        self.sink = RecordingSink()
-        self.events = RecordingEvents()
-        self.loop = EngineLoop(
-            lambda: self.engine, self.sink, self.events, FakeClock(tick_ns=1000), prefix_cache(), limits, max_queue
+        self.inbox = Inbox()
+        self.events = self.inbox.events
+        self.loop = SyncEngine(
+            lambda: self.engine,
+            prefix_cache=prefix_cache(),
+            limits=limits,
+            clock=FakeClock(tick_ns=1000),
+            inbox=self.inbox,
         )
         self.loop.start()
         source = FakeModels().find(MODEL)
@@ -52,22 +55,22 @@ class Bench:
         *,
         ignore_eos: bool = True,
     ) -> None:
-        rules = StopRules(max_tokens=max_tokens, ignore_eos=ignore_eos)
-        sampling = sampling or SamplingParams(temperature=0)
-        request = GenerationRequest(RequestId(id), MODEL, TextPrompt(text), sampling, rules)
+        sampling = sampling or GREEDY
         tokenizer = FakeTokenizer()
-        prompt = tokenizer.encode(text)
-        self.loop.reserve()
-        seed = sampling.seed or 7
-        self.loop.submit(
-            Submission(request, prompt, max_tokens, seed, tokenizer.detokenizer(), MODEL, tokenizer.eos_token_ids)
-        )
+        prompt, seed, eos = tokenizer.encode(text), sampling.seed or 7, tokenizer.eos_token_ids
+        asked = {"sampling": sampling, "seed": seed, "eos_token_ids": eos, "ignore_eos": ignore_eos}
+        self.loop.submit(submission(id, MODEL, prompt, max_tokens, **asked))
 
-    def items(self, id: str) -> list[StreamItem]:
-        return self.sink.wait_for_end(RequestId(id), WAIT_S)
+    def items(self, id: str) -> list[EngineItem]:
+        return self.inbox.wait_for_end(id, WAIT_S)
+
+    def end(self, id: str) -> Ended:
+        end = self.items(id)[-1]
+        assert isinstance(end, Ended)
+        return end
 
     def tokens(self, id: str) -> list[int]:
-        return [token for item in self.items(id) if isinstance(item, TextDelta) for token in item.token_ids]
+        return self.loop.tokens(id, WAIT_S)
 
     def steps(self) -> list[StepCompleted]:
         return [event for event in self.events.events if isinstance(event, StepCompleted)]
@@ -77,8 +80,8 @@ class Bench:
 def make() -> Iterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
-    def build(options: FakeOptions | None = None, limits: StepLimits | None = None, max_queue: int = 100) -> Bench:
-        benches.append(Bench(options or FakeOptions(), limits or StepLimits(8, 64, 32), max_queue))
+    def build(options: FakeOptions | None = None, limits: StepLimits | None = None) -> Bench:
+        benches.append(Bench(options or FakeOptions(), limits or StepLimits(8, 64, 32)))
         return benches[-1]
 
     yield build
@@ -92,12 +95,9 @@ def test_no_token_that_would_end_the_answer_comes_before_min_tokens(make: Callab
     tokenizer = FakeTokenizer()
     (end,) = tokenizer.eos_token_ids
     bench = make(FakeOptions(eos_id=65, reply=lambda _prompt: [end] * 20))
-    request = GenerationRequest(
-        RequestId("a"), MODEL, TextPrompt("x"), SamplingParams(temperature=0), StopRules(max_tokens=9, min_tokens=4)
-    )
-    bench.loop.reserve()
     ends = frozenset({65, end})
-    bench.loop.submit(Submission(request, tokenizer.encode("x"), 9, 7, tokenizer.detokenizer(), MODEL, ends))
+    asked = submission("a", MODEL, tokenizer.encode("x"), 9, min_tokens=4, eos_token_ids=ends, ignore_eos=False)
+    bench.loop.submit(asked)
     tokens = bench.tokens("a")
     assert not ends & set(tokens[:4])
     assert tokens[4:] == [end]
@@ -110,8 +110,7 @@ def test_a_stream_is_admitted_prefilled_and_decoded_in_order(make: Callable[...,
     assert isinstance(items[0], Admitted)
     progress = [item.num_done for item in items if isinstance(item, PrefillProgress)]
     assert progress == [32, 64, 96, 128, len(FakeTokenizer().encode("x" * 150).token_ids)]
-    end = items[-1]
-    assert isinstance(end, Finished)
+    end = bench.end("a")
     assert end.reason is FinishReason.LENGTH
     assert end.usage.completion_tokens == 5 == len(bench.tokens("a"))
     assert end.usage.reused_tokens == 0
@@ -138,7 +137,7 @@ def test_several_tokens_a_step_make_the_same_answer(make: Callable[..., Bench], 
     expected, items = one.tokens("a"), several.items("a")
     assert several.tokens("a") == expected
     end = items[-1]
-    assert isinstance(end, Finished)
+    assert isinstance(end, Ended)
     assert (end.reason, end.usage.completion_tokens) == (FinishReason.LENGTH, max_tokens)
     assert sum(event.num_decode_tokens for event in several.steps()) == max_tokens
     if max_tokens == 30:
@@ -156,7 +155,7 @@ def test_what_a_step_gave_behind_the_end_is_dropped(make: Callable[..., Bench]) 
         bench.submit("a", "x", 40, ignore_eos=False)
         assert bench.tokens("a") == [*answer, eos]
         end = bench.items("a")[-1]
-        assert isinstance(end, Finished)
+        assert isinstance(end, Ended)
         assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, length + 1)
         assert sum(event.num_decode_tokens for event in bench.steps()) == length + 1
 
@@ -181,32 +180,27 @@ def test_a_cancelled_sequence_ends_within_one_step(make: Callable[..., Bench], o
     bench = make(FakeOptions(hook=gate), StepLimits(8, 32, 32))
     bench.submit("a", "y" * 200, max_tokens=1000)
     assert gate.reached.wait(WAIT_S)
-    bench.loop.cancel(RequestId("a"))
+    bench.loop.cancel("a")
     bench.submit("b", "next", max_tokens=3)
     gate.release.set()
-    end = bench.items("a")[-1]
-    assert isinstance(end, Finished)
-    assert end.reason is FinishReason.CANCELLED
+    assert bench.end("a").reason is FinishReason.CANCELLED
     assert len(bench.tokens("a")) <= call + 1
     assert len(bench.tokens("b")) == 3
 
 
-def test_a_queued_request_can_be_cancelled_and_gives_its_place_back(make: Callable[..., Bench]) -> None:
+def test_a_queued_choice_can_be_cancelled_and_is_told_to_have_left_the_queue(make: Callable[..., Bench]) -> None:
     gate = Gate("decode", 0, 1)
-    bench = make(FakeOptions(hook=gate), StepLimits(1, 32, 32), max_queue=2)
+    bench = make(FakeOptions(hook=gate), StepLimits(1, 32, 32))
     bench.submit("a", "first", max_tokens=50)
     assert gate.reached.wait(WAIT_S)
     bench.submit("b", "second")
     bench.submit("c", "third")
-    with pytest.raises(QueueFull):
-        bench.loop.reserve()
-    bench.loop.cancel(RequestId("b"))
+    bench.loop.cancel("b")
     gate.release.set()
-    end = bench.items("b")[-1]
-    assert isinstance(end, Finished)
-    assert end.reason is FinishReason.CANCELLED
+    assert bench.end("b").reason is FinishReason.CANCELLED
     assert bench.tokens("b") == []
     assert len(bench.tokens("c")) == 8
+    assert bench.inbox.num_left_queue == 3
     assert bench.loop.status().num_waiting == 0
 
 
@@ -227,9 +221,9 @@ def test_one_failure_is_one_requests_failure(make: Callable[..., Bench], operati
     bench = make(FakeOptions(hook=FailAt(operation, 1, ComputeFailed("planted"))))
     for id in "abc":
         bench.submit(id, id * 50)
-    end = bench.items("b")[-1]
-    assert isinstance(end, Failed)
-    assert end.error.message == "planted"
+    error = bench.end("b").error
+    assert error is not None
+    assert error.message == "planted"
     assert len(bench.tokens("a")) == len(bench.tokens("c")) == 8
     assert bench.engine.loaded[0].open_ids() == frozenset()
 
@@ -237,9 +231,9 @@ def test_one_failure_is_one_requests_failure(make: Callable[..., Bench], operati
 def test_an_unexpected_exception_is_contained_and_reported(make: Callable[..., Bench]) -> None:
     bench = make(FakeOptions(hook=FailAt("start_decode", 0, ValueError("a defect"))))
     bench.submit("a", "prompt")
-    end = bench.items("a")[-1]
-    assert isinstance(end, Failed)
-    assert end.error.code == "compute_failed"
+    error = bench.end("a").error
+    assert error is not None
+    assert error.code == "compute_failed"
     assert [fault.message for fault in bench.events.of("FaultObserved")] == ["ValueError: a defect"]
     bench.submit("b", "prompt")
     assert len(bench.tokens("b")) == 8
@@ -251,16 +245,16 @@ def test_stopping_ends_everything_with_an_answer(make: Callable[..., Bench]) -> 
     bench.submit("a", "running", max_tokens=500)
     assert gate.reached.wait(WAIT_S)
     bench.submit("b", "waiting")
-    stopper = threading.Thread(target=bench.loop.stop)
+    stopper = threading.Thread(target=bench.loop.stop, args=(WAIT_S,))
     stopper.start()
     gate.release.set()
     stopper.join(WAIT_S)
     for id in "ab":
-        end = bench.items(id)[-1]
-        assert isinstance(end, Failed)
-        assert isinstance(end.error, ServerUnavailable)
+        error = bench.end(id).error
+        assert error is not None
+        assert isinstance(error.to_error(), ServerUnavailable)
     with pytest.raises(ServerUnavailable):
-        bench.loop.reserve()
+        bench.submit("late", "x")
     assert not bench.loop.status().is_alive
 
 
@@ -268,7 +262,9 @@ def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
     def broken() -> FakeEngine:
         raise RuntimeError("no device")
 
-    loop = EngineLoop(broken, RecordingSink(), RecordingEvents(), FakeClock(), prefix_cache(), StepLimits(1, 32, 32), 4)
+    loop = SyncEngine(
+        broken, prefix_cache=prefix_cache(), limits=StepLimits(1, 32, 32), clock=FakeClock(), inbox=Inbox()
+    )
     loop.start()
     source = FakeModels().find(MODEL)
     assert source is not None
@@ -276,7 +272,7 @@ def test_an_engine_that_cannot_start_refuses_instead_of_hanging() -> None:
         loop.load(source, LoadOptions()).result(WAIT_S)
     assert loop.stop(WAIT_S)
     with pytest.raises(ServerUnavailable, match="no device"):
-        loop.reserve()
+        loop.submit(submission("late", MODEL, FakeTokenizer().encode("x"), 1))
 
 
 def test_unloading_a_model_fails_what_it_still_serves(make: Callable[..., Bench]) -> None:
@@ -287,9 +283,9 @@ def test_unloading_a_model_fails_what_it_still_serves(make: Callable[..., Bench]
     unloaded = bench.loop.unload(MODEL)
     gate.release.set()
     unloaded.result(WAIT_S)
-    assert isinstance(bench.items("a")[-1], Failed)
+    assert bench.end("a").error is not None
     bench.submit("b", "text")
-    assert isinstance(bench.items("b")[-1], Failed)
+    assert bench.end("b").error is not None
     assert bench.engine.loaded == []
 
 

@@ -55,7 +55,7 @@ class TestHeader:
             complete(service)
             header = complete(service, EDITED, stream=stream)
             assert header == "reused=512; hot=512; store=0; computed=188; reason=never-seen; diverged=600"
-            (event,) = [event for event in service.events.of("PrefixMatched") if event.num_hot]
+            (event,) = [event for event in service.events.of("PrefixMatched") if event.reused.get("hot")]
             assert event.diverged_at == 600
 
     @pytest.mark.parametrize("stream", [False, True])
@@ -108,7 +108,7 @@ class TestHeader:
             first = RawClient(service.base_url, COMPLETIONS, {"prompt": "a" * 300, "stream": True})
             gate.wait_until_reached()
             second = RawClient(service.base_url, COMPLETIONS, {"prompt": "a" * 300, "stream": True})
-            service.wait_until(lambda: len(service.hub) == 2, "the second to be queued")
+            service.wait_until(lambda: service.requests.num_read == 2, "the second to be queued")
             gate.open()
             assert b"x-cairn-cache: reused=299; " in second.read_until(b"\r\n\r\n")
             for client in (first, second):

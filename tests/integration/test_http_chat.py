@@ -231,4 +231,4 @@ def test_the_trace_context_travels_with_the_request() -> None:
     with fake_service(FakeOptions(reply=reply_with("x")), trace_context=lambda: carrier) as service:
         post(service)
         queued = service.events.of("RequestQueued")
-        assert [event.request.trace_carrier for event in queued] == [carrier]
+        assert [event.trace_carrier for event in queued] == [carrier]

@@ -127,7 +127,7 @@ def test_choices_of_one_request_run_side_by_side() -> None:
 
     def hold_the_first(operation: str, sequence: SequenceId | None, count: int) -> None:
         if sequence == 0 and operation in ("prefill", "start_decode"):
-            wait_until(lambda: len(running[0].hub) == 2, "the second prompt to be submitted")
+            wait_until(lambda: running[0].requests.num_read == 2, "the second prompt to be submitted")
         if sequence == 0 and operation == "decode" and count == 50:
             assert second_seen.wait(PATIENCE_S)
 

@@ -16,7 +16,7 @@ SMALL_STEPS = StepLimits(max_batch=1, prefill_budget=256, grid=256)
 def leave(service: FakeService, client: RawClient, num_left: int = 0) -> None:
     """Close the connection and wait until the server has noticed, which queues the cancellation."""
     client.leave()
-    service.wait_until(lambda: len(service.hub) == num_left, "the server to notice that its client left")
+    service.wait_until(lambda: service.requests.num_read == num_left, "the server to notice that its client left")
 
 
 def assert_answers(service: FakeService) -> None:
@@ -60,7 +60,7 @@ def test_while_queued(stream: bool) -> None:
         running = RawClient(service.base_url, PATH, {"prompt": "x", "stream": True, "max_tokens": 50})
         gate.wait_until_reached()
         queued = RawClient(service.base_url, PATH, {"prompt": "y", "stream": stream})
-        service.wait_until(lambda: len(service.hub) == 2, "the second request to be queued")
+        service.wait_until(lambda: service.requests.num_read == 2, "the second request to be queued")
         leave(service, queued, num_left=1)
         gate.open()
         running.read_until(b"[DONE]")

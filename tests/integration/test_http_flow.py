@@ -57,7 +57,7 @@ def test_a_full_queue_is_503_with_retry_after_and_drains() -> None:
         running = RawClient(service.base_url, PATH, {"prompt": "a", "stream": True})
         gate.wait_until_reached()
         waiting = [RawClient(service.base_url, PATH, {"prompt": "b", "stream": True}) for _ in range(2)]
-        service.wait_until(lambda: len(service.hub) == 3, "both to be queued")
+        service.wait_until(lambda: service.requests.num_read == 3, "both to be queued")
         for stream in (False, True):
             response = service.client.post(PATH, json={"prompt": "c", "stream": stream})
             assert response.status_code == 503
@@ -78,7 +78,7 @@ def test_choices_that_do_not_all_fit_the_queue_leave_nothing_behind() -> None:
         gate.wait_until_reached()
         response = service.client.post(PATH, json={"prompt": "many", "n": 8})
         assert response.status_code == 503
-        assert len(service.hub) == 1
+        assert service.requests.num_read == 1
         gate.open()
         running.read_until(b"data: [DONE]")
         running.leave()

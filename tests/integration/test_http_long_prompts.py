@@ -41,6 +41,7 @@ class _Counted:
             eos_token_ids=plain.eos_token_ids,
             template=plain._template,
             token_bytes=plain._token_bytes,
+            output=plain._output.output,
         )
         self.rust.calls.clear()
         self.rust.longest_chars = 0

@@ -97,6 +97,9 @@ def test_a_hung_lookup_does_not_hold_those_who_compute(store: HangingStore) -> N
         store.hang()
         waits: Future[tuple[str, str]] = clients.submit(ask, service)
         store.wait_until_entered("lookup")
+        # Restoring is not waiting: it has left the queue, and says so, while it is not known yet what is reused.
+        service.wait_until(lambda: len(service.events.of("RequestAdmitted")) == 2, "it to be admitted")
+        assert len(service.events.of("PrefixMatched")) == 1
         for _ in range(50):
             next(lines)
         assert not waits.done()

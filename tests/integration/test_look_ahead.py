@@ -10,24 +10,22 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
-from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.ports.engine import Ended
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import PrefixTiers
-from application.services.sequence_run import Submission
-from domain.ids import GroupIndex, ModelId, RequestId, SequenceId
+from domain.block_grid import BlockGrid
+from domain.ids import GroupIndex, ModelId, SequenceId
 from domain.model_card import LoadOptions
 from domain.record import Record, RecordKey
-from domain.request import GenerationRequest, TextPrompt
-from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
-from domain.stream import Finished
+from tests.support.caches import prefix_tiers
 from tests.support.gate import Gate
 from tests.support.lanes import InlineLane
 from tests.support.patience import PATIENCE_S
-from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.recording import RecordingEvents
 from tests.support.stepped_writer import DirectWriter
+from tests.support.sync_engine import Inbox, SyncEngine, submission
 
 MODEL = ModelId("fake-hybrid")
 WAIT_S = PATIENCE_S
@@ -48,14 +46,11 @@ class WatchedStore(ForwardingStore):
 
 
 def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
-    store, hot, sink, events = WatchedStore(), HotTier(1 << 28), RecordingSink(), RecordingEvents()
+    store, hot, inbox, events = WatchedStore(), HotTier(1 << 28), Inbox(), RecordingEvents()
     lane = InlineLane()
-    cache = PrefixCache(
-        PrefixTiers(hot, DirectWriter(store), StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)),
-        FakeClock(),
-        events,
-        CacheRules(16, 32),
-    )
+    lanes = StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)
+    tiers = prefix_tiers(hot, DirectWriter(store), lanes)
+    cache = PrefixCache(tiers, FakeClock(), events, BlockGrid(16, 32), lane)
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
     # keeps its place until that was seen.
     submitted, seen = Gate("decode", 2), Gate("decode", 50)
@@ -65,23 +60,19 @@ def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
         seen(operation, id, count)
 
     engine = FakeEngine(default=FakeOptions(hook=hook))
-    loop = EngineLoop(lambda: engine, sink, events, FakeClock(), cache, StepLimits(1, 32, 32), 10)
+    limits = StepLimits(1, 32, 32)
+    loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=FakeClock(), inbox=inbox)
     loop.start()
 
     def submit(id: str, text: str, num_tokens: int) -> None:
-        rules = StopRules(max_tokens=num_tokens, ignore_eos=True)
-        request = GenerationRequest(RequestId(id), MODEL, TextPrompt(text), SamplingParams(temperature=0), rules)
-        tokenizer = FakeTokenizer()
-        prompt, detokenizer, eos = tokenizer.encode(text), tokenizer.detokenizer(), tokenizer.eos_token_ids
-        loop.reserve()
-        loop.submit(Submission(request, prompt, num_tokens, 1, detokenizer, MODEL, eos))
+        loop.submit(submission(id, MODEL, FakeTokenizer().encode(text), num_tokens))
 
     try:
         source = FakeModels().find(MODEL)
         assert source is not None
         loop.load(source, LoadOptions()).result(WAIT_S)
         submit("first", "a prompt to be seen again " * 8, 2)
-        sink.wait_for_end(RequestId("first"), WAIT_S)
+        inbox.wait_for_end("first", WAIT_S)
         hot.resize(0)
         hot.resize(1 << 28)
         store.was_read.clear()
@@ -91,10 +82,10 @@ def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
         assert store.was_read.wait(WAIT_S)
         assert loop.status().num_waiting == 1  # fetched, and still in the queue
         seen.open()
-        end = sink.wait_for_end(RequestId("again"), WAIT_S)[-1]
+        end = inbox.wait_for_end("again", WAIT_S)[-1]
     finally:
         submitted.open()
         seen.open()
         assert loop.stop(WAIT_S)
-    assert isinstance(end, Finished)
+    assert isinstance(end, Ended)
     assert end.usage.computed_tokens == 1

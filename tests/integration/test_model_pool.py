@@ -14,12 +14,15 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.compute import LoadedModel
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
-from application.services.stream_hub import StreamHub
+from application.services.text_side.generation import Generation
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.open_requests import OpenRequests
+from application.services.token_side.cache_access import CacheAccess
+from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.event_queue import EventQueue
 from application.settings import ModelSettings
-from application.use_cases.generate import Generate, Generation
+from application.use_cases.generate import Generate
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
@@ -52,10 +55,17 @@ class Bench:
     def __init__(self, max_loaded: int, options: Mapping[ModelId, FakeOptions] | None = None, **settings: Any) -> None:
         self.engine = AskedEngine(options)
         self.events = RecordingEvents()
-        self.hub = StreamHub()
-        self.loop = EngineLoop(
-            lambda: self.engine, self.hub, self.events, FakeClock(), prefix_cache(), StepLimits(8, 64, 32), 100
+        clock, cache = FakeClock(), prefix_cache()
+        self.loop = EngineThread(
+            make_backend=lambda: self.engine,
+            prefix_cache=cache,
+            cache=CacheAccess(cache, None, None, None),  # type: ignore[arg-type]
+            limits=StepLimits(8, 64, 32),
+            events=EventQueue(),
+            clock=clock,
         )
+        requests = OpenRequests(self.loop, self.events, clock, max_queue=100)
+        self._receive = requests.receive
         self._numbers = count()
         self.models = FakeModels(("a", "b", "c"))
         self.refused: dict[ModelId, str] = {}
@@ -64,18 +74,31 @@ class Bench:
             FakeTokenizers(),
             self.loop,
             ModelSettings(default="a", max_loaded=max_loaded, **settings),
+            clock,
             check=self._check,
         )
         self.encoder = PromptEncoder()
-        self.generate = Generate(self.pool, self.loop, self.hub, FakeIds(), self.events, FakeClock(), self.encoder)
+        self.generate = Generate(
+            pool=self.pool,
+            engine=self.loop,
+            requests=requests,
+            ids=FakeIds(),
+            events=self.events,
+            clock=clock,
+            encoder=self.encoder,
+        )
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a test's coroutine with the engine started; a livelock ends as a TimeoutError."""
-        self.loop.start()
-        try:
-            asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
-        finally:
-            assert self.loop.stop(PATIENCE_S)
+
+        async def run() -> None:
+            self.loop.start(self._receive)
+            try:
+                await asyncio.wait_for(work(), PATIENCE_S)
+            finally:
+                assert await self.loop.stop(PATIENCE_S)
+
+        asyncio.run(run())
 
     def _check(self, source: ModelSource) -> None:
         if reason := self.refused.get(source.id):
@@ -200,7 +223,7 @@ def test_a_lease_ends_with_its_request_though_nobody_has_read_the_answer() -> No
     async def work() -> None:
         generation = await bench.start(A)
         await bench.use(B)
-        assert isinstance([item async for item in generation][-1], Finished)
+        assert isinstance([item async for _, item in generation][-1], Finished)
         generation.close()
         generation.close()
         assert bench.pool.num_leases(A) == bench.pool.num_leases(B) == 0

@@ -8,22 +8,21 @@ import pytest
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
+from application.ports.engine import Ended
 from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.lane import Lane
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
-from application.services.sequence_run import Submission
-from domain.ids import ModelId, RequestId
+from application.services.token_side.event_queue import EventQueue
+from domain.block_grid import BlockGrid
+from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
-from domain.request import GenerationRequest, TokenPrompt
-from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
-from domain.stream import Finished, TextDelta
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, plain_answer
-from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.caches import prefix_tiers
+from tests.support.sync_engine import Inbox, SyncEngine, submission, tokens_of
 
 WAIT_S = 60.0
 MODEL = ModelId("toy")
@@ -33,8 +32,7 @@ MODEL = ModelId("toy")
 class Server:
     """Everything of one process, on a store that may outlive it."""
 
-    loop: EngineLoop
-    sink: RecordingSink
+    loop: SyncEngine
     hot: HotTier
     cache: PrefixCache
     writer: WriteBehind
@@ -43,32 +41,28 @@ class Server:
 
     @classmethod
     def start(cls, options: FakeOptions, memory: MemoryBlockStore, faults: FaultPlan, hot_bytes: int) -> "Server":
-        events, clock, sink = RecordingEvents(), FakeClock(tick_ns=10), RecordingSink()
+        events, clock = EventQueue(), FakeClock(tick_ns=10)
         reader, store = (FaultInjectingBlockStore(memory, faults) for _ in range(2))
         writer = WriteBehind(store, events, clock, max_bytes=100_000, reader=reader)
         hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
-        tiers = PrefixTiers(hot, writer, lanes)
-        cache = PrefixCache(tiers, clock, events, CacheRules(BLOCK, GRID))
+        tiers = prefix_tiers(hot, writer, lanes)
+        cache = PrefixCache(tiers, clock, events, BlockGrid(BLOCK, GRID), Lane("hash", 1))
         engine = FakeEngine(default=options)
-        loop = EngineLoop(lambda: engine, sink, events, clock, cache, StepLimits(4, 2 * GRID, GRID), 1000)
+        limits = StepLimits(4, 2 * GRID, GRID)
+        loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), queue=events)
         loop.start()
         loop.load(ModelSource(MODEL, "nowhere"), LoadOptions()).result(WAIT_S)
-        return cls(loop, sink, hot, cache, writer, lanes, engine)
+        return cls(loop, hot, cache, writer, lanes, engine)
 
     def submit(self, id: str, prompt: list[int], num_output: int) -> None:
-        self.loop.reserve()
-        request = GenerationRequest(
-            RequestId(id), MODEL, TokenPrompt(tuple(prompt)), SamplingParams(temperature=0), StopRules()
-        )
-        encoded = EncodedPrompt(tuple(prompt))
-        tokenizer = FakeTokenizer()
-        detokenizer, eos = tokenizer.detokenizer(), tokenizer.eos_token_ids
-        self.loop.submit(Submission(request, encoded, num_output, 0, detokenizer, MODEL, eos))
+        encoded, eos = EncodedPrompt.of_text(tuple(prompt)), FakeTokenizer().eos_token_ids
+        self.loop.submit(submission(id, MODEL, encoded, num_output, eos_token_ids=eos, ignore_eos=False))
 
     def tokens(self, id: str) -> list[int]:
-        items = self.sink.wait_for_end(RequestId(id), WAIT_S)
-        assert isinstance(items[-1], Finished)
-        return [token for item in items if isinstance(item, TextDelta) for token in item.token_ids]
+        items = self.loop.inbox.wait_for_end(id, WAIT_S)
+        assert isinstance(items[-1], Ended)
+        assert items[-1].error is None
+        return tokens_of(items)
 
     def stop(self) -> None:
         assert self.loop.stop(WAIT_S)
@@ -104,7 +98,7 @@ def test_clients_that_share_prefixes_get_their_own_answers(name: str, hot_bytes:
             asked[f"{life}-{number}"] = prompt
             server.submit(f"{life}-{number}", prompt, 20)
         server.submit("cancelled", systems[0] * 3, 5000)
-        server.loop.cancel(RequestId("cancelled"))
+        server.loop.cancel("cancelled")
         for id, prompt in asked.items():
             assert server.tokens(id) == plain_answer(options, prompt, 20)
         server.stop()

@@ -7,21 +7,15 @@ import mlx.core as mx
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.fake.tokenizer import FakeTokenizer
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.file_limit import mlx_lm_module
 from application.ports.compute import LoadedModel
 from application.ports.tokenizer import EncodedPrompt
-from application.services.engine_loop import EngineLoop
-from application.services.sequence_run import Submission
-from domain.ids import ModelId, RequestId
+from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
-from domain.request import GenerationRequest, TokenPrompt
-from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
-from domain.stream import TextDelta
 from tests.support.caches import prefix_cache
-from tests.support.recording import RecordingEvents, RecordingSink
+from tests.support.sync_engine import Inbox, SyncEngine, submission
 from tests.support.tiny_models import build, tiny_model
 
 FAMILIES = (
@@ -55,40 +49,25 @@ def plain_greedy(network: object, prompt: tuple[int, ...], num_tokens: int) -> l
     return tokens[1:]
 
 
-def submission(name: str, id: str, prompt: tuple[int, ...], num_tokens: int) -> Submission:
-    rules = StopRules(max_tokens=num_tokens, ignore_eos=True)
-    request = GenerationRequest(RequestId(id), ModelId(name), TokenPrompt(prompt), SamplingParams(temperature=0), rules)
-    return Submission(
-        request, EncodedPrompt(prompt), num_tokens, 1, FakeTokenizer().detokenizer(), ModelId(name), frozenset()
-    )
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_output_equals_the_plain_loop(name: str) -> None:
     random = Random(name)
     lengths = [90, 1, 2, 33, 64, 65, 17, 40]
     prompts = [tuple(random.randrange(1, 250) for _ in range(length)) for length in lengths]
     num_tokens = [24, 5, 40, 12, 30, 8, 20, 16]
-    sink = RecordingSink()
-    loop = EngineLoop(TinyEngine, sink, RecordingEvents(), FakeClock(), prefix_cache(), StepLimits(8, GRID, GRID), 100)
+    limits = StepLimits(8, GRID, GRID)
+    loop = SyncEngine(TinyEngine, prefix_cache=prefix_cache(), limits=limits, clock=FakeClock(), inbox=Inbox())
     loop.start()
     try:
         loop.load(ModelSource(ModelId(name), "tiny"), LoadOptions()).result(WAIT_S)
-        loop.reserve()
-        loop.submit(submission(name, "alone", prompts[0], num_tokens[0]))
-        alone = _tokens(sink, "alone")
+        loop.submit(submission("alone", ModelId(name), EncodedPrompt.of_text(prompts[0]), num_tokens[0]))
+        alone = loop.tokens("alone", WAIT_S)
         for index, prompt in enumerate(prompts):  # shorter ones leave and later ones join while others run
-            loop.reserve()
-            loop.submit(submission(name, str(index), prompt, num_tokens[index]))
-        crowded = [_tokens(sink, str(index)) for index in range(len(prompts))]
+            loop.submit(submission(str(index), ModelId(name), EncodedPrompt.of_text(prompt), num_tokens[index]))
+        crowded = [loop.tokens(str(index), WAIT_S) for index in range(len(prompts))]
     finally:
         assert loop.stop(WAIT_S)
     network = build(name)
     expected = [plain_greedy(network, prompt, count) for prompt, count in zip(prompts, num_tokens, strict=True)]
     assert alone == expected[0]
     assert crowded == expected
-
-
-def _tokens(sink: RecordingSink, id: str) -> list[int]:
-    items = sink.wait_for_end(RequestId(id), WAIT_S)
-    return [token for item in items if isinstance(item, TextDelta) for token in item.token_ids]

@@ -34,8 +34,8 @@ def traces(path: Path, records: list[Record]) -> list[str]:
     files = {file.name: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     found: list[str] = []
     for record in records:
-        if len(record.token_ids) == 16:
-            wanted = pack("<16I", *record.token_ids)
+        if len(record.key_ids) == 16:
+            wanted = pack("<16I", *record.key_ids)
             found += [name for name, data in files.items() if wanted in data or record.key.hash in data]  # type: ignore[union-attr]
     return found
 

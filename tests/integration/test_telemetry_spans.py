@@ -208,7 +208,9 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
             PrefixAwaited(id, owner.id, 512, at(0.25)),
             owner.ended(),
             StateRestored(id, 768, 3_000_000, at(0.5), at(0.75), at(0.875)),
-            PrefixMatched(id, 1025, 512, 256, 1024, "no-snapshot", at(0.25), at(0.9), diverged_at=1024),
+            PrefixMatched(
+                id, 1025, {"hot": 512, "store": 256}, 1024, "no-snapshot", at(0.25), at(0.9), diverged_at=1024
+            ),
             SCRIPT.admitted(),
             StateCaptured(id, 2, 1, 4_000_000, at(1.0), at(1.5)),
             SCRIPT.ended(),
@@ -254,7 +256,7 @@ def test_stop_strings_are_content_and_only_counted(recorder: SpanRecorder) -> No
 def test_what_somebody_named_reaches_the_exporter_short_and_encodable(recorder: SpanRecorder) -> None:
     """Protobuf refuses lone surrogates, and with them a whole batch."""
     script = Script()
-    named = replace(script.queued(), request=replace(script.request, model=ModelId("a\ud800\n" + "x" * 2**20)))
+    named = replace(script.queued(), requested_model=ModelId("a\ud800\n" + "x" * 2**20))
     failed = replace(script.failed(3.0, num_output=5), error_message="\ud800" + "y" * 2**20)
     play(recorder, [named, script.admitted(), failed])
     span = recorder.named("chat demo")
@@ -288,7 +290,7 @@ def test_what_the_sampler_leaves_out_holds_nothing() -> None:
     sink = sink_on(recorder)
     sink.emit(SCRIPT.queued())
     assert sink.num_open() == 0
-    sink.emit(RequestAdmitted(RequestId("chatcmpl-1"), 0, at(1.0)))
+    sink.emit(RequestAdmitted(RequestId("chatcmpl-1"), at(1.0)))
     assert recorder.spans() == ()
     assert sink.failures() == {}
 

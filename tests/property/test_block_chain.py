@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from domain.hashing import BlockChain, block_hash, snapshot_key
 from domain.ids import BlockHash
+from domain.prompt_content import Media, PromptContent
 from domain.record import Namespace
 
 ROOT = Namespace(b"r" * 32)
@@ -44,7 +45,8 @@ def test_the_hash_is_the_documented_one(token_ids: list[int]) -> None:
     packed = b"".join(token.to_bytes(4, "little") for token in token_ids)
     first = sha256(ROOT + packed[:16]).digest()
     assert chain_of(token_ids).hashes == [first, sha256(first + packed[16:]).digest()]
-    assert block_hash(BlockHash(first), token_ids[4:], b"image") == sha256(first + packed[16:] + b"image").digest()
+    image = Media(1, 3, b"d" * 32)
+    assert block_hash(BlockHash(first), token_ids[4:], [image]) == sha256(first + packed[16:] + b"d" * 32).digest()
 
 
 @given(tokens)
@@ -53,10 +55,10 @@ def test_another_root_shares_nothing(token_ids: list[int]) -> None:
     assert not set(chain_of(token_ids).hashes) & set(other.hashes)
 
 
-def test_extra_keys_enter_their_block_and_all_after_it() -> None:
+def test_media_digests_enter_their_block_and_all_after_it() -> None:
     plain = chain_of([1] * 12)
-    media = BlockChain(ROOT, 4, {1: b"digest of an image"})
-    media.feed([1] * 12)
+    content = PromptContent((1,) * 12, (1,) * 12, (Media(5, 7, b"d" * 32),))
+    media = BlockChain(ROOT, 4, content)
     assert [a == b for a, b in zip(plain.hashes, media.hashes, strict=True)] == [True, False, False]
 
 

@@ -16,6 +16,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from adapters.tokenizers.text_codec import TextCodec
 from application.ports.tokenizer import Detokenizer, Tokenizer
 from domain.model_card import ModelSource
+from domain.output.output_format import choose_format
 from tests.support.tiny_tokenizers import FAMILIES, load_folder, write_folder
 
 _BYTE_FALLBACK = {"llama_2", "gemma"}
@@ -159,7 +160,9 @@ def test_a_tokenizer_without_a_rust_core_streams_alike(
 ) -> None:
     library = _python_only(str(tmp_path_factory.getbasetemp() / "python_only"))
     codec = TextCodec(library, None)
-    tokenizer = HfTokenizer(codec, vocab_size=500, eos_token_ids=frozenset(), template=None, token_bytes=None)
+    tokenizer = HfTokenizer(
+        codec, vocab_size=500, eos_token_ids=frozenset(), template=None, token_bytes=None, output=choose_format("", ())
+    )
     for tokens in (tokenizer.encode(text).token_ids, ids):
         decoded = library.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         streamed = _streamed(tokenizer.detokenizer(), tokens)
@@ -174,7 +177,9 @@ def _python_only(folder: str) -> PythonTokenizer:
 def test_bytes_without_end_are_shown_as_they_settle() -> None:
     library = load_tokenizer(str(embedded_folder(EMBEDDED_IDS[0])))
     codec = TextCodec(library, None)
-    tokenizer = HfTokenizer(codec, vocab_size=4096, eos_token_ids=frozenset(), template=None, token_bytes=None)
+    tokenizer = HfTokenizer(
+        codec, vocab_size=4096, eos_token_ids=frozenset(), template=None, token_bytes=None, output=choose_format("", ())
+    )
     first, *rest = tokenizer.encode("😀").token_ids
     ids = [*[first] * 30, *rest, *tokenizer.encode(" fine").token_ids]
     detokenizer = tokenizer.detokenizer()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.fake import ATTENTION, COMPOSITE_PAIRS, EVERYTHING, HYBRID, RECURRENT_ONLY, WINDOWED, windowed
+from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
 from domain.hashing import BlockChain, snapshot_key
 from domain.prefix import PrefixMatch, ReuseRules, find_prefix
@@ -32,14 +33,14 @@ def cases(draw: st.DrawFn) -> Case:
     num_blocks = len(prompt) // BLOCK
     present = draw(st.lists(st.booleans() | st.just(True), min_size=num_blocks, max_size=num_blocks))
     snapshots = draw(st.sets(st.integers(1, len(prompt))))
-    rules = ReuseRules.of(draw(layouts), block_size=BLOCK, grid=8, is_exact=draw(st.booleans()))
+    rules = ReuseRules.of(draw(layouts), BlockGrid(BLOCK, 8, draw(st.booleans())))
     return Case(prompt, present, snapshots, rules)
 
 
 def oracle(case: Case) -> int:
     """The furthest position at which each group finds every token it needs, or a snapshot that has them."""
     for position in range(len(case.prompt) - 1, 0, -1):
-        if case.rules.is_exact and position % case.rules.grid:
+        if case.rules.grid.is_exact and position % case.rules.grid.step:
             continue
         has_snapshot = position in case.snapshots
         whole = position // BLOCK * BLOCK
@@ -100,9 +101,9 @@ def test_the_reason_fits_what_is_there(case: Case) -> None:
         assert case.rules.needs_snapshots
         assert match.num_known > match.position
     elif match.reason is StopReason.OFF_GRID:
-        assert case.rules.is_exact
+        assert case.rules.grid.is_exact
     elif match.reason is StopReason.PARTIAL_BLOCK:
-        assert match.num_known >= len(case.prompt) - 1 or case.rules.is_exact
+        assert match.num_known >= len(case.prompt) - 1 or case.rules.grid.is_exact
     else:
         assert match.reason is StopReason.NEVER_SEEN
         assert match.num_known <= match.position or match.position == 0
@@ -111,7 +112,7 @@ def test_the_reason_fits_what_is_there(case: Case) -> None:
 def test_an_absent_block_that_was_here_before_is_told_as_evicted() -> None:
     chain = BlockChain(ROOT, BLOCK)
     chain.feed(range(20))
-    rules = ReuseRules.of(ATTENTION, block_size=BLOCK, grid=8)
+    rules = ReuseRules.of(ATTENTION, BlockGrid(BLOCK, 8))
     present = [True, True, False, True, True]
     assert find_prefix(20, chain, present, {}, rules).reason is StopReason.NEVER_SEEN
     match = find_prefix(20, chain, present, {}, rules, evicted={2})

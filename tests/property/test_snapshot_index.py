@@ -3,11 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.hashing import BlockChain, PartialDigests, snapshot_key
+from domain.hashing import BlockChain, snapshot_key
 from domain.ids import BlockHash
+from domain.prompt_content import PromptContent
 from domain.record import Namespace, SnapshotKey
 from domain.snapshot_index import SnapshotIndex
-from domain.snapshot_place import by_position, snapshot_places
+from domain.snapshot_place import OwnSnapshots, SnapshotPlace, by_position, snapshot_places
 
 ROOT = Namespace(b"r" * 32)
 BLOCK = 4
@@ -22,9 +23,8 @@ def key_at(prompt: list[int], position: int) -> SnapshotKey:
 
 
 def find(index: SnapshotIndex, prompt: list[int]) -> dict[int, SnapshotKey]:
-    chain = BlockChain(ROOT, BLOCK)
-    chain.feed(prompt)
-    places = snapshot_places(prompt, ROOT, chain.hashes, BLOCK)
+    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(prompt))
+    places = snapshot_places(chain, len(chain.hashes))
     return by_position([index.find(ROOT, place) for place in places], BLOCK)
 
 
@@ -57,7 +57,7 @@ def test_the_last_token_is_at_no_place(prompt: list[int]) -> None:
 
 @given(prompts, st.lists(st.integers(0, 21)))
 def test_digests_are_those_of_the_keys_in_any_order(tokens: list[int], lengths: list[int]) -> None:
-    digests = PartialDigests(BlockHash(ROOT), tokens)
+    own = OwnSnapshots(ROOT, SnapshotPlace(BlockHash(ROOT), tuple(tokens)))
     for length in lengths:
         length = min(length, len(tokens))
-        assert digests.at(length) == snapshot_key(ROOT, BlockHash(ROOT), tokens[:length]).digest
+        assert own.key(length) == snapshot_key(ROOT, BlockHash(ROOT), tokens[:length])

@@ -5,23 +5,20 @@ from math import log2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters.fake import ATTENTION, HYBRID
+from domain.block_grid import BlockGrid
 from domain.fork_point import ForkKind, ForkPoint
+from domain.prefix import ReuseRules
 from domain.snapshot_policy import (
     MAX_TURNS,
     MIN_GAP,
-    SnapshotRules,
     lattice,
     plan_snapshots,
     thin_snapshots,
 )
 
-rules = st.builds(
-    SnapshotRules,
-    needs_snapshots=st.booleans(),
-    block_size=st.just(256),
-    grid=st.sampled_from([256, 512, 2048]),
-    is_exact=st.booleans(),
-)
+grids = st.builds(BlockGrid, st.just(256), st.sampled_from([256, 512, 2048]), st.booleans())
+rules = st.builds(ReuseRules.of, st.sampled_from([ATTENTION, HYBRID]), grids)
 lengths = st.integers(1, 200_000)
 
 
@@ -39,28 +36,28 @@ def prompts(draw: st.DrawFn) -> tuple[int, tuple[ForkPoint, ...]]:
 
 @given(prompts(), rules, st.integers(0, 200_000))
 def test_positions_are_ascending_in_range_and_few(
-    prompt: tuple[int, tuple[ForkPoint, ...]], rules: SnapshotRules, start: int
+    prompt: tuple[int, tuple[ForkPoint, ...]], rules: ReuseRules, start: int
 ) -> None:
     length, forks = prompt
     planned = plan_snapshots(length, start, forks, rules)
     assert list(planned) == sorted(set(planned))
     assert all(start < position < length for position in planned)
     assert len(planned) <= MAX_TURNS + 3 + (log2(length) if rules.needs_snapshots else 0)
-    if rules.is_exact:
-        assert all(position % rules.grid == 0 for position in planned)
+    if rules.grid.is_exact:
+        assert all(position % rules.grid.step == 0 for position in planned)
 
 
 @given(prompts(), rules)
 def test_the_end_and_the_best_forks_always_have_one(
-    prompt: tuple[int, tuple[ForkPoint, ...]], rules: SnapshotRules
+    prompt: tuple[int, tuple[ForkPoint, ...]], rules: ReuseRules
 ) -> None:
     length, forks = prompt
     planned = plan_snapshots(length, 0, forks, rules)
     best = {min(fork.position, length - 1) for fork in forks if fork.kind is not ForkKind.TURN} | {length - 1}
-    if rules.is_exact:
-        best = {position // rules.grid * rules.grid for position in best}
+    if rules.grid.is_exact:
+        best = {position // rules.grid.step * rules.grid.step for position in best}
     if not rules.needs_snapshots:
-        best = {position for position in best if position % rules.block_size}
+        best = {position for position in best if position % rules.grid.block_size}
     assert best - {0} <= set(planned)
 
 
@@ -81,13 +78,13 @@ def test_any_edit_in_the_middle_is_near_a_lattice_point(end: int, grid: int) -> 
 def test_turns_just_before_the_next_turn_are_skipped_and_only_the_last_kept() -> None:
     forks = [ForkPoint(at, ForkKind.TURN) for at in (100, 200, 300, 400, 500 - MIN_GAP)]
     forks.append(ForkPoint(500, ForkKind.NEXT_TURN))
-    rules = SnapshotRules(needs_snapshots=True, block_size=256, grid=4096)
+    rules = ReuseRules.of(HYBRID, BlockGrid(256, 4096))
     assert plan_snapshots(510, 0, forks, rules) == (300, 400, 500, 509)
     assert plan_snapshots(510, 400, forks, rules) == (500, 509)
 
 
 def test_a_lattice_position_just_behind_the_one_resumed_at_is_skipped() -> None:
-    rules = SnapshotRules(needs_snapshots=True, block_size=256, grid=512)
+    rules = ReuseRules.of(HYBRID, BlockGrid(256, 512))
     assert plan_snapshots(1100, 1024 - MIN_GAP, (), rules) == (1099,)
     assert plan_snapshots(1100, 1024 - MIN_GAP - 1, (), rules) == (1024, 1099)
     assert plan_snapshots(1100, 0, (), rules) == (512, 1024, 1099)
@@ -95,7 +92,7 @@ def test_a_lattice_position_just_behind_the_one_resumed_at_is_skipped() -> None:
 
 
 def test_an_attention_only_model_takes_none_at_block_boundaries() -> None:
-    rules = SnapshotRules(needs_snapshots=False, block_size=256, grid=512)
+    rules = ReuseRules.of(ATTENTION, BlockGrid(256, 512))
     forks = [ForkPoint(512, ForkKind.SYSTEM_END), ForkPoint(1000, ForkKind.NEXT_TURN)]
     assert plan_snapshots(1025, 0, forks, rules) == (1000,)
 

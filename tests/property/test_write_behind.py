@@ -194,10 +194,10 @@ class QueueMachine(RuleBasedStateMachine):
             record = BY_KEY[key]
             assert (key in there) == same(read, record), key
             if isinstance(key, SnapshotKey):
-                assert (key in there) == (record.token_ids in self.view.followers(key.namespace, record.parent, 100))
+                assert (key in there) == (record.key_ids in self.view.followers(key.namespace, record.parent, 100))
             else:
                 assert (key in there) == self.view.lookup([key])[0].is_readable
-                assert (key in there) == (record.token_ids in self.view.followers(key.namespace, record.parent, 100))
+                assert (key in there) == (record.key_ids in self.view.followers(key.namespace, record.parent, 100))
 
     @invariant()
     def everything_is_accounted_for(self) -> None:

@@ -13,7 +13,7 @@ With recurrent layers a promise ends when a later request on its chain ends, bec
 
 from dataclasses import dataclass
 
-from application.services.sequence_run import Submission
+from application.ports.engine import Submission
 from domain.explanation import common_length
 from domain.ids import RequestId
 from tests.simulation.world import BLOCK, GRID, Plan
@@ -45,15 +45,15 @@ class ReuseBound:
         self._versions: dict[Key, int] = {}
         self._streams: dict[Key, dict[RequestId, tuple[int, ...]]] = {}
 
-    def submitted(self, submission: Submission) -> None:
-        """From now on others of its key may profit from this request's prompt."""
-        self._streams.setdefault(self._key(submission), {})[submission.request.id] = submission.prompt.token_ids
+    def submitted(self, id: RequestId, submission: Submission) -> None:
+        """From now on others of its key may profit from this choice's prompt."""
+        self._streams.setdefault(self._key(submission), {})[id] = submission.prompt.token_ids
 
-    def allowance(self, submission: Submission) -> int:
-        """Tokens that some other request of the same key had in common with this one: no more can be reused."""
+    def allowance(self, id: RequestId, submission: Submission) -> int:
+        """Tokens that some other choice of the same key had in common with this one: no more can be reused."""
         prompt = submission.prompt.token_ids
         streams = self._streams[self._key(submission)]
-        others = [tokens for id, tokens in streams.items() if id != submission.request.id]
+        others = [tokens for other, tokens in streams.items() if other != id]
         return max([0, *(common_length(prompt, tokens) for tokens in others)])
 
     def promise(self, submission: Submission) -> Promise:
@@ -69,11 +69,13 @@ class ReuseBound:
     def holds(self, promise: Promise) -> bool:
         return promise.version == self._versions.get(promise.key, 0)
 
-    def ended(self, submission: Submission, output: list[int], *, is_complete: bool, num_reused: int) -> None:
+    def ended(
+        self, id: RequestId, submission: Submission, output: list[int], *, is_complete: bool, num_reused: int
+    ) -> None:
         """A request ended, one way or another."""
         key, layout = self._key(submission), self._plan.models[submission.model].layout
         prompt = submission.prompt.token_ids
-        self._streams[key][submission.request.id] = (*prompt, *output)
+        self._streams[key][id] = (*prompt, *output)
         done = self._done.setdefault(key, [])
         if layout.needs_snapshots:
             done[:] = [other for other in done if other.prompt[0] != prompt[0]]
@@ -89,7 +91,7 @@ class ReuseBound:
 
     def _key(self, submission: Submission) -> Key:
         options = self._plan.models[submission.model]
-        return options.weights, options.layout.describe(), submission.request.cache_salt
+        return options.weights, options.layout.describe(), submission.cache_salt
 
     def _reusable(self, prompt: tuple[int, ...], other: Completed, needs_snapshots: bool) -> int:
         end = len(other.prompt) - 1

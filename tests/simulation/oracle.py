@@ -48,22 +48,22 @@ class StorageOracle:
         for record in sorted(blocks, key=lambda record: record.position):
             assert isinstance(record.key, BlockKey)
             above = paths.get(record.parent, ())
-            if len(above) + len(record.token_ids) == record.position:
-                paths[record.key.hash] = above + record.token_ids
+            if len(above) + len(record.key_ids) == record.position:
+                paths[record.key.hash] = above + record.key_ids
         self._blocks: dict[tuple[int, ...], set[GroupIndex]] = {}
         self._snapshots: set[tuple[int, ...]] = set()
         for record in everything:
             if isinstance(record.key, BlockKey):
                 if record.key.hash in paths:
                     self._blocks.setdefault(paths[record.key.hash], set()).update(record.groups)
-            elif record.position == len(record.token_ids) or record.parent in paths:
-                self._snapshots.add(paths.get(record.parent, ()) + record.token_ids)
+            elif record.position == len(record.key_ids) or record.parent in paths:
+                self._snapshots.add(paths.get(record.parent, ()) + record.key_ids)
 
     def furthest(self, prompt: Sequence[int]) -> int:
         """The furthest position at which every group can be restored."""
         rules, tokens = self._rules, tuple(prompt)
         for position in range(len(tokens) - 1, 0, -1):
-            if rules.is_exact and position % rules.grid:
+            if not rules.grid.is_resumable(position):
                 continue
             if self._is_restorable(tokens[:position]):
                 return position
@@ -71,7 +71,7 @@ class StorageOracle:
 
     def _is_restorable(self, tokens: tuple[int, ...]) -> bool:
         rules, position = self._rules, len(tokens)
-        size = rules.block_size
+        size = rules.grid.block_size
         has_snapshot = tokens in self._snapshots
         if not has_snapshot and (position % size or rules.needs_snapshots):
             return False

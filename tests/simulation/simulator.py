@@ -4,32 +4,38 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
 
-from adapters.fake import FakeModel, FakeOptions, FakeTokenizer
+from adapters.fake import FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefillChunkComputed
 from application.ports.compute import DecodeStart
+from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.ports.tokenizer import EncodedPrompt
-from application.services.sequence_run import Submission
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
-from domain.request import FinishReason, GenerationRequest, TokenPrompt
-from domain.sampling import SamplingParams, StopRules
+from domain.request import FinishReason, choice_id, choice_seed
+from domain.sampling import SamplingParams
 from domain.scheduling import StepLimits, next_prompt_chunk
-from domain.stream import Admitted, Failed, Finished, TextDelta
+from domain.stream import Admitted
 from tests.simulation.bound import Promise, ReuseBound
 from tests.simulation.workload import Conversation, Workload
 from tests.simulation.world import World, draw_plan
 from tests.support.store_records import empty
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
-    """A request that was submitted to the server that runs now."""
+    """A choice of a request that was submitted to the server that runs now. `stopped_at`: tokens that count."""
 
     talk: Conversation
     submission: Submission
+    choice: int
     promise: Promise
+    stopped_at: int | None = None
+
+    @property
+    def id(self) -> RequestId:
+        return choice_id(self.submission.id, self.choice)
 
 
 class Simulation:
@@ -54,6 +60,7 @@ class Simulation:
             (self._pump, 8),
             (self._work, 8),
             (self._cancel, 3),
+            (self._stop, 2),
             (self._restart, 1),
             (self._resize, 0 if self.plan.is_ample else 2),
             (self._lose, 0 if self.plan.is_ample else 1),
@@ -80,23 +87,25 @@ class Simulation:
     def _ask(self, talk: Conversation, prompt: EncodedPrompt) -> None:
         random = self._random
         self._num_requests += 1
-        max_tokens = random.choice((1, 6, 24, 50))
         sampling = SamplingParams(temperature=random.choice((0.0, 1.0)), seed=random.randrange(1000))
-        request = GenerationRequest(
-            RequestId(f"r{self._num_requests}"),
-            talk.model,
-            TokenPrompt(prompt.token_ids),
-            sampling,
-            StopRules(max_tokens=max_tokens),
+        submission = Submission(
+            id=RequestId(f"r{self._num_requests}"),
+            model=talk.model,
+            prompt=prompt,
+            sampling=sampling,
+            seed=sampling.seed or 0,
+            max_new_tokens=random.choice((1, 6, 24, 50)),
+            eos_token_ids=frozenset({self.plan.models[talk.model].eos_id}),
             cache_salt=talk.salt,
+            num_choices=random.choice((1, 1, 1, 2, 4)),
         )
-        seed = sampling.seed or 0
-        eos = frozenset({self.plan.models[talk.model].eos_id})
-        submission = Submission(request, prompt, max_tokens, seed, FakeTokenizer().detokenizer(), talk.model, eos)
-        self._asked[request.id] = Asked(talk, submission, self._bound.promise(submission))
-        self._bound.submitted(submission)
-        self._world.runner.add(submission)
-        self.counts["submitted"] += 1
+        promise = self._bound.promise(submission)
+        for choice in range(submission.num_choices):
+            asked = Asked(talk, submission, choice, promise)
+            self._asked[asked.id] = asked
+            self._bound.submitted(asked.id, submission)
+        self._world.add(submission)
+        self.counts["submitted"] += submission.num_choices
 
     def _step(self) -> None:
         if self._world.runner.is_busy:
@@ -111,8 +120,21 @@ class Simulation:
 
     def _cancel(self) -> None:
         if self._asked:
-            self._world.runner.cancel(self._random.choice(list(self._asked)))
+            asked = self._random.choice(list(self._asked.values()))
+            self._world.runner.cancel(asked.submission.id, self._random.choice((None, asked.choice)))
             self.counts["cancelled"] += 1
+
+    def _stop(self) -> None:
+        """The text side finds a stop string in what it was told, perhaps some tokens back."""
+        told = {id: len(output) for id in self._asked if (output := tokens_of(self._world.inbox.items.get(id, [])))}
+        if told:
+            id = self._random.choice(list(told))
+            asked, num_tokens = self._asked[id], self._random.randint(1, told[id])
+            asked.stopped_at = num_tokens
+            self._world.runner.cancel(
+                asked.submission.id, asked.choice, reason=FinishReason.STOP, num_tokens=num_tokens
+            )
+            self.counts["stopped"] += 1
 
     def _restart(self) -> None:
         """Cleanly, with everything written, or as after a crash."""
@@ -166,35 +188,36 @@ class Simulation:
     def _settle_ended(self, *, is_stopping: bool = False) -> None:
         for id, asked in list(self._asked.items()):
             items = self._world.inbox.items.get(id, [])
-            if items and isinstance(items[-1], Finished | Failed):
+            if items and isinstance(items[-1], Ended):
                 del self._asked[id]
                 self._check_answer(asked, items, is_stopping=is_stopping)
 
-    def _check_answer(self, asked: Asked, items: list[object], *, is_stopping: bool) -> None:
+    def _check_answer(self, asked: Asked, items: list[EngineItem], *, is_stopping: bool) -> None:
         submission, last = asked.submission, items[-1]
-        output = [token for item in items if isinstance(item, TextDelta) for token in item.token_ids]
-        expected = self._plain_answer(submission)
-        assert output == expected[: len(output)], f"{submission.request.id} got a wrong token"
-        if isinstance(last, Failed):
+        output, expected = tokens_of(items)[: asked.stopped_at], self._plain_answer(asked)
+        assert output == expected[: len(output)], f"{asked.id} got a wrong token"
+        assert isinstance(last, Ended)
+        if last.error is not None:
             assert is_stopping or self._world.num_injected, last.error
-            self._bound.ended(submission, output, is_complete=False, num_reused=0)
+            self._bound.ended(asked.id, submission, output, is_complete=False, num_reused=0)
             self.counts["failed"] += 1
             return
-        assert isinstance(last, Finished)
         usage = last.usage
         assert usage.prompt_tokens == len(submission.prompt.token_ids)
         assert usage.completion_tokens == len(output)
         told = [item.explanation for item in items if isinstance(item, Admitted)]
         if told:
-            assert (told[0].num_hot, told[0].num_store) == (usage.reused_hot_tokens, usage.reused_store_tokens)
-            self._check_accounting(submission, usage.reused_tokens, is_whole=last.reason is not FinishReason.CANCELLED)
-            assert usage.reused_tokens <= self._bound.allowance(submission), "more was reused than there was to share"
+            assert told[0].reused == usage.reused
+            self._check_accounting(asked, usage.reused_tokens, is_whole=last.reason is not FinishReason.CANCELLED)
+            allowance = self._bound.allowance(asked.id, submission)
+            assert usage.reused_tokens <= allowance, "more was reused than there was to share"
             promise = asked.promise
             if self._bound.holds(promise):
                 assert usage.reused_tokens >= promise.tokens, f"{usage.reused_tokens} reused of {promise.tokens}"
                 self.counts["promised tokens"] += promise.tokens
-        is_complete = last.reason is not FinishReason.CANCELLED
-        self._bound.ended(submission, output, is_complete=is_complete, num_reused=usage.reused_tokens)
+        assert asked.stopped_at is None or last.reason is FinishReason.STOP
+        is_complete = last.reason is not FinishReason.CANCELLED and asked.stopped_at is None
+        self._bound.ended(asked.id, submission, output, is_complete=is_complete, num_reused=usage.reused_tokens)
         if is_complete:
             assert output == expected
             self._workload.answered(asked.talk, output)
@@ -202,36 +225,39 @@ class Simulation:
         self.counts["prompt tokens"] += usage.prompt_tokens
         self.counts["reused tokens"] += usage.reused_tokens
 
-    def _check_accounting(self, submission: Submission, num_reused: int, *, is_whole: bool) -> None:
+    def _check_accounting(self, asked: Asked, num_reused: int, *, is_whole: bool) -> None:
         chunks = [
             event
             for event in self._world.events.events
-            if isinstance(event, PrefillChunkComputed) and event.id == submission.request.id
+            if isinstance(event, PrefillChunkComputed) and event.id == asked.id
         ]
         computed = sum(chunk.end - chunk.start for chunk in chunks)
-        end = len(submission.prompt.token_ids)
+        end = len(asked.submission.prompt.token_ids)
         assert computed == end - num_reused if is_whole else computed <= end - num_reused
 
-    def _plain_answer(self, submission: Submission) -> list[int]:
+    def _plain_answer(self, asked: Asked) -> list[int]:
         """What a server without any cache says."""
-        prompt, request = submission.prompt.token_ids, submission.request
-        key = (submission.model, prompt, submission.max_new_tokens, request.sampling)
+        submission, seed = asked.submission, choice_seed(asked.submission.seed, asked.choice)
+        key = (submission.model, submission.prompt.token_ids, submission.max_new_tokens, submission.sampling, seed)
         if key not in self._plain:
-            self._plain[key] = plain_answer(
-                self.plan.models[submission.model], submission.prompt, submission, self.plan.limits
-            )
+            options = self.plan.models[submission.model]
+            self._plain[key] = plain_answer(options, submission, seed, self.plan.limits)
         return self._plain[key]
 
 
-def plain_answer(options: FakeOptions, prompt: EncodedPrompt, submission: Submission, limits: StepLimits) -> list[int]:
+def tokens_of(items: list[EngineItem]) -> list[int]:
+    return [token for item in items if isinstance(item, Tokens) for token in item.token_ids]
+
+
+def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits: StepLimits) -> list[int]:
     """The same model alone, in the canonical chunks, token by token."""
     model = FakeModel(ModelSource(ModelId("plain"), "nowhere"), replace(options, tokens_per_step=1))
-    id, at, tokens = SequenceId(0), 0, prompt.token_ids
+    id, at, tokens = SequenceId(0), 0, submission.prompt.token_ids
     model.open(id)
     while (end := next_prompt_chunk(at, len(tokens), limits)) < len(tokens):
         model.prefill(id, tokens[at:end])
         at = end
-    model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.request.sampling, submission.seed))
+    model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.sampling, seed))
     output: list[int] = []
     while len(output) < submission.max_new_tokens and options.eos_id not in output:
         output += model.decode([id])[0].token_ids

@@ -5,17 +5,18 @@ Clients ask, hold a lease for a while, leave while they wait; loads take time an
 
 import asyncio
 from collections import Counter
-from concurrent.futures import Future
 from contextlib import suppress
 from itertools import groupby
 from random import Random
 
 import pytest
 
+from adapters.fake.clock import FakeClock
 from adapters.fake.models import FakeModels
 from adapters.fake.options import ATTENTION
 from adapters.fake.tokenizer import FakeTokenizers
-from application.services.model_pool import ModelPool
+from application.ports.engine import EngineModel
+from application.services.text_side.model_pool import ModelPool
 from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
@@ -28,6 +29,13 @@ MAX_LOAD_S = 5.0
 NUM_QUICK, NUM_ALL = 60, 1_000
 
 
+class LoopClock(FakeClock):
+    """The running loop's time, which jumps."""
+
+    def now_ns(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1e9)
+
+
 class TimedHost:
     """A ModelHost that takes its time on the running loop, and checks what it is asked."""
 
@@ -38,29 +46,21 @@ class TimedHost:
         self.resident: set[ModelId] = set()
         self.loads: list[ModelId] = []
 
-    def load(self, source: ModelSource, options: LoadOptions) -> "Future[ModelDescription]":
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
         assert source.id not in self.resident
         assert len(self.resident) < self._max_loaded, "more is loaded than may be"
         self.resident.add(source.id)
         self.loads.append(source.id)
-        result: Future[ModelDescription] = Future()
-        if self._random.random() < self._failure_rate:
-            self._later(lambda: self._fail(source.id, result))
-        else:
-            self._later(lambda: result.set_result(_described(source.id)))
-        return result
+        fails = self._random.random() < self._failure_rate
+        await asyncio.sleep(self._random.uniform(0, MAX_LOAD_S))
+        if fails:
+            self.resident.remove(source.id)
+            raise ModelLoadFailed(f"{source.id} fails")
+        return EngineModel(_described(source.id))
 
-    def unload(self, id: ModelId) -> "Future[None]":
-        result: Future[None] = Future()
-        self._later(lambda: (self.resident.remove(id), result.set_result(None)))
-        return result
-
-    def _fail(self, id: ModelId, result: "Future[ModelDescription]") -> None:
+    async def unload(self, id: ModelId) -> None:
+        await asyncio.sleep(self._random.uniform(0, MAX_LOAD_S))
         self.resident.remove(id)
-        result.set_exception(ModelLoadFailed(f"{id} fails"))
-
-    def _later(self, work: object) -> None:
-        asyncio.get_running_loop().call_later(self._random.uniform(0, MAX_LOAD_S), work)  # type: ignore[arg-type]
 
 
 def _described(id: ModelId) -> ModelDescription:
@@ -80,7 +80,9 @@ class PoolRun:
         self._leave_rate = 0.0 if is_calm else random.choice((0.0, 0.3))
         settings = ModelSettings(default="m0", max_loaded=self.max_loaded, room_wait_s=ROOM_WAIT_S)
         workers = InlineLane()
-        self.pool = ModelPool(FakeModels(self._ids), FakeTokenizers(), self.host, settings, workers=workers)
+        self.pool = ModelPool(
+            FakeModels(self._ids), FakeTokenizers(), self.host, settings, LoopClock(), workers=workers
+        )
         self.counts: Counter[str] = Counter()
         self.granted: list[ModelId] = []
 

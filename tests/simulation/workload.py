@@ -85,7 +85,7 @@ class Workload:
         if talk.turns and talk.turns[0] <= length:
             found[talk.turns[0]] = ForkKind.SYSTEM_END
         found[max(1, length - self._random.randint(0, 4))] = ForkKind.NEXT_TURN
-        return EncodedPrompt(tuple(talk.tokens), tuple(ForkPoint(at, found[at]) for at in sorted(found)))
+        return EncodedPrompt.of_text(tuple(talk.tokens), tuple(ForkPoint(at, found[at]) for at in sorted(found)))
 
     def _text(self, length: int) -> list[int]:
         return [self._random.randrange(VOCAB) for _ in range(length)]

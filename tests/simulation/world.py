@@ -1,6 +1,6 @@
 """One simulated server: the real services on toy models, rebuilt at each restart around a store that stays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -8,20 +8,25 @@ from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.services.outlet import Outlet
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.ports.engine import EngineItem, StepBatch, Submission
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
-from application.services.step_runner import StepRunner
+from application.services.prefix.stored_tier import StoredTier
+from application.services.prefix.tiers import Answers, PrefixTiers
+from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.step_runner import StepRunner
+from domain.block_grid import BlockGrid
 from domain.errors import ComputeFailed
 from domain.hashing import BlockChain
-from domain.ids import BlockHash, ModelId, RequestId, SequenceId
+from domain.holdings import Found, Holdings
+from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.prefix import ReuseRules
-from domain.record import Namespace, Record, RecordKey
+from domain.record import Record, RecordKey
+from domain.request import choice_id
 from domain.scheduling import StepLimits
-from domain.stream import StreamItem
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
 from tests.simulation.workload import VOCAB
 from tests.support.lanes import HeldLane
@@ -83,10 +88,13 @@ def draw_plan(random: Random) -> Plan:
 
 
 @dataclass(frozen=True)
-class TrueStoredPrefix(StoredPrefix):
+class TrueHoldings(Holdings):
     """`records`: what was really there when the store was asked; None when it did not tell the truth."""
 
     records: Sequence[Record] | None = None
+
+    def without(self, chain: BlockChain, absent: Collection[RecordKey]) -> Holdings:
+        return Holdings(self.blocks, self.snapshots).without(chain, absent)
 
 
 class CheckedTiers(PrefixTiers):
@@ -95,45 +103,44 @@ class CheckedTiers(PrefixTiers):
     is_store_truthful = True
     num_checked = 0
 
-    def read_stored(
-        self, prompt_ids: Sequence[int], namespace: Namespace, hashes: Sequence[BlockHash], block_size: int
-    ) -> StoredPrefix:
-        found = super().read_stored(prompt_ids, namespace, hashes, block_size)
+    def find(self, tier: StoredTier, chain: BlockChain) -> Holdings:
+        found = super().find(tier, chain)
         records: list[Record] = []
-        if isinstance(self.queue, SteppedWriter):
-            records += stored_records(self.queue.store, namespace)
-            records += queued_records(self.queue.queue, namespace)
-        return TrueStoredPrefix(found.blocks, found.snapshots, records if self.is_store_truthful else None)
+        if isinstance(tier.writer, SteppedWriter):
+            records += stored_records(tier.writer.store, chain.namespace)
+            records += queued_records(tier.writer.queue, chain.namespace)
+        return TrueHoldings(found.blocks, found.snapshots, records=records if self.is_store_truthful else None)
 
     def match(
-        self,
-        prompt_ids: Sequence[int],
-        chain: BlockChain,
-        rules: ReuseRules,
-        stored: StoredPrefix | None,
-        absent: frozenset[RecordKey] = frozenset(),
-    ) -> Lookup:
-        lookup = super().match(prompt_ids, chain, rules, stored, absent)
-        there = stored.records if isinstance(stored, TrueStoredPrefix) else ()
-        if there is not None and not absent:
-            records = [*hot_records(self.hot, Namespace(chain.namespace)), *there]
-            allowed = StorageOracle(records, rules).furthest(prompt_ids)
-            found, is_exact = lookup.match.position, all(group.window is None for group in rules.groups)
+        self, chain: BlockChain, rules: ReuseRules, answers: Answers, absent: frozenset[RecordKey] = frozenset()
+    ) -> Found:
+        found = super().match(chain, rules, answers, absent)
+        told = [answer.records for answer in answers.values() if isinstance(answer, TrueHoldings)]
+        if None not in told and not absent:
+            there = [record for records in told for record in records or ()]
+            oracle = StorageOracle([*hot_records(self.hot, chain.namespace), *there], rules)
+            allowed, position = oracle.furthest(chain.prompt.key_ids), found.match.position
             # Of a layout with windows the hot tier may hold blocks in part, and the lookup promise more than there is.
-            assert found == allowed if is_exact else found >= allowed, f"found {found}, there is {allowed}"
+            is_exact = all(group.window is None for group in rules.groups)
+            assert position == allowed if is_exact else position >= allowed, f"found {position}, there is {allowed}"
             self.num_checked += 1
-        return lookup
+        return found
 
 
 class Inbox:
-    """An OutputSink."""
+    """What came out, by choice."""
 
-    def __init__(self) -> None:
-        self.items: dict[RequestId, list[StreamItem]] = {}
+    def __init__(self, events: RecordingEvents) -> None:
+        self.items: dict[RequestId, list[EngineItem]] = {}
+        self.num_left_queue = 0
+        self._events = events
 
-    def deliver(self, batch: Sequence[tuple[RequestId, StreamItem]]) -> None:
-        for id, item in batch:
-            self.items.setdefault(id, []).append(item)
+    def receive(self, batch: StepBatch) -> None:
+        for id, choice, item in batch.items:
+            self.items.setdefault(choice_id(id, choice), []).append(item)
+        for event in batch.events:
+            self._events.emit(event)
+        self.num_left_queue += batch.num_left_queue
 
 
 class World:
@@ -142,26 +149,32 @@ class World:
     def __init__(self, plan: Plan, memory: MemoryBlockStore | None, random: Random) -> None:
         self.plan = plan
         self.memory = memory
-        self.inbox = Inbox()
         self.events = RecordingEvents()
+        self.inbox = Inbox(self.events)
+        queue = EventQueue()
         self.lane = HeldLane()
         self.num_injected = 0
-        self.num_left_queue = 0
         self._random = random
+        self.num_added = 0
         self._failed_last = ""
         self.faulty = FaultInjectingBlockStore(memory, plan.faults) if memory is not None else None
         self.writer = SteppedWriter(self.faulty, plan.queue_bytes) if self.faulty is not None else None
         self.hot = HotTier(plan.hot_bytes)
         self.clock = clock = FakeClock(tick_ns=10)
-        lanes = StoreLanes(clock, self.events, readers=self.lane, lookups=self.lane, upkeep=self.lane)
-        self.tiers = CheckedTiers(self.hot, self.writer, lanes)
+        lanes = StoreLanes(clock, queue, readers=self.lane, lookups=self.lane, upkeep=self.lane)
+        stored = [StoredTier("store", self.writer, lanes, self.writer)] if self.writer is not None else []
+        self.tiers = CheckedTiers(self.hot, stored, lanes)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
-        self.cache = PrefixCache(self.tiers, clock, self.events, CacheRules(BLOCK, GRID, plan.is_exact))
-        self.runner = StepRunner(Outlet(self.inbox, self.events, clock), self.cache, plan.limits, self._left_queue)
+        self.cache = PrefixCache(self.tiers, clock, queue, BlockGrid(BLOCK, GRID, plan.is_exact), self.lane)
+        self.runner = StepRunner(Outlet(self.inbox.receive, queue, clock), self.cache, plan.limits)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
             self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions())
+
+    def add(self, submission: Submission) -> None:
+        self.num_added += submission.num_choices
+        self.runner.add(submission)
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
@@ -180,6 +193,7 @@ class World:
         self.check()
         assert self.cache.num_open() == 0
         assert self.hot.usage().num_pinned == 0
+        assert self.inbox.num_left_queue == self.num_added, "places in the queue are lost or given back twice"
         assert [model.open_ids() for model in self.engine.loaded] == [frozenset()] * len(self.engine.loaded)
 
     def _defect(self, operation: str) -> Exception | None:
@@ -190,9 +204,6 @@ class World:
         self._failed_last = operation
         self.num_injected += operation != "close"
         return RuntimeError(f"injected into {operation}")
-
-    def _left_queue(self) -> None:
-        self.num_left_queue += 1
 
     def _hook(self) -> Callable[[str, SequenceId | None, int], None]:
         def hook(operation: str, id: SequenceId | None, number: int) -> None:

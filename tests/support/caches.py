@@ -3,10 +3,14 @@
 from adapters.fake.clock import FakeClock
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.services.prefix.cache import CacheRules, PrefixCache
+from application.services.lane import Lane
+from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
+from application.services.prefix.write_behind import WriteBehind
+from domain.block_grid import BlockGrid
 from tests.support.recording import RecordingEvents
 
 
@@ -21,9 +25,16 @@ def prefix_cache(
 ) -> PrefixCache:
     """Without a store; `is_enabled` False: nothing is ever reused."""
     events, clock = events or RecordingEvents(), clock or FakeClock()
-    tiers = PrefixTiers(HotTier(hot_bytes), None, StoreLanes(clock, events))
-    rules = CacheRules(block_size, grid, is_enabled=is_enabled)
-    return PrefixCache(tiers, clock, events, rules)
+    tiers = prefix_tiers(HotTier(hot_bytes), None, StoreLanes(clock, events))
+    return PrefixCache(tiers, clock, events, BlockGrid(block_size, grid), Lane("hash", 1), is_enabled=is_enabled)
 
 
-__all__ = ("prefix_cache",)
+def prefix_tiers(
+    hot: HotTier, writer: WriteBehind | None, lanes: StoreLanes, kind: type[PrefixTiers] = PrefixTiers
+) -> PrefixTiers:
+    """Memory, and behind it the store that `writer` writes to, if there is one."""
+    stored = [StoredTier("store", writer, lanes, writer)] if writer is not None else []
+    return kind(hot, stored, lanes)
+
+
+__all__ = ("prefix_cache", "prefix_tiers")

@@ -11,7 +11,7 @@ from application.events import (
 )
 from domain.chat import ChatMessage, Role
 from domain.ids import ModelId, RequestId
-from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, Usage
+from domain.request import ChatPrompt, Prompt, TextPrompt, Usage
 from domain.sampling import SamplingParams, StopRules
 
 START_NS = 1_000_000_000
@@ -37,20 +37,25 @@ class Script:
         carrier: dict[str, str] | None = None,
     ) -> None:
         self.id = RequestId(id)
-        self.request = GenerationRequest(
+        stop = stop or StopRules()
+        self._queued = RequestQueued(
             self.id,
+            ModelId("demo"),
             ModelId("alias"),
-            prompt,
-            sampling or SamplingParams(),
-            stop or StopRules(),
+            is_chat=isinstance(prompt, ChatPrompt),
+            num_prompt_tokens=1025,
+            at_ns=at(0),
+            sampling=sampling or SamplingParams(),
+            max_tokens=stop.max_tokens,
+            num_stop_strings=len(stop.stop),
             trace_carrier=carrier or {},
         )
 
     def queued(self) -> RequestQueued:
-        return RequestQueued(self.request, ModelId("demo"), 1025, at(0))
+        return self._queued
 
     def admitted(self, seconds: float = 1.0) -> RequestAdmitted:
-        return RequestAdmitted(self.id, 0, at(seconds))
+        return RequestAdmitted(self.id, at(seconds))
 
     def first_chunk(self) -> PrefillChunkComputed:
         return PrefillChunkComputed(self.id, 0, 512, at(1.0), at(1.5))

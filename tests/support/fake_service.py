@@ -20,18 +20,17 @@ from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
 from application.ports.tokenizer import TokenizerLoader
 from application.services.documents import Documents
-from application.services.engine_loop import EngineLoop
-from application.services.model_pool import ModelPool
 from application.services.prompt_encoder import PromptEncoder
-from application.services.stream_hub import StreamHub
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.open_requests import OpenRequests
+from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.event_queue import EventQueue
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
-from application.use_cases.clear_store import ClearCache
 from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
-from application.use_cases.read_cache_stats import ReadCacheStats
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
@@ -53,8 +52,8 @@ class FakeService:
     """`base_url` and `client` reach the server; the other fields are its insides."""
 
     engine: FakeEngine
-    loop: EngineLoop
-    hub: StreamHub
+    loop: EngineThread
+    requests: OpenRequests
     pool: ModelPool
     clock: FakeClock
     events: RecordingEvents
@@ -71,7 +70,7 @@ class FakeService:
     def is_idle(self) -> bool:
         """Nothing waits, runs, holds state or is listened to."""
         status = self.loop.status()
-        return not (status.num_waiting or status.num_running or self.num_open_sequences() or len(self.hub))
+        return not (status.num_waiting or status.num_running or self.num_open_sequences() or self.requests.num_open)
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(condition, what)
@@ -113,7 +112,7 @@ def fake_service(
     `reuses`: with a prefix cache of `hot_bytes` over `store`. `store` and `documents` are closed at the end.
     """
     settings = settings or ServerSettings(port=0)
-    clock, ids, events, hub = FakeClock(), FakeIds(), RecordingEvents(), StreamHub()
+    clock, ids, events, engine_events = FakeClock(), FakeIds(), RecordingEvents(), EventQueue()
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
@@ -123,34 +122,41 @@ def fake_service(
         ),
         limits,
         store if reuses else None,
-        events,
+        engine_events,
         clock,
     )
-    cache = tiers.prefix_cache
-    loop = EngineLoop(lambda: engine, hub, events, clock, cache, limits, max_queue)
-    repository = models or FakeModels()
-    pool = ModelPool(
-        repository, tokenizers or FakeTokenizers(), loop, model_settings or ModelSettings(default=DEFAULT_MODEL)
+    loop = EngineThread(
+        make_backend=lambda: engine,
+        prefix_cache=tiers.prefix_cache,
+        cache=tiers.access,
+        limits=limits,
+        events=engine_events,
+        clock=clock,
+        close_cache=lambda: tiers.close(PATIENCE_S),
     )
+    requests = OpenRequests(loop, events, clock, max_queue)
+    repository = models or FakeModels()
+    model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
+    pool = ModelPool(repository, tokenizers or FakeTokenizers(), loop, model_settings, clock)
     encoder = PromptEncoder()
     document_store = documents or MemoryDocumentStore(64 << 20, clock)
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
-    generate = Generate(pool, loop, hub, ids, events, clock, encoder)
+    generate = Generate(pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder)
     services = Services(
         generate,
-        ListModels(repository, pool, cache),
-        CheckHealth(loop, pool, clock, stall_s=60),
+        ListModels(repository, pool),
+        CheckHealth(loop, requests, pool, clock, stall_s=60),
         ExplainPrompt(
             pool,
-            cache,
+            loop.cache,
             encoder,
-            Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
+            shows_text=Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
         ),
         CountTokens(pool, encoder),
-        WarmPrompt(pool, generate, cache, tiers),
-        ReadCacheStats(cache, tiers.store, tiers.writer),
-        ClearCache(cache),
+        WarmPrompt(pool, generate, loop.cache),
+        loop.cache.stats,
+        loop.cache.clear,
         kept,
         ids,
         clock,
@@ -161,28 +167,33 @@ def fake_service(
     server = HttpServer(settings)
     started = threading.Event()
 
-    def serve() -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(server.serve(app, lambda _url: started.set()))
+    async def serve() -> None:
+        loop.start(requests.receive)
+        try:
+            await server.serve(app, lambda _url: started.set())
+        finally:
+            assert await loop.stop(PATIENCE_S), "the compute thread did not end"
 
-    thread = threading.Thread(target=serve, name="http")
-    loop.start()
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, name="http")
     thread.start()
     try:
         assert started.wait(PATIENCE_S), "the server did not start"
         with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
-            service = FakeService(engine, loop, hub, pool, clock, events, server, client)
+            service = FakeService(engine, loop, requests, pool, clock, events, server, client)
             yield service
             service.wait_until_idle()
     finally:
         server.stop()
         thread.join(PATIENCE_S)
-        assert loop.stop(PATIENCE_S), "the compute thread did not end"
         encoder.close()
-        tiers.close(PATIENCE_S)
         kept.close(PATIENCE_S)
         pool.close()
         assert not thread.is_alive(), "the server did not stop"
+        assert not loop.status().is_alive, "the compute thread did not end"
 
 
 __all__ = ("DEFAULT_MODEL", "FakeService", "fake_service", "wait_until")

@@ -56,7 +56,7 @@ def sample() -> list[Record]:
         (memoryview(words), memoryview(words), memoryview(b"")),
     )
     groups = {GroupIndex(0): mixed, GroupIndex(7): payload_of(b"large", 30_000)}
-    return [*records, Record(last.key, last.parent, last.position, last.token_ids, groups)]
+    return [*records, Record(last.key, last.parent, last.position, last.key_ids, groups)]
 
 
 def tampered(data: bytes, random: Random) -> bytes:

@@ -48,8 +48,10 @@ def main() -> None:
 
     def begin(id: int) -> SequenceCache:
         model.open(SequenceId(id))
-        prompt = EncodedPrompt(tuple(range(600)))
-        return tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)
+        prompt = EncodedPrompt.of_text(tuple(range(600)))
+        sequence = tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)
+        sequence.prepare()
+        return sequence
 
     sequence = begin(0)
     while not sequence.poll():

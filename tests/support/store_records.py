@@ -7,6 +7,7 @@ from threading import Lock
 
 from application.events import Event
 from application.ports.block_store import BlockStore
+from domain.block_grid import BlockGrid
 from domain.fingerprint import Fingerprint, tenant_salt
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
@@ -36,7 +37,7 @@ def namespace_of(name: str) -> NamespaceInfo:
     _, _, salt = name.partition("?salt=")
     weights = sha256(name.encode()).digest()
     tenant = tenant_salt("", salt)
-    fingerprint = Fingerprint(weights, "toy", "bfloat16", BLOCK_TOKENS, 4 * BLOCK_TOKENS, salt=tenant)
+    fingerprint = Fingerprint(weights, "toy", "bfloat16", BlockGrid(BLOCK_TOKENS, 4 * BLOCK_TOKENS), salt=tenant)
     return NamespaceInfo(fingerprint.namespace(), name, fingerprint.canonical_json())
 
 
@@ -105,7 +106,7 @@ def same(stored: Record | None, record: Record) -> bool:
     """Whether what came back is bit for bit what was put."""
     if stored is None or set(stored.groups) != set(record.groups):
         return False
-    plain = ("key", "parent", "position", "token_ids", "provenance")
+    plain = ("key", "parent", "position", "key_ids", "provenance")
     if any(getattr(stored, name) != getattr(record, name) for name in plain):
         return False
     return all(

@@ -197,3 +197,10 @@ def test_what_changes_the_answer_and_cannot_be_had_is_refused() -> None:
 def test_stop_rules_have_the_wires_names_and_fit_the_room() -> None:
     rules = stop_rules(body_of(stop_sequences=["END"], max_tokens=32_000))
     assert (rules.max_tokens, rules.stop, rules.fits_room) == (32_000, ("END",), True)
+
+
+def test_what_nests_without_end_is_read_as_far_as_it_makes_sense() -> None:
+    nested: dict[str, Any] = text("inmost")
+    for _ in range(200):
+        nested = {"type": "document", "title": "t", "source": {"type": "content", "content": [nested]}}
+    assert prompt_of(user(nested)).messages == (said("t"),)

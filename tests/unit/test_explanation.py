@@ -22,7 +22,7 @@ def test_the_divergence_is_the_first_differing_token_of_the_nearest_run() -> Non
     found = find_divergence(prompt, 23, stored)
     assert found is not None
     assert found.position == prompt.index(ord("M"))
-    explained = Explanation(len(prompt), 23, 0, StopReason.NEVER_SEEN, divergence=found).with_text(text)
+    explained = Explanation(len(prompt), StopReason.NEVER_SEEN, {"hot": 23}, divergence=found).with_text(text)
     assert explained.divergence is not None
     assert explained.divergence.before == "t. Today is "
     assert explained.divergence.prompt == "Monday. What"
@@ -45,7 +45,7 @@ def test_prompts_without_a_common_beginning_do_not_diverge() -> None:
 
 
 def test_a_prompt_that_ends_before_the_stored_run_does_is_not_unseen() -> None:
-    told = Explanation(4, 2, 0, StopReason.NEVER_SEEN, num_known=2)
+    told = Explanation(4, StopReason.NEVER_SEEN, {"hot": 2}, num_known=2)
     prompt = (1, 2, 3, 4)
     assert compared_with_stored(told, prompt, [(9,), (3, 4, 5)]).reason is StopReason.PARTIAL_BLOCK
     assert compared_with_stored(told, prompt, [(3, 4)]) == told
@@ -66,7 +66,7 @@ def test_common_length_agrees_with_counting() -> None:
 
 
 def test_the_header_is_one_line_and_adds_up() -> None:
-    explained = Explanation(1036, 512, 256, StopReason.LAST_TOKEN)
+    explained = Explanation(1036, StopReason.LAST_TOKEN, {"hot": 512, "store": 256})
     assert explained.header() == "reused=768; hot=512; store=256; computed=268; reason=last-token"
     assert explained.num_computed + explained.stopped_at == explained.num_prompt
 

@@ -29,20 +29,20 @@ SENTENCES = {
 
 @pytest.mark.parametrize("reason", StopReason)
 def test_every_reason_has_its_sentence(reason: StopReason) -> None:
-    told = Explanation(2000, 512, 256, reason, num_known=1024, note="a note")
+    told = Explanation(2000, reason, {"hot": 512, "store": 256}, num_known=1024, note="a note")
     assert explanation_sentence(told) == SENTENCES[reason]
 
 
 def test_a_fresh_prompt_and_one_that_differs_are_told_apart() -> None:
-    assert explanation_sentence(Explanation(9, 0, 0, StopReason.NEVER_SEEN)) == (
+    assert explanation_sentence(Explanation(9, StopReason.NEVER_SEEN)) == (
         "Nothing that begins like this prompt is stored."
     )
     found = Divergence(790, (1,), (2,), (3,))
-    assert explanation_sentence(Explanation(2000, 768, 0, StopReason.NEVER_SEEN, divergence=found)) == (
+    assert explanation_sentence(Explanation(2000, StopReason.NEVER_SEEN, {"hot": 768}, divergence=found)) == (
         "From token 790 on the prompt differs from what is stored."
     )
 
 
 @pytest.mark.parametrize("reason", [StopReason.OTHER_FINGERPRINT, StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED])
 def test_without_a_note_it_still_says_something(reason: StopReason) -> None:
-    assert not explanation_sentence(Explanation(9, 0, 0, reason)).endswith(": .")
+    assert not explanation_sentence(Explanation(9, reason)).endswith(": .")

@@ -132,7 +132,7 @@ def test_nothing_unfolds_beyond_what_the_file_pays_for() -> None:
     """Zeros shrink thousandfold: an importer refuses what would unfold so far, so exporters write them plainly."""
     zeros = HostPayload((TensorSpec("bfloat16", (1 << 20,)),), (memoryview(bytes(2 << 20)),))
     record = chain(ONE, 1)[0]
-    record = Record(record.key, record.parent, record.position, record.token_ids, {GroupIndex(0): zeros})
+    record = Record(record.key, record.parent, record.position, record.key_ids, {GroupIndex(0): zeros})
     data = export_bytes(filled_store([record]))
     assert len(data) > (2 << 20) // MAX_RATIO
     store = MemoryBlockStore()

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
+from domain.block_grid import BlockGrid
 from domain.fingerprint import Fingerprint, shares_tenant, tenant_salt
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 
-BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", 256, 512, "mlx-lm 0.32")
+BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", BlockGrid(256, 512), "mlx-lm 0.32")
 
 
 def description(name: str, options: FakeOptions) -> ModelDescription:
@@ -15,7 +16,7 @@ def description(name: str, options: FakeOptions) -> ModelDescription:
 
 
 def root(model: ModelDescription) -> bytes:
-    return Fingerprint.of(model, block_size=256, grid=512).namespace()
+    return Fingerprint.of(model, BlockGrid(256, 512)).namespace()
 
 
 def test_every_part_changes_the_root() -> None:
@@ -23,11 +24,10 @@ def test_every_part_changes_the_root() -> None:
         replace(BASE, weights=b"other"),
         replace(BASE, layout="recurrent=KV"),
         replace(BASE, dtype="float32"),
-        replace(BASE, block_size=128),
-        replace(BASE, grid=1024),
+        replace(BASE, grid=BlockGrid(128, 512)),
+        replace(BASE, grid=BlockGrid(256, 1024)),
         replace(BASE, runtime="mlx-lm 0.33"),
-        replace(BASE, adapter=b"lora"),
-        replace(BASE, exact=True),
+        replace(BASE, grid=BlockGrid(256, 512, is_exact=True)),
         replace(BASE, salt="tenant"),
         replace(BASE, salt="tenant 2"),
     ]
@@ -49,7 +49,7 @@ def test_what_must_agree_to_the_bit_is_not_shared_between_libraries_that_round_o
     builtin, openblas = (replace(model, arithmetic=found) for found in ("built-in BLAS", "OpenBLAS 0.3.21"))
 
     def exact_root(described: ModelDescription) -> bytes:
-        return Fingerprint.of(described, block_size=256, grid=512, exact=True).namespace()
+        return Fingerprint.of(described, BlockGrid(256, 512, is_exact=True)).namespace()
 
     assert exact_root(builtin) != exact_root(openblas)
     assert exact_root(builtin) == exact_root(replace(builtin, id=ModelId("two")))

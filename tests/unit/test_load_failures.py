@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from application.services.load_failures import MAX_REMEMBERED, REMEMBERED_S, LoadFailures
+from application.services.text_side.load_failures import MAX_REMEMBERED, REMEMBERED_S, LoadFailures
 from domain.ids import ModelId
 from domain.model_card import ModelSource
 

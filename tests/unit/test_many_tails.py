@@ -38,7 +38,7 @@ def strangers(own: Record, count: int) -> list[Record]:
         tokens = (1_000 + user, *range(user % (BLOCK - 2)))
         key = snapshot_key(own.key.namespace, own.key.block_hash, tokens)
         position = own.position - own.key.num_partial + len(tokens)
-        records.append(replace(own, key=key, position=position, token_ids=tokens))
+        records.append(replace(own, key=key, position=position, key_ids=tokens))
     return records
 
 

@@ -1,59 +1,82 @@
-"""Token by token: text, stop strings over token boundaries, end-of-sequence rules, the final flush."""
+"""Token by token: text, stop strings over token boundaries, what is held back, the final flush."""
 
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeDetokenizer
-from application.services.output_pipeline import OutputPipeline
-from domain.request import FinishReason
+from application.ports.engine import Tokens
+from application.services.text_side.output_pipeline import OutputPipeline
 from domain.sampling import StopRules
+from domain.stream import TokenLogprob
 
 
 def run(
-    token_ids: bytes | list[int], rules: StopRules, max_new: int = 100
-) -> tuple[str, int, FinishReason | None, str | None]:
-    pipeline = OutputPipeline(FakeDetokenizer(), frozenset({EOS_ID}), rules, max_new)
-    text, count = "", 0
-    for token_id in token_ids:
-        step = pipeline.feed(token_id)
-        text, count = text + step.delta.text, count + len(step.delta.token_ids)
-        if step.reason is not None:
-            return text, count, step.reason, step.stop_text
-    return text, count, None, None
+    token_ids: bytes | list[int], rules: StopRules, max_new: int = 100, at_once: int = 1
+) -> tuple[str, int, str | None]:
+    """Text, counted tokens and stop string of an answer that the engine ends by EOS or at `max_new`, which tells
+    `at_once` tokens at a time."""
+    tokens = list(token_ids)[:max_new]
+    ends = [
+        at + 1
+        for at, token in enumerate(tokens)
+        if token == EOS_ID and not rules.ignore_eos and at + 1 >= rules.min_tokens
+    ]
+    tokens = tokens[: ends[0]] if ends else tokens
+    pipeline, text = OutputPipeline(FakeDetokenizer(), rules), ""
+    for start in range(0, len(tokens), at_once):
+        told = tuple(tokens[start : start + at_once])
+        step = pipeline.feed(Tokens(told, has_eos=bool(ends) and start + len(told) == len(tokens)))
+        text += "".join(delta.text for delta in step.deltas)
+        if step.stop_text is not None:
+            return text, pipeline.num_tokens, step.stop_text
+    step = pipeline.finish()
+    return text + "".join(delta.text for delta in step.deltas), pipeline.num_tokens, step.stop_text
 
 
 def test_a_stop_string_over_three_tokens_ends_the_text_before_it() -> None:
-    assert run(b"say STOP now", StopRules(stop=("STOP",))) == ("say ", 8, FinishReason.STOP, "STOP")
+    assert run(b"say STOP now", StopRules(stop=("STOP",))) == ("say ", 8, "STOP")
+
+
+def test_tokens_told_together_count_up_to_the_one_that_completes_a_stop_string() -> None:
+    for at_once in (2, 3, 5, 12):
+        assert run(b"say STOP now", StopRules(stop=("STOP",)), at_once=at_once) == ("say ", 8, "STOP")
 
 
 def test_held_back_text_is_released_at_the_length_limit() -> None:
-    assert run(b"say STO", StopRules(stop=("STOP",)), max_new=7) == ("say STO", 7, FinishReason.LENGTH, None)
+    assert run(b"say STO", StopRules(stop=("STOP",)), max_new=7) == ("say STO", 7, None)
 
 
 def test_held_back_text_is_released_at_end_of_sequence() -> None:
-    assert run([*b"ST", EOS_ID], StopRules(stop=("STOP",))) == ("ST", 3, FinishReason.STOP, None)
+    assert run([*b"ST", EOS_ID], StopRules(stop=("STOP",))) == ("ST", 3, None)
 
 
 def test_end_of_sequence_is_counted_but_not_shown() -> None:
-    assert run([*b"hi", EOS_ID, *b"more"], StopRules()) == ("hi", 3, FinishReason.STOP, None)
+    assert run([*b"hi", EOS_ID, *b"more"], StopRules()) == ("hi", 3, None)
+
+
+def test_a_token_that_ends_the_answer_is_not_shown_whatever_its_text() -> None:
+    pipeline = OutputPipeline(FakeDetokenizer(), StopRules())
+    (delta,) = pipeline.feed(Tokens((ord("x"),), has_eos=True)).deltas
+    assert (delta.text, delta.token_ids, pipeline.num_tokens) == ("", (ord("x"),), 1)
 
 
 def test_ignore_eos_goes_on() -> None:
-    assert run([*b"hi", EOS_ID, *b"mo"], StopRules(ignore_eos=True), max_new=5) == (
-        "himo",
-        5,
-        FinishReason.LENGTH,
-        None,
-    )
+    assert run([*b"hi", EOS_ID, *b"mo"], StopRules(ignore_eos=True), max_new=5) == ("himo", 5, None)
 
 
 def test_min_tokens_lets_stop_strings_and_end_of_sequence_pass() -> None:
     tokens = [*b"xSTOP", EOS_ID, *b"ySTOP"]
-    assert run(tokens, StopRules(min_tokens=7, stop=("STOP",))) == ("xSTOPy", 11, FinishReason.STOP, "STOP")
+    assert run(tokens, StopRules(min_tokens=7, stop=("STOP",))) == ("xSTOPy", 11, "STOP")
 
 
 def test_an_unfinished_character_becomes_a_replacement_only_at_the_end() -> None:
     euro = "€".encode()
-    assert run([*euro, *euro[:2]], StopRules(), max_new=5) == ("€�", 5, FinishReason.LENGTH, None)
+    assert run([*euro, *euro[:2]], StopRules(), max_new=5) == ("€�", 5, None)
 
 
 def test_a_stop_string_completed_by_the_final_flush_is_a_stop() -> None:
-    assert run([*b"a", 0xE2], StopRules(stop=("�",)), max_new=2) == ("a", 2, FinishReason.STOP, "�")
+    assert run([*b"a", 0xE2], StopRules(stop=("�",)), max_new=2) == ("a", 2, "�")
+
+
+def test_log_probabilities_stay_with_their_tokens() -> None:
+    logprobs = tuple(TokenLogprob(token, -1.0) for token in b"ab")
+    deltas = OutputPipeline(FakeDetokenizer(), StopRules()).feed(Tokens(tuple(b"ab"), logprobs)).deltas
+    assert [(delta.token_ids, delta.logprobs) for delta in deltas] == [((97,), logprobs[:1]), ((98,), logprobs[1:])]

@@ -26,7 +26,7 @@ def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
 
 
 def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
-    return driver.cache.explain(ModelId("toy"), EncodedPrompt(tuple(prompt)), salt)
+    return driver.cache.explain(ModelId("toy"), EncodedPrompt.of_text(tuple(prompt)), salt)
 
 
 @KINDS
@@ -94,10 +94,10 @@ def test_a_restart_loses_nothing_that_was_stored(layout: StateLayout) -> None:
     assert driver.hot.usage().num_pinned >= len(PROMPT) // BLOCK
     driver.finish(again)
     assert (again.computed, again.output) == (0, before.output)
-    assert again.explanation.num_store == len(PROMPT) - 1
+    assert again.explanation.reused.get("store", 0) == len(PROMPT) - 1
     turn = driver.run([*PROMPT, *before.output, *range(5)])
     assert turn.computed <= 5
-    assert driver.run(PROMPT).explanation.num_hot == len(PROMPT) - 1
+    assert driver.run(PROMPT).explanation.reused.get("hot", 0) == len(PROMPT) - 1
     driver.check_idle()
 
 
@@ -150,7 +150,7 @@ def test_blocks_that_only_the_store_has_become_hot_when_they_are_computed_again(
     driver = CacheDriver(options(HYBRID), store=store)
     edited = [*PROMPT[:90], *range(70)]
     assert driver.run(edited).computed > 70
-    assert explain(driver, edited).num_hot == len(edited) - 1
+    assert explain(driver, edited).reused.get("hot", 0) == len(edited) - 1
 
 
 def test_snapshots_taken_for_followers_outlive_the_request_that_took_them() -> None:
@@ -186,7 +186,7 @@ def test_events_tell_what_happened() -> None:
     assert isinstance(waited[0], PrefixAwaited)
     assert waited[0].num_shared == len(PROMPT) - 1
     matched = [event for event in driver.events.events if isinstance(event, PrefixMatched)]
-    assert [(event.num_hot, event.reason) for event in matched] == [(0, "never-seen"), (199, "last-token")]
+    assert [(event.reused.get("hot", 0), event.reason) for event in matched] == [(0, "never-seen"), (199, "last-token")]
     restored = [event for event in driver.events.events if isinstance(event, StateRestored)]
     assert [event.position for event in restored] == [199]
     captured = [event for event in driver.events.events if isinstance(event, StateCaptured)]

@@ -24,7 +24,7 @@ def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
 
 
 def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
-    return driver.cache.explain(ModelId("toy"), EncodedPrompt(tuple(prompt)), salt)
+    return driver.cache.explain(ModelId("toy"), EncodedPrompt.of_text(tuple(prompt)), salt)
 
 
 def test_an_unsupported_layout_is_served_without_reuse_and_says_so() -> None:
@@ -83,9 +83,9 @@ def test_explain_predicts_what_a_request_then_finds() -> None:
         for prompt in (PROMPT, [*PROMPT, 1, 2, 3], [*PROMPT[:70], 1, 2, 3], [9, 9, 9]):
             told = explain(driver, prompt)
             job = driver.run(prompt)
-            assert (told.stopped_at, told.num_hot, told.reason) == (
+            assert (told.stopped_at, told.reused.get("hot", 0), told.reason) == (
                 job.explanation.stopped_at,
-                job.explanation.num_hot,
+                job.explanation.reused.get("hot", 0),
                 job.explanation.reason,
             )
 

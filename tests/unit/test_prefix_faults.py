@@ -28,7 +28,7 @@ def options(layout: StateLayout, weights: int = 1) -> FakeOptions:
 
 
 def explain(driver: CacheDriver, prompt: Sequence[int], salt: str = "") -> Explanation:
-    return driver.cache.explain(ModelId("toy"), EncodedPrompt(tuple(prompt)), salt)
+    return driver.cache.explain(ModelId("toy"), EncodedPrompt.of_text(tuple(prompt)), salt)
 
 
 @KINDS

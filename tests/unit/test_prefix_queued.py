@@ -40,7 +40,7 @@ def queued_driver(layout: StateLayout, hot_bytes: int = 1 << 30) -> tuple[CacheD
 
 
 def explain(driver: CacheDriver, prompt: Sequence[int]) -> Explanation:
-    return driver.cache.explain(MODEL, EncodedPrompt(tuple(prompt)))
+    return driver.cache.explain(MODEL, EncodedPrompt.of_text(tuple(prompt)))
 
 
 @KINDS
@@ -54,8 +54,12 @@ def test_a_prompt_that_only_waits_for_the_store_is_restored(layout: StateLayout,
     told = explain(driver, PROMPT)
     again = driver.run(PROMPT)
     assert (again.computed, again.output) == (0, plain_answer(options(layout), PROMPT))
-    assert again.explanation == replace(told, num_store=len(PROMPT) - 1)
-    assert (told.num_hot, told.num_store, told.reason) == (0, len(PROMPT) - 1, StopReason.LAST_TOKEN)
+    assert again.explanation == replace(told, reused={"store": len(PROMPT) - 1})
+    assert (told.reused.get("hot", 0), told.reused.get("store", 0), told.reason) == (
+        0,
+        len(PROMPT) - 1,
+        StopReason.LAST_TOKEN,
+    )
     following = driver.run(NEXT)
     assert (following.computed, following.output) == (3, plain_answer(options(layout), NEXT))
     driver.check_idle()
@@ -73,8 +77,8 @@ def test_the_first_blocks_may_be_stored_and_the_last_ones_wait(layout: StateLayo
     again = driver.run(PROMPT)
     assert (again.computed, again.output) == (0, plain_answer(options(layout), PROMPT))
     driver.hot.resize(1 << 30)
-    assert driver.run(PROMPT).explanation.num_store == len(PROMPT) - 1
-    assert driver.run(PROMPT).explanation.num_hot == len(PROMPT) - 1
+    assert driver.run(PROMPT).explanation.reused.get("store", 0) == len(PROMPT) - 1
+    assert driver.run(PROMPT).explanation.reused.get("hot", 0) == len(PROMPT) - 1
     driver.check_idle()
 
 
@@ -170,7 +174,7 @@ def test_the_writers_thread_may_be_in_the_middle_of_it() -> None:
     assert store.entered.wait(PATIENCE_S)
     driver.hot.resize(0)
     again = driver.run(PROMPT)
-    assert (again.computed, again.explanation.num_store) == (0, len(PROMPT) - 1)
+    assert (again.computed, again.explanation.reused.get("store", 0)) == (0, len(PROMPT) - 1)
     store.open()
     assert writer.flush(PATIENCE_S)
     assert driver.cache.num_stored(MODEL, PROMPT) == len(PROMPT) - 1

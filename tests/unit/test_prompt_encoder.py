@@ -40,7 +40,7 @@ class _Gated(FakeTokenizer):
         assert self.gate.wait(20)
         with self._lock:
             self.running -= 1
-        return EncodedPrompt((1, 2, 3))
+        return EncodedPrompt.of_text((1, 2, 3))
 
 
 def _model(context_length: int = 2**30) -> ModelDescription:

@@ -5,14 +5,12 @@ from itertools import pairwise
 import pytest
 
 from domain.errors import IllegalTransition
-from domain.ids import ModelId, RequestId, SequenceId
-from domain.request import GenerationRequest, TextPrompt
+from domain.ids import SequenceId
 from domain.sequence import TRANSITIONS, Phase, Sequence
 
 
 def sequence(phase: Phase = Phase.QUEUED) -> Sequence:
-    request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"))
-    return Sequence(SequenceId(1), request, (1, 2, 3), 4, phase)
+    return Sequence(SequenceId(1), (1, 2, 3), 4, phase)
 
 
 @pytest.mark.parametrize("start", Phase)

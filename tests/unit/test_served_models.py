@@ -67,6 +67,7 @@ def test_a_folder_can_be_allowed_under_its_path(tmp_path: Path) -> None:
     [
         ("model.hub_cache", {"hub_cache": "maybe"}),
         ("model.allowed", {"allowed": ("",)}),
+        ("model.parsers", {"parsers": ("hermes",)}),
         ("model.context_length", {"context_length": 1}),
         ("model.context_length", {"context_length": -8}),
     ],

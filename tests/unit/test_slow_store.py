@@ -57,7 +57,7 @@ def test_what_arrived_before_the_deadline_is_used(layout: StateLayout) -> None:
     driver.finish(job)
     assert job.output == plain_answer(options(layout), PROMPT)
     assert job.explanation.reason is StopReason.SLOW_STORE
-    assert job.explanation.num_hot == (2 * PER_READ if layout is ATTENTION else 0)
+    assert job.explanation.reused.get("hot", 0) == (2 * PER_READ if layout is ATTENTION else 0)
     assert len(driver.events.of("FaultObserved")) == 3  # each read that hung, once
     lane.run()
     driver.check_idle()
@@ -72,7 +72,7 @@ def test_the_deadline_counts_anew_for_each_read() -> None:
         assert not driver.step(job)
         assert lane.run(1)
     driver.finish(job)
-    assert job.explanation.num_store == len(PROMPT) - 1
+    assert job.explanation.reused.get("store", 0) == len(PROMPT) - 1
 
 
 @KINDS
@@ -107,7 +107,7 @@ def test_while_a_read_hangs_the_store_is_not_asked_and_afterwards_it_is(layout: 
     lane.run()
     driver.finish(again)
     assert again.computed == 0
-    assert again.explanation.num_store == len(PROMPT) - 1
+    assert again.explanation.reused.get("store", 0) == len(PROMPT) - 1
     lane.run()
     driver.check_idle()
 
@@ -173,13 +173,13 @@ def test_one_that_left_the_leader_with_while_the_store_was_asked_asks_again() ->
 def test_deletes_and_notes_of_use_that_are_left_undone_or_fail_are_told() -> None:
     driver, lane = restarted(ATTENTION)
     for _ in range(MAX_UPKEEP + 3):
-        driver.tiers.workers.keep_up(list)
+        driver.tiers.lanes.keep_up(list)
     assert len(driver.events.of("FaultObserved")) == 3
     lane.run()
-    driver.tiers.workers.keep_up(list)
+    driver.tiers.lanes.keep_up(list)
     assert len(driver.events.of("FaultObserved")) == 3
     failing = CacheDriver(options(ATTENTION), store=MemoryBlockStore())
-    failing.tiers.workers.keep_up(lambda: 1 // 0)
+    failing.tiers.lanes.keep_up(lambda: 1 // 0)
     (fault,) = failing.events.of("FaultObserved")
     assert isinstance(fault, FaultObserved)
     assert (fault.where, fault.message.split(":")[0]) == ("store.upkeep", "ZeroDivisionError")

@@ -6,19 +6,18 @@ thread; the rest may be called from any thread.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+from application.ports.cache_stats import Cleared, HotUsage
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.tokenizer import EncodedPrompt
 from application.services.event_fan_out import EventFanOut
+from application.services.lane import Lane
 from application.services.prefix.cached_sequence import CacheContext, CachedSequence
-from application.services.prefix.explainer import PrefixExplainer
-from application.services.prefix.hot_tier import HotUsage
-from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.explainer import explain
+from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.tiers import PrefixTiers
-from application.services.prefix.uncached_sequence import UncachedSequence
+from domain.block_grid import BlockGrid
 from domain.errors import ModelNotFound
 from domain.explanation import Explanation, StopReason
 from domain.fingerprint import Fingerprint, tenant_salt
@@ -27,6 +26,7 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription
 from domain.namespace_choice import NamespaceChoice
 from domain.prefix import ReuseRules
+from domain.prompt_content import EncodedPrompt, PromptContent
 from domain.record import NamespaceInfo
 
 T = TypeVar("T")
@@ -38,29 +38,6 @@ KEEPING_TIMEOUT_S = 600.0
 """For what may have to copy a large store. Nobody waits for a volume that hangs longer than that."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheRules:
-    """Settings. `block_size` and `grid` in tokens, `grid` a multiple of `block_size`. `salt`: the server's own; it
-    enters every namespace together with the request's."""
-
-    block_size: int
-    grid: int
-    is_exact: bool = False
-    is_enabled: bool = True
-    salt: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
-    `problem`: why something may be left in its files; empty when nothing is."""
-
-    num_hot: int
-    num_stored: int
-    stored_bytes: int
-    problem: str = ""
-
-
 class PrefixCache:
     """See the module docstring."""
 
@@ -69,18 +46,25 @@ class PrefixCache:
         tiers: PrefixTiers,
         clock: Clock,
         events: EventSink,
-        rules: CacheRules,
+        grid: BlockGrid,
+        hashing: Lane,
+        *,
+        is_enabled: bool = True,
+        salt: str = "",
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_ready` is called from workers when a fetch made progress, so that an idle engine loop wakes up."""
+        """`hashing` hashes prompts, which takes milliseconds and always ends. `salt`: the server's own; it enters every
+        namespace together with the request's. `on_ready` is called from workers when a lookup or a fetch made progress,
+        so that an idle engine loop wakes up."""
         self._tiers = tiers
-        self._rules = rules
+        self._grid = grid
+        self._is_enabled = is_enabled
+        self._salt = salt
         self._models: dict[ModelId, ModelDescription] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
         self._open: dict[SequenceId, CachedSequence] = {}
         self._on_ready = on_ready
-        self._context = CacheContext(tiers, clock, EventFanOut(events), self._open, lambda: self._on_ready())
-        self._explainer = PrefixExplainer(tiers)
+        self._context = CacheContext(tiers, clock, EventFanOut(events), hashing, self._open, lambda: self._on_ready())
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
         """Replace `on_ready`: the engine loop that is to be woken is made after its prefix cache."""
@@ -98,7 +82,7 @@ class PrefixCache:
 
     def note(self, model: ModelDescription) -> str:
         """Why a model's prompts are never reused; empty when they are."""
-        if not self._rules.is_enabled:
+        if not self._is_enabled:
             return "prefix reuse is off"
         if model.layout.is_reusable:
             return ""
@@ -115,29 +99,29 @@ class PrefixCache:
         *,
         persist: bool = True,
     ) -> SequenceCache:
-        """Begin to look a prompt up, and to fetch what there is. Nothing is waited for: see `SequenceCache.poll`.
+        """Let workers look a prompt up. Nothing is waited for, and nothing fetched yet: see `SequenceCache.prepare`.
 
         `persist` False: what is computed for this sequence is kept in memory only.
         """
         described = self._models.get(model)
         if described is None or self.note(described):
             return self._uncached(described, prompt)
-        salt = tenant_salt(self._rules.salt, salt)
-        sequence = CachedSequence(
-            self._context, id, request_id, prompt, self._info(described, salt), self._reuse_rules(described), persist
-        )
+        salt = tenant_salt(self._salt, salt)
+        rules = ReuseRules.of(described.layout, self._grid)
+        info = self._info(described, salt)
+        sequence = CachedSequence(self._context, id, request_id, prompt, info, rules, persist=persist)
         self._open[id] = sequence
         return sequence
 
     async def read_store(self, work: Callable[[], T]) -> T:
         """Run something that reads the store in one of its workers. Raises StoreUnresponsive when that takes too long,
         and at once while the store does not answer others."""
-        return await self._tiers.workers.answer(work)
+        return await self._tiers.lanes.answer(work)
 
     async def keep_store(self, work: Callable[[], T]) -> T:
         """Run something that writes to the store, and may take long, in the thread that keeps it up. Raises
         StoreUnresponsive after KEEPING_TIMEOUT_S, and at once while the store does not answer."""
-        return await self._tiers.workers.await_upkeep(work, KEEPING_TIMEOUT_S)
+        return await self._tiers.lanes.await_upkeep(work, KEEPING_TIMEOUT_S)
 
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
         """What a request with this prompt would find, without computing anything. Reads the store, so it belongs in
@@ -146,24 +130,30 @@ class PrefixCache:
         described = self._described(model)
         if self.note(described):
             return self._uncached(described, prompt).explanation
-        salt = tenant_salt(self._rules.salt, salt)
-        fingerprint = self._fingerprint(described, salt)
-        info, rules = self._info(described, salt), self._reuse_rules(described)
-        return self._explainer.explain(prompt, info, rules, fingerprint, asks_store=asks_store)
+        salt = tenant_salt(self._salt, salt)
+        info, rules = self._info(described, salt), ReuseRules.of(described.layout, self._grid)
+        chain = BlockChain(info.namespace, self._grid.block_size, prompt.content)
+        return explain(
+            self._tiers,
+            chain,
+            prompt.fork_points,
+            rules,
+            self._fingerprint(described, salt),
+            info,
+            asks_stores=asks_store,
+        )
 
     def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str = "") -> int | None:
         """The position at which the prompt could be resumed with what the store holds by now: what a restart would
         leave of it. None when nothing is persisted. Reads the store's index, so it belongs in `read_store`. Raises
         ModelNotFound."""
         described = self._described(model)
-        tiers = self._tiers.stored_only()
-        if tiers.store is None or self.note(described):
+        if not self._tiers.stored or self.note(described):
             return None
-        info = self._info(described, tenant_salt(self._rules.salt, salt))
-        chain = BlockChain(info.namespace, self._rules.block_size)
-        chain.feed(prompt_ids)
-        stored = tiers.read_stored(prompt_ids, chain.namespace, chain.hashes, chain.block_size)
-        return tiers.match(prompt_ids, chain, self._reuse_rules(described), stored).match.position
+        tiers, rules = self._tiers.at_rest(), ReuseRules.of(described.layout, self._grid)
+        info = self._info(described, tenant_salt(self._salt, salt))
+        chain = BlockChain(info.namespace, self._grid.block_size, PromptContent.of_text(prompt_ids))
+        return tiers.match(chain, rules, tiers.find_all(chain)).match.position
 
     def clear(self, model: str | None, salt: str | None) -> Cleared:
         """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.
@@ -171,7 +161,7 @@ class PrefixCache:
         A request that runs meanwhile ends as it would have, and leaves nothing behind. Blocks, perhaps for long: not on
         the event loop.
         """
-        choice = NamespaceChoice.of(model, salt, self._rules.salt)
+        choice = NamespaceChoice.of(model, salt, self._salt)
         num_hot, report = self._tiers.clear(choice, tuple(self._infos.values()))
         return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
 
@@ -189,17 +179,12 @@ class PrefixCache:
         return described
 
     def _uncached(self, model: ModelDescription | None, prompt: EncodedPrompt) -> UncachedSequence:
-        unsupported = model is not None and self._rules.is_enabled
+        unsupported = model is not None and self._is_enabled
         reason = StopReason.UNSUPPORTED_LAYOUT if unsupported else StopReason.DISABLED
         return UncachedSequence(len(prompt.token_ids), reason, self.note(model) if model is not None else "")
 
-    def _reuse_rules(self, model: ModelDescription) -> ReuseRules:
-        rules = self._rules
-        return ReuseRules.of(model.layout, block_size=rules.block_size, grid=rules.grid, is_exact=rules.is_exact)
-
     def _fingerprint(self, model: ModelDescription, salt: str) -> Fingerprint:
-        rules = self._rules
-        return Fingerprint.of(model, block_size=rules.block_size, grid=rules.grid, exact=rules.is_exact, salt=salt)
+        return Fingerprint.of(model, self._grid, salt)
 
     def _info(self, model: ModelDescription, salt: str) -> NamespaceInfo:
         info = self._infos.get((model.id, salt))
@@ -212,4 +197,4 @@ class PrefixCache:
         return info
 
 
-__all__ = ("CacheRules", "Cleared", "PrefixCache")
+__all__ = ("PrefixCache",)

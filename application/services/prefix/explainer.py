@@ -1,100 +1,121 @@
-"""Explains a lookup in full: where the prompt leaves what is stored, and whether another fingerprint holds it.
+"""Explains lookups: where a prompt leaves what is stored, and whether another fingerprint holds it.
 
-Reads indexes and token ids, never state. Any thread; blocks for the store's reads, unless told to do without them.
+`told` compares with what the caller read. `explain` reads indexes and ids of all tiers, never state; any thread, blocks
+for the stores' reads unless told to do without them.
 """
 
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix.tiers import Lookup, PrefixTiers, StoredPrefix
+from application.services.prefix.tiers import HOT, PrefixTiers
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
+from domain.fork_point import ForkPoint
 from domain.hashing import BlockChain, block_hash
-from domain.ids import BlockHash
+from domain.holdings import Found
+from domain.ids import BlockHash, GroupIndex
 from domain.prefix import ReuseRules
-from domain.record import BlockKey, NamespaceInfo
+from domain.record import BlockKey, NamespaceInfo, RecordKey
 
 MAX_FOLLOWERS = 64
-"""Stored continuations compared with the prompt."""
+"""Stored continuations that an explanation compares the prompt with."""
+
+NUM_NEIGHBOURS = 8
+"""The same for each request, in memory only; microseconds each."""
 
 
-class PrefixExplainer:
-    """See the module docstring."""
+def told(
+    found: Found,
+    reused: Mapping[str, int],
+    reason: StopReason,
+    followers: Sequence[Sequence[int]],
+    fork_points: Sequence[ForkPoint],
+) -> Explanation:
+    """`followers`: the runs of ids stored where the prompt's known blocks end."""
+    explained = Explanation(found.chain.num_prompt, reason, reused, num_known=found.match.num_known)
+    if reason is not StopReason.LAST_TOKEN:
+        explained = compared_with_stored(explained, found.chain.prompt.key_ids, followers)
+    at = explained.divergence.position if explained.divergence is not None else explained.stopped_at
+    return replace(explained, nearest_fork=nearest_fork(fork_points, at))
 
-    def __init__(self, tiers: PrefixTiers) -> None:
-        self._tiers = tiers
 
-    def explain(
-        self,
-        prompt: EncodedPrompt,
-        info: NamespaceInfo,
-        rules: ReuseRules,
-        fingerprint: Fingerprint,
-        *,
-        asks_store: bool = True,
-    ) -> Explanation:
-        chain = BlockChain(info.namespace, rules.block_size)
-        chain.feed(prompt.token_ids)
-        stored = self._stored(prompt, chain) if asks_store else None
-        lookup = self._tiers.match(prompt.token_ids, chain, rules, stored)
-        match = lookup.match
-        num_hot = self._hot_tokens(lookup, rules)
-        explained = Explanation(
-            len(prompt.token_ids), num_hot, match.position - num_hot, match.reason, num_known=match.num_known
-        )
-        if match.reason is not StopReason.LAST_TOKEN:
-            followers = self._followers(chain, match.num_known, asks_store=asks_store)
-            explained = compared_with_stored(explained, prompt.token_ids, followers)
-        if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
-            explained = self._elsewhere(explained, prompt, info, fingerprint)
-        at = explained.divergence.position if explained.divergence is not None else match.position
-        return replace(explained, nearest_fork=nearest_fork(prompt.fork_points, at))
+def told_from_memory(
+    tiers: PrefixTiers, found: Found, reused: Mapping[str, int], reason: StopReason, forks: Sequence[ForkPoint]
+) -> Explanation:
+    """What memory can tell of a request; without I/O."""
+    parent = found.chain.parent(found.match.num_known // found.chain.block_size)
+    is_whole = reason is StopReason.LAST_TOKEN
+    followers = () if is_whole else tiers.hot.followers(found.chain.namespace, parent, NUM_NEIGHBOURS)
+    return told(found, reused, reason, followers, forks)
 
-    def _stored(self, prompt: EncodedPrompt, chain: BlockChain) -> StoredPrefix:
-        return self._tiers.read_stored(prompt.token_ids, chain.namespace, chain.hashes, chain.block_size)
 
-    def _hot_tokens(self, lookup: Lookup, rules: ReuseRules) -> int:
-        match = lookup.match
-        held = self._tiers.hot.held([need.key for need in match.blocks])
-        hot = sum(
-            rules.block_size
-            for need, groups in zip(match.blocks, held, strict=True)
-            if groups is not None and need.groups <= groups
-        )
-        if match.snapshot is not None and self._tiers.hot.held([match.snapshot])[0] is not None:
-            hot += match.snapshot.num_partial
-        return hot
+def explain(
+    tiers: PrefixTiers,
+    chain: BlockChain,
+    forks: Sequence[ForkPoint],
+    rules: ReuseRules,
+    fingerprint: Fingerprint,
+    info: NamespaceInfo,
+    *,
+    asks_stores: bool = True,
+) -> Explanation:
+    """What a request with this prompt would find."""
+    found = tiers.match(chain, rules, tiers.find_all(chain) if asks_stores else tiers.unanswered())
+    match = found.match
+    parent = chain.parent(match.num_known // chain.block_size)
+    followers = list[tuple[int, ...]]()
+    if match.reason is not StopReason.LAST_TOKEN:
+        followers += tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
+        for tier in tiers.stored if asks_stores else ():
+            followers += tier.reader.followers(chain.namespace, parent, MAX_FOLLOWERS)
+    explained = told(found, _expected(tiers, found), match.reason, followers, forks)
+    if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
+        return _elsewhere(tiers, explained, chain, fingerprint, info)
+    return explained
 
-    def _followers(self, chain: BlockChain, start: int, *, asks_store: bool) -> list[tuple[int, ...]]:
-        """The token runs stored after the first `start` tokens."""
-        parent = chain.parent(start // chain.block_size)
-        stored: list[tuple[int, ...]] = self._tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
-        if asks_store and self._tiers.store is not None:
-            stored += self._tiers.store.followers(chain.namespace, parent, MAX_FOLLOWERS)
-        return stored
 
-    def _elsewhere(
-        self, explained: Explanation, prompt: EncodedPrompt, info: NamespaceInfo, fingerprint: Fingerprint
-    ) -> Explanation:
-        """Whether the same tenant's first block is stored under another fingerprint, and what differs."""
-        first = prompt.token_ids[: fingerprint.block_size]
-        queue = self._tiers.queue
-        if queue is None or len(first) < fingerprint.block_size:
-            return explained
+def _expected(tiers: PrefixTiers, found: Found) -> dict[str, int]:
+    """Tokens by the tier that they would come from."""
+    needs: list[tuple[RecordKey, frozenset[GroupIndex], int]]
+    needs = [(need.key, need.groups, found.chain.block_size) for need in found.match.blocks]
+    if found.match.snapshot is not None:
+        needs.append((found.match.snapshot, frozenset(), found.match.snapshot.num_partial))
+    held = tiers.hot.held([key for key, _, _ in needs])
+    names, reused = [tier.name for tier in tiers.stored], Counter[str]()
+    for index, (key, groups, num_tokens) in enumerate(needs):
+        here = held[index]
+        is_hot = here is not None and groups <= here
+        reused[HOT if is_hot else found.holder(key, index, names) or (names or [HOT])[0]] += num_tokens
+    return dict(+reused)
+
+
+def _elsewhere(
+    tiers: PrefixTiers, explained: Explanation, chain: BlockChain, fingerprint: Fingerprint, info: NamespaceInfo
+) -> Explanation:
+    """Whether the same tenant's first block is stored under another fingerprint, and what differs."""
+    size = chain.block_size
+    if chain.num_prompt < size:
+        return explained
+    first, media = chain.key_ids(0, size), chain.prompt.media_within(0, size)
+    for tier in tiers.stored:
+        spaces = tier.writer.store.usage().namespaces if tier.writer is not None else ()
         others = [
             usage.info
-            for usage in queue.store.usage().namespaces
+            for usage in spaces
             if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, fingerprint.salt_digest)
         ]
-        keys = [BlockKey(other.namespace, block_hash(BlockHash(other.namespace), first)) for other in others]
-        for other, presence in zip(others, queue.lookup(keys) if keys else (), strict=True):
+        keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first, media)) for one in others]
+        for other, presence in zip(others, tier.reader.lookup(keys) if keys else (), strict=True):
             if presence.is_readable:
                 fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"
                 note = f"stored by {other.model} with another {fields}"
-                return replace(explained, reason=StopReason.OTHER_FINGERPRINT, note=note, divergence=None)
-        return explained
+                return replace(
+                    explained, reason=StopReason.OTHER_FINGERPRINT, note=note, divergence=None, nearest_fork=None
+                )
+    return explained
 
 
 def _differing_fields(left: str, right: str) -> list[str]:
@@ -102,4 +123,4 @@ def _differing_fields(left: str, right: str) -> list[str]:
     return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
 
 
-__all__ = ("PrefixExplainer",)
+__all__ = ("MAX_FOLLOWERS", "NUM_NEIGHBOURS", "explain", "told", "told_from_memory")

@@ -1,17 +1,18 @@
-"""One prefix on its way from the tiers to a sequence: what is hot at once, the rest read and decoded by workers.
+"""One prefix on its way from the tiers to a sequence: what is in memory at once, the rest read and decoded by workers.
 
-A record is used only if it is what its key says: the prompt's own tokens, the position, all groups that are needed
-(and, in exact mode, computed on the grid). Whatever is not is named in `missing`, and the lookup is repeated without
-it: eviction and faults between lookup and fetch cost time, never a wrong state. A store that hangs costs a deadline,
+A record is used only if it is what its key says: the prompt's own ids, the position, all groups that are needed (and,
+in exact mode, computed on the grid). Whatever is not is named in `missing`, and the lookup is repeated without it:
+eviction and faults between lookup and fetch cost time, never a wrong state. A store that hangs costs a deadline,
 counted anew for each read of a few records: then what has arrived is kept, and nobody waits for the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from application.services.prefix.store_lanes import StoreRead
-from application.services.prefix.tiers import Lookup, PrefixTiers
+from application.services.prefix.tiers import HOT, PrefixTiers
+from domain.holdings import Found
 from domain.ids import GroupIndex
 from domain.payload import GroupPayloads
 from domain.prefix import ReuseRules
@@ -23,68 +24,79 @@ RECORDS_PER_READ = 8
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What `LoadedModel.restore` takes, and where it came from. Tokens by tier add up to `position`.
-
-    `is_canonical`: all of it was computed on the grid.
-    """
+    """A prefix in memory. `records`: its blocks from the start, then its snapshot if it has one; `groups`: of each what
+    is needed. `reused`: tokens by tier, `position` in all. `pinned`: to be released in the hot tier."""
 
     position: int
-    blocks: tuple[GroupPayloads, ...]
-    snapshot: GroupPayloads
-    num_hot: int
-    num_store: int
-    size_bytes: int
-    is_canonical: bool
+    records: tuple[Record, ...]
+    groups: tuple[frozenset[GroupIndex], ...]
+    reused: Mapping[str, int]
+    pinned: tuple[RecordKey, ...]
+
+    @property
+    def blocks(self) -> list[Record]:
+        return [record for record in self.records if isinstance(record.key, BlockKey)]
+
+    @property
+    def block_states(self) -> list[GroupPayloads]:
+        """What `StateAccess.restore` takes of the blocks."""
+        pairs = zip(self.blocks, self.groups, strict=False)
+        return [{group: record.groups[group] for group in wanted} for record, wanted in pairs]
+
+    @property
+    def snapshot_state(self) -> GroupPayloads:
+        last = self.records[-1]
+        return {} if isinstance(last.key, BlockKey) else last.groups
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(record.raw_bytes for record in self.records)
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether all of it was computed on the grid."""
+        return all(record.provenance is Provenance.PREFILL for record in self.records)
 
 
 class PrefixFetch:
-    """Created, polled and finished on one thread. Pins in the hot tier are held until `close`."""
+    """Created, polled and finished on one thread. Pins records in the hot tier until they are released: by `close`, or
+    by who got them from `finish`."""
 
-    def __init__(
-        self,
-        tiers: PrefixTiers,
-        lookup: Lookup,
-        prompt_ids: Sequence[int],
-        rules: ReuseRules,
-        on_progress: Callable[[], None],
-    ) -> None:
+    def __init__(self, tiers: PrefixTiers, found: Found, rules: ReuseRules, on_progress: Callable[[], None]) -> None:
         """Starts at once. `on_progress` is called from workers whenever something arrived."""
         self._tiers = tiers
-        self._prompt_ids = prompt_ids
-        self._rules = rules
-        match = lookup.match
+        self._chain = found.chain
+        self._is_exact = rules.grid.is_exact
+        match = found.match
         self._position = match.position
         self._keys: list[RecordKey] = [need.key for need in match.blocks]
-        self._groups: list[frozenset[GroupIndex]] = [need.groups for need in match.blocks]
+        self._groups = [need.groups for need in match.blocks]
         if match.snapshot is not None:
             self._keys.append(match.snapshot)
             self._groups.append(rules.snapshot_groups(match.snapshot.num_partial))
         self._records = tiers.hot.acquire(self._keys, self._groups)
-        self._pinned = [key for key, record in zip(self._keys, self._records, strict=True) if record is not None]
-        self._cold = [index for index, record in enumerate(self._records) if record is None]
-        self._reads = [self._read(at, on_progress) for at in range(0, len(self._cold), RECORDS_PER_READ)]
+        self._pinned = [record.key for record in self._records if record is not None]
+        self._sources = [HOT if record is not None else "" for record in self._records]
+        self._reads: list[tuple[list[int], StoreRead[Sequence[Record | None]] | None]] = []
+        self._start_reads(found, on_progress)
         self.missing: frozenset[RecordKey] = frozenset()
 
     @property
-    def is_done(self) -> bool:
-        return all(read is None or read.is_done for read in self._reads)
+    def is_settled(self) -> bool:
+        """Everything has arrived, or will not in time."""
+        return all(read is None or read.is_done or read.is_hopeless for _, read in self._reads)
 
     @property
     def is_answered(self) -> bool:
-        """Whether the store has answered for all that is not hot; False when it was stuck, or is."""
-        return all(read is not None and read.is_done for read in self._reads)
-
-    @property
-    def is_hopeless(self) -> bool:
-        """It has taken too long, and may take for ever."""
-        return not self.is_done and self._tiers.workers.is_stuck
+        """Whether the stores have answered for all that is not hot; False when one was stuck, or is."""
+        return all(read is not None and read.is_done for _, read in self._reads)
 
     def finish(self) -> Fetched | None:
-        """Once `is_done` or `is_hopeless`: the state, or None when `missing` names what could not be had (in time)."""
-        for number, read in enumerate(self._reads):
+        """Once settled: the prefix, or None when `missing` names what could not be had (in time)."""
+        for indices, read in self._reads:
             found = (read.answer if read is not None and read.is_done else None) or ()
-            for order, record in enumerate(found):
-                self._records[self._cold[number * RECORDS_PER_READ + order]] = record
+            for index, record in zip(indices, found, strict=False):
+                self._records[index] = record
         checked = zip(self._keys, self._groups, self._records, strict=True)
         self.missing = frozenset(
             key
@@ -93,65 +105,53 @@ class PrefixFetch:
         )
         self._promote()
         self._tiers.touch([key for key in self._keys if key not in self.missing])
-        return None if self.missing else self._fetched()
-
-    def record_at(self, index: int) -> Record | None:
-        """Block `index`, once finished; for offering it to the store again."""
-        return self._records[index]
+        if self.missing:
+            return None
+        pinned, self._pinned = tuple(self._pinned), []
+        records = tuple(record for record in self._records if record is not None)
+        reused = Counter[str]()
+        for record, source in zip(records, self._sources, strict=True):
+            reused[source] += len(record.key_ids)
+        return Fetched(self._position, records, tuple(self._groups), dict(+reused), pinned)
 
     def close(self) -> None:
-        """Give up the pins, finished or not, and what is still to be read. Repeating it does nothing."""
-        for read in self._reads:
+        """Give up what is still to be read, and the pins. Repeating it does nothing."""
+        for _, read in self._reads:
             if read is not None:
                 read.abandon()
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
 
-    def _read(self, at: int, on_progress: Callable[[], None]) -> StoreRead[Sequence[Record | None]] | None:
-        """None when there is no store, or none that answers."""
-        if self._tiers.store is None:
-            return None
-        indices = self._cold[at : at + RECORDS_PER_READ]
-        keys = [self._keys[index] for index in indices]
-        groups = [self._groups[index] for index in indices]
-        return self._tiers.workers.read(partial(self._tiers.store.get, keys, groups), on_progress)
+    def _start_reads(self, found: Found, on_progress: Callable[[], None]) -> None:
+        names = [tier.name for tier in self._tiers.stored]
+        for index, record in enumerate(self._records):
+            if record is None:
+                # What memory has evicted since may be anywhere.
+                self._sources[index] = found.holder(self._keys[index], index, names) or (names or [""])[0]
+        for tier in self._tiers.stored:
+            cold = [index for index, source in enumerate(self._sources) if source == tier.name]
+            for at in range(0, len(cold), RECORDS_PER_READ):
+                indices = cold[at : at + RECORDS_PER_READ]
+                keys, groups = [self._keys[index] for index in indices], [self._groups[index] for index in indices]
+                self._reads.append((indices, tier.fetch(keys, groups, on_progress)))
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:
         end = record.position
-        own_tokens = tuple(self._prompt_ids[end - len(record.token_ids) : end])
-        return (
-            groups <= record.groups.keys()
-            and record.token_ids == own_tokens
-            and (record.provenance is Provenance.PREFILL or not self._rules.is_exact)
-        )
+        own_ids = self._chain.key_ids(end - len(record.key_ids), end)
+        is_canonical = record.provenance is Provenance.PREFILL
+        return groups <= record.groups.keys() and record.key_ids == own_ids and (is_canonical or not self._is_exact)
 
     def _promote(self) -> None:
-        """Keep in the hot tier what was read from the store, parents first, and pinned like the rest."""
-        cold = [(self._keys[index], self._records[index]) for index in self._cold]
-        fresh = [record for key, record in cold if record is not None and key not in self.missing]
-        self._tiers.hot.put(fresh)
+        """Keep in the hot tier what was read, parents first, and pinned like the rest."""
+        cold = {index for indices, _ in self._reads for index in indices}
+        fresh = [
+            record
+            for index, record in enumerate(self._records)
+            if record is not None and index in cold and self._keys[index] not in self.missing
+        ]
+        self._tiers.keep(fresh)
         kept = self._tiers.hot.acquire([record.key for record in fresh], [None] * len(fresh))
         self._pinned += [record.key for record in kept if record is not None]
-        self._tiers.seen.note(record.key.hash for record in fresh if isinstance(record.key, BlockKey))
-
-    def _fetched(self) -> Fetched:
-        records = [record for record in self._records if record is not None]
-        blocks = [record for record in records if isinstance(record.key, BlockKey)]
-        snapshot = next((record for record in records if not isinstance(record.key, BlockKey)), None)
-        num_store = sum(len(records[index].token_ids) for index in self._cold)
-        groups = [
-            {index: record.groups[index] for index in wanted}
-            for record, wanted in zip(blocks, self._groups, strict=False)
-        ]
-        return Fetched(
-            self._position,
-            tuple(groups),
-            snapshot.groups if snapshot is not None else {},
-            self._position - num_store,
-            num_store,
-            sum(payload.size_bytes for record in records for payload in record.groups.values()),
-            all(record.provenance is Provenance.PREFILL for record in records),
-        )
 
 
 __all__ = ("RECORDS_PER_READ", "Fetched", "PrefixFetch")

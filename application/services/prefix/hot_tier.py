@@ -10,11 +10,12 @@ whoever holds payloads keeps them pinned: `acquire` pins, `release` unpins, coun
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import nlargest
 from itertools import islice
 from threading import Lock
 
+from application.ports.cache_stats import HotUsage
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.record_links import parent_of
@@ -30,21 +31,9 @@ SCANNED_PER_FOLLOWER = 32
 GroupSet = frozenset[GroupIndex]
 
 
-@dataclass(frozen=True, slots=True)
-class HotUsage:
-    """A consistent reading, in bytes and records. `evicted`: since the start."""
-
-    budget_bytes: int
-    used_bytes: int
-    num_blocks: int
-    num_snapshots: int
-    num_pinned: int
-    evicted: int
-
-
 def record_bytes(record: Record) -> int:
     """What a record counts against the budget."""
-    return record.raw_bytes + 4 * len(record.token_ids) + RECORD_OVERHEAD_BYTES
+    return record.raw_bytes + 4 * len(record.key_ids) + RECORD_OVERHEAD_BYTES
 
 
 class HotTier:
@@ -124,7 +113,7 @@ class HotTier:
         with self._lock:
             keys = islice(self._tree.links.following(BlockKey(namespace, parent)), limit * SCANNED_PER_FOLLOWER)
             latest = nlargest(limit, (self._tree.nodes[key] for key in keys), key=lambda node: node.clock)
-            return [node.record.token_ids for node in latest]
+            return [node.record.key_ids for node in latest]
 
     def remove(self, keys: Sequence[RecordKey]) -> int:
         """Drop, in this order, what is a leaf by then and not pinned; others stay. Returns how many went."""
@@ -196,4 +185,4 @@ class HotTier:
         return self._tree.make_room(needed_bytes, self._budget_bytes, () if kept is None else (kept,))
 
 
-__all__ = ("RECORD_OVERHEAD_BYTES", "HotTier", "HotUsage", "record_bytes")
+__all__ = ("RECORD_OVERHEAD_BYTES", "HotTier", "record_bytes")

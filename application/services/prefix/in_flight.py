@@ -5,9 +5,9 @@ the two part. Waiting only ever points from a later sequence to an earlier one, 
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from domain.explanation import common_length
+from domain.block_grid import BlockGrid
 from domain.hashing import BlockChain
 from domain.ids import SequenceId
 
@@ -15,47 +15,43 @@ MIN_SHARED_TOKENS = 32
 """Waiting for less than this is not worth it."""
 
 
-class Prefilling(Protocol):
-    """What is asked of a sequence in flight. `position`: tokens its state covers now."""
+class InFlight(Protocol):
+    """A sequence that began and has not ended. `position`: tokens its state covers now. `chain`: None until hashed."""
 
     @property
     def id(self) -> SequenceId: ...
 
     @property
-    def prompt_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def chain(self) -> BlockChain: ...
+    def chain(self) -> BlockChain | None: ...
 
     @property
     def position(self) -> int: ...
 
+    @property
+    def shares(self) -> bool:
+        """Whether others may count on finding what it computes."""
+        ...
 
-def shared_tokens(left: Prefilling, right: Prefilling) -> int:
-    """How many leading tokens both prompts have in common, by way of their hashes."""
-    if left.chain.namespace != right.chain.namespace:
-        return 0
-    start = common_length(left.chain.hashes, right.chain.hashes) * left.chain.block_size
-    size = left.chain.block_size
-    return start + common_length(left.prompt_ids[start : start + size], right.prompt_ids[start : start + size])
+
+Other = TypeVar("Other", bound=InFlight)
 
 
 def find_owner(
-    sequence: Prefilling, reusable: int, others: Iterable[Prefilling], step: int
-) -> tuple[Prefilling, int] | None:
+    id: SequenceId, chain: BlockChain, reusable: int, others: Iterable[Other], grid: BlockGrid
+) -> tuple[Other, int] | None:
     """The earlier sequence that will compute most of this prompt, and up to where; None if nobody helps.
 
-    `reusable`: what `sequence` can resume at already. `step`: only multiples of it can be resumed at.
+    `reusable`: where the prompt can be resumed already.
     """
-    best: tuple[Prefilling, int] | None = None
+    best: tuple[Other, int] | None = None
     for other in others:
-        if other.id >= sequence.id:
+        if other.id >= id or not other.shares or other.chain is None:
             continue
-        limit = min(len(sequence.prompt_ids), len(other.prompt_ids)) - 1
-        target = min(shared_tokens(sequence, other), limit) // step * step
+        limit = min(chain.num_prompt, other.chain.num_prompt) - 1
+        target = grid.last_resumable(min(chain.num_shared(other.chain), limit))
         if other.position < target and target >= reusable + MIN_SHARED_TOKENS and (best is None or target > best[1]):
             best = (other, target)
     return best
 
 
-__all__ = ("MIN_SHARED_TOKENS", "Prefilling", "find_owner", "shared_tokens")
+__all__ = ("MIN_SHARED_TOKENS", "InFlight", "find_owner")

@@ -1,14 +1,17 @@
-"""What the engine sees of the prefix cache: one of these for each sequence, from admission to its end.
+"""What the engine sees of the prefix cache: one of these for each sequence, from submission to its end.
 
-The engine polls until `poll` says ready, calls `restore` once, then `prefilled` after each chunk, `decoded` after each
-step and `end` (or `abandon`) at the end. Compute thread only.
+    begin ──► prepare ──► poll, until ready ──► restore ──► prefilled, decoded, ... ──► end | abandon
+    (workers look up)     (fetching)                              └► fork, for a further choice
+
+Compute thread only.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from application.ports.state_access import StateAccess
-from domain.explanation import Explanation
+from domain.explanation import Explanation, StopReason
+from domain.ids import RequestId, SequenceId
 
 
 class SequenceCache(Protocol):
@@ -24,12 +27,22 @@ class SequenceCache(Protocol):
         """What was reused and why no more; final once restored."""
         ...
 
+    def prepare(self) -> None:
+        """The sequence is admitted, or will be soon: compare what workers found with memory and with what is being
+        computed right now, and fetch. Cheap; repeating it moves on, as `poll` does."""
+        ...
+
     def poll(self) -> bool:
-        """Move on; True when `restore` may be called. Cheap, called once a step while not ready."""
+        """Move on, once prepared; True when `restore` may be called. Cheap, called once a step while not ready."""
         ...
 
     def restore(self, model: StateAccess) -> int:
         """Put the (open, empty) sequence at the furthest position that could be had; returns it."""
+        ...
+
+    def fork(self, id: SequenceId, request_id: RequestId) -> "SequenceCache":
+        """For a sequence whose state was copied from this one's at its present position (restored, not decoded yet):
+        nothing is looked up again, and what it computes is captured by itself."""
         ...
 
     def prefilled(self, model: StateAccess, position: int) -> None:
@@ -49,4 +62,40 @@ class SequenceCache(Protocol):
         ...
 
 
-__all__ = ("SequenceCache",)
+class UncachedSequence:
+    """A SequenceCache that reuses nothing and keeps nothing: the layout is unsupported, or reuse is off."""
+
+    stops: tuple[int, ...] = ()
+
+    def __init__(self, num_prompt: int, reason: StopReason, note: str = "", num_reused: int = 0) -> None:
+        """`num_reused`: tokens that another choice of the same prompt has computed."""
+        self.explanation = Explanation(num_prompt, reason, {"hot": num_reused} if num_reused else {}, note=note)
+        self._position = num_reused
+
+    def prepare(self) -> None:
+        pass
+
+    def poll(self) -> bool:
+        return True
+
+    def restore(self, model: StateAccess) -> int:
+        return 0
+
+    def fork(self, id: SequenceId, request_id: RequestId) -> "UncachedSequence":
+        told = self.explanation
+        return UncachedSequence(told.num_prompt, told.reason, told.note, self._position)
+
+    def prefilled(self, model: StateAccess, position: int) -> None:
+        self._position = position
+
+    def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
+        pass
+
+    def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+__all__ = ("SequenceCache", "UncachedSequence")

@@ -1,186 +1,164 @@
-"""Hot tier and store as one place to look prefixes up in, and to offer records to.
+"""All tiers as one place to look prompts up in: memory first, then stores, in order.
 
-
-What the store has of a prompt is read by a worker; matching it with what is in memory is the compute thread's, without
-any I/O.
+Memory is looked at when the answer is used, by whoever uses it; stores are asked by workers beforehand. So what is in
+memory is never out of date, and what a store says may be: see `is_outdated`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 
 from application.ports.block_store import EraseReport
-from application.ports.record_reader import RecordReader
+from application.services.prefix.arrivals import Arrivals
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.seen_blocks import SeenBlocks
 from application.services.prefix.store_lanes import StoreLanes, StoreRead
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tenure import Tenures
-from application.services.prefix.write_behind import WriteBehind
 from domain.explanation import StopReason
 from domain.hashing import BlockChain
-from domain.ids import BlockHash
+from domain.holdings import Found, Holdings, match_holdings, num_leading_blocks
+from domain.ids import GroupIndex
 from domain.namespace_choice import NamespaceChoice
-from domain.prefix import PrefixMatch, ReuseRules, find_prefix, furthest_position
-from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.prefix import ReuseRules
+from domain.record import NamespaceInfo, Record, RecordKey
 from domain.snapshot_place import by_position, snapshot_places
 
+HOT = "hot"
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Where to resume, and what is where.
-
-    By full block of the prompt: `is_hot` (in the hot tier, whole) and `is_stored` (in the store, or on its way there).
-    `snapshots`: all usable ones, by position; `stored_snapshots`: the positions of those that are in the store, or on
-    their way there.
-    """
-
-    match: PrefixMatch
-    is_hot: tuple[bool, ...]
-    is_stored: tuple[bool, ...]
-    snapshots: dict[int, SnapshotKey]
-    stored_snapshots: frozenset[int] = frozenset()
+Answers = Mapping[str, Holdings | None]
+"""What stores said, by tier; None for one that did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPrefix:
-    """What the store has of a prompt, or has on its way: full blocks, and usable snapshots by position."""
+class Question:
+    """What stores were asked about a prompt. `reads`: by tier; None for one that is stuck. `num_arrivals`: counted when
+    they were asked. Any thread."""
 
-    blocks: tuple[bool, ...] = ()
-    snapshots: Mapping[int, SnapshotKey] = field(default_factory=dict[int, SnapshotKey])
+    chain: BlockChain
+    reads: Mapping[str, StoreRead[Holdings] | None]
+    num_arrivals: int
 
+    @property
+    def is_settled(self) -> bool:
+        """Every store has answered, or will not in time."""
+        return all(read is None or read.is_done or read.is_hopeless for read in self.reads.values())
 
-NOTHING_STORED = StoredPrefix()
+    def answers(self) -> Answers:
+        return {name: read.answer if read is not None and read.is_done else None for name, read in self.reads.items()}
+
+    def abandon(self) -> None:
+        """Nobody waits for what has not come yet."""
+        for read in self.reads.values():
+            if read is not None:
+                read.abandon()
 
 
 class PrefixTiers:
-    """Any thread. `queue`: the way to the store; None when nothing is persisted."""
+    """Any thread. `stored`: the tiers behind memory, fastest first; none when nothing is persisted. `lanes`: for work
+    that concerns all tiers."""
 
-    def __init__(self, hot: HotTier, queue: WriteBehind | None, workers: StoreLanes) -> None:
+    def __init__(self, hot: HotTier, stored: Sequence[StoredTier], lanes: StoreLanes) -> None:
         self.hot = hot
-        self.queue = queue
-        self.store: RecordReader | None = queue
-        self.workers = workers
-        self.seen = SeenBlocks()
+        self.stored = tuple(stored)
+        self.lanes = lanes
+        self.arrivals = Arrivals()
         self.tenures = Tenures()
 
     @property
-    def persists(self) -> bool:
-        """Whether anything is written to a store."""
-        return self.queue is not None
-
-    @property
     def keeps_anything(self) -> bool:
-        """Whether what is captured can be had at once: from the hot tier, or on its way to the store."""
-        return bool(self.hot.budget_bytes) or self.queue is not None
+        """Whether what is captured can be had at once: from memory, or on its way to a store."""
+        return bool(self.hot.budget_bytes) or any(tier.writer is not None for tier in self.stored)
 
-    def stored_only(self) -> "PrefixTiers":
-        """The same without what only RAM holds: what there would be after a restart."""
-        tiers = PrefixTiers(HotTier(0), None, self.workers)
-        tiers.store = self.queue.store if self.queue is not None else None
-        return tiers
+    def at_rest(self) -> "PrefixTiers":
+        """What a restart would leave: no memory, and of the stores what is written."""
+        return PrefixTiers(HotTier(0), [tier.at_rest() for tier in self.stored], self.lanes)
 
-    def ask(
-        self, prompt_ids: Sequence[int], chain: BlockChain, on_done: Callable[[], None]
-    ) -> StoreRead[StoredPrefix] | None:
-        """Let a worker read what the store has of the prompt. None when the store is stuck."""
-        hashes = chain.hashes[: len(prompt_ids) // chain.block_size]
-        work = partial(self.read_stored, prompt_ids, chain.namespace, hashes, chain.block_size)
-        return self.workers.look_up(work, on_done)
+    def ask(self, chain: BlockChain, on_done: Callable[[], None]) -> Question:
+        """Let workers ask every store about a prompt."""
+        num_arrivals = self.arrivals.count
+        reads = {tier.name: tier.lanes.look_up(partial(self.find, tier, chain), on_done) for tier in self.stored}
+        return Question(chain, reads, num_arrivals)
 
-    def read_stored(
-        self, prompt_ids: Sequence[int], namespace: Namespace, hashes: Sequence[BlockHash], block_size: int
-    ) -> StoredPrefix:
-        """What the store has of a prompt whose full blocks have these hashes. Index reads; blocks for them."""
-        if self.store is None:
-            return NOTHING_STORED
-        keys = [BlockKey(namespace, hash) for hash in hashes]
-        blocks = tuple(found.is_readable for found in (self.store.lookup(keys) if keys else ()))
-        # What waits to be stored may hang on a block that only the hot tier has.
-        known = (here or groups is not None for here, groups in zip(blocks, self.hot.held(keys), strict=True))
-        num_run = sum(1 for _ in takewhile(bool, known))
-        places = snapshot_places(prompt_ids, namespace, hashes[:num_run], block_size)
-        return StoredPrefix(blocks, by_position(self.store.find_snapshots(namespace, places), block_size))
+    def find(self, tier: StoredTier, chain: BlockChain) -> Holdings:
+        """What a store has of a prompt. Blocks for its reads."""
+        return tier.find(chain, self._hot_blocks(chain, None))
+
+    def find_all(self, chain: BlockChain) -> Answers:
+        """The same of every store, one after the other."""
+        return {tier.name: self.find(tier, chain) for tier in self.stored}
+
+    def unanswered(self) -> Answers:
+        return dict.fromkeys((tier.name for tier in self.stored), None)
 
     def match(
-        self,
-        prompt_ids: Sequence[int],
-        chain: BlockChain,
-        rules: ReuseRules,
-        stored: StoredPrefix | None,
-        absent: frozenset[RecordKey] = frozenset(),
-    ) -> Lookup:
+        self, chain: BlockChain, rules: ReuseRules, answers: Answers, absent: frozenset[RecordKey] = frozenset()
+    ) -> Found:
         """How far the prompt can be restored, leaving `absent` records out of account. No I/O.
 
-        `stored` is None when the store has not answered: then what is hot counts as stored, or all of it would be
-        offered to the store again.
+        Of a store that did not answer it is assumed that it has what memory has, or all of that would be stored again.
         """
-        keys = [BlockKey(chain.namespace, hash) for hash in chain.hashes[: len(prompt_ids) // rules.block_size]]
-        held = self.hot.held(keys)
-        has_hot = [groups is not None and key not in absent for key, groups in zip(keys, held, strict=True)]
-        is_stored = has_hot
-        if stored is not None:
-            blocks = stored.blocks or (False,) * len(keys)
-            is_stored = [flag and key not in absent for key, flag in zip(keys, blocks, strict=True)]
-        known = [here or there for here, there in zip(has_hot, is_stored, strict=True)]
-        snapshots = self._hot_snapshots(prompt_ids, chain, known)
-        there = stored.snapshots if stored is not None else snapshots
-        snapshots |= there
-        snapshots = {position: key for position, key in snapshots.items() if key not in absent}
-        evicted = [index for index, key in enumerate(keys) if not known[index] and key.hash in self.seen]
-        match = find_prefix(len(prompt_ids), chain, known, snapshots, rules, evicted)
-        if stored is None and match.position < furthest_position(len(prompt_ids), rules):
-            match = replace(match, reason=StopReason.SLOW_STORE)
-        is_hot = [
-            here and groups is not None and groups >= rules.sliced_groups
-            for here, groups in zip(has_hot, held, strict=True)
-        ]
-        return Lookup(match, tuple(is_hot), tuple(is_stored), snapshots, frozenset(there))
+        hot = self._hot_blocks(chain, rules)
+        answered = [answer for answer in answers.values() if answer is not None]
+        known = [held.without(chain, absent) for held in (hot, *answered)]
+        places = snapshot_places(chain, num_leading_blocks(chain, known))
+        found = by_position(self.hot.find_snapshots(chain.namespace, places), chain.block_size)
+        hot = replace(hot, snapshots=found)
+        there = {name: answer or Holdings(hot.blocks, hot.snapshots) for name, answer in answers.items()}
+        holdings = {name: held.without(chain, absent) for name, held in {HOT: hot, **there}.items()}
+        outcome = match_holdings(chain, rules, holdings, self.arrivals)
+        if None in answers.values() and outcome.match.position < rules.grid.furthest(chain.num_prompt):
+            return replace(outcome, match=replace(outcome.match, reason=StopReason.SLOW_STORE))
+        return outcome
+
+    def is_outdated(self, question: Question, found: Found, rules: ReuseRules) -> bool:
+        """Whether asking again may find more: a store was stuck, or records of this prompt came in since."""
+        chain, position = found.chain, found.match.position
+        if position >= rules.grid.furthest(chain.num_prompt):
+            return False
+        first = position // chain.block_size
+        places = (chain.parent(index) for index in range(first, chain.num_prompt // chain.block_size + 1))
+        is_refused = None in question.reads.values()
+        return is_refused or self.arrivals.any_since(question.num_arrivals, places)
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """Put records into memory."""
+        self.hot.put(records)
+        self.arrivals.note(records)
+
+    def discard(self, keys: Sequence[RecordKey]) -> None:
+        """Let records go, with all that follows them in the stores."""
+        self.hot.remove(keys)
+        for tier in self.stored:
+            tier.discard(keys)
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        """Note a use in the stores. Memory notes its own."""
+        for tier in self.stored:
+            tier.touch(keys)
 
     def clear(self, choice: NamespaceChoice, known: Iterable[NamespaceInfo]) -> tuple[int, EraseReport]:
-        """Remove everything of these namespaces, for good: from memory, the queue and the store. Returns how many
-        records memory had, and what the store says. `known`: namespaces that may be in memory; what is there of others
-        goes as well. Blocks: not for the compute thread.
+        """Remove everything of these namespaces, for good: from memory, queues and stores. Returns how many records
+        memory had, and what the stores say. `known`: namespaces that may be in memory; what is there of others goes as
+        well. Blocks: not for the compute thread.
 
         What runs and was begun before leaves nothing behind from then on.
         """
         self.tenures.end(choice.includes)
-        stored = [usage.info for usage in self.queue.store.usage().namespaces] if self.queue is not None else []
+        written = [tier.writer for tier in self.stored if tier.writer is not None]
+        stored = [usage.info for writer in written for usage in writer.store.usage().namespaces]
         num_hot = self.hot.forget({info.namespace for info in (*known, *stored) if not choice.includes(info)})
         if choice.is_everything:
-            self.seen.clear()
-        if self.queue is None:
-            return num_hot, EraseReport(0, 0)
-        return num_hot, self.queue.erase(None if choice.is_everything else choice.includes)
+            self.arrivals.clear()
+        reports = [writer.erase(None if choice.is_everything else choice.includes) for writer in written]
+        num_records, num_bytes = sum(one.num_records for one in reports), sum(one.num_bytes for one in reports)
+        return num_hot, EraseReport(num_records, num_bytes, "; ".join(one.problem for one in reports if one.problem))
 
-    def keep(self, records: Sequence[Record]) -> None:
-        """Put records into the hot tier."""
-        self.hot.put(records)
-        self.seen.note(record.key.hash for record in records if isinstance(record.key, BlockKey))
-
-    def store_behind(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
-        """Hand records on for storing. False when they will not be stored, nor anything that hangs on them."""
-        if self.queue is None:
-            return False
-        return not records or self.queue.offer(info, records)
-
-    def discard(self, keys: Sequence[RecordKey]) -> None:
-        """Let records go, with all that hangs on them in the store; a worker does that."""
-        self.hot.remove(keys)
-        if self.queue is not None and keys:
-            self.workers.keep_up(partial(self.queue.delete, keys))
-
-    def touch(self, keys: Sequence[RecordKey]) -> None:
-        """Note a use in the store, from a worker. The hot tier notes its own."""
-        if self.store is not None and keys:
-            self.workers.keep_up(partial(self.store.touch, keys))
-
-    def _hot_snapshots(
-        self, prompt_ids: Sequence[int], chain: BlockChain, known: Sequence[bool]
-    ) -> dict[int, SnapshotKey]:
-        num_run = sum(1 for _ in takewhile(bool, known))
-        places = snapshot_places(prompt_ids, chain.namespace, chain.hashes[:num_run], chain.block_size)
-        return by_position(self.hot.find_snapshots(chain.namespace, places), chain.block_size)
+    def _hot_blocks(self, chain: BlockChain, rules: ReuseRules | None) -> Holdings:
+        """The blocks in memory; which of them in part is told only with `rules`."""
+        held = self.hot.held(chain.prompt_keys())
+        whole: frozenset[GroupIndex] = rules.sliced_groups if rules is not None else frozenset()
+        partial_blocks = {index for index, groups in enumerate(held) if groups is not None and not groups >= whole}
+        return Holdings(tuple(groups is not None for groups in held), partial=frozenset(partial_blocks))
 
 
-__all__ = ("NOTHING_STORED", "Lookup", "PrefixTiers", "StoredPrefix")
+__all__ = ("HOT", "Answers", "PrefixTiers", "Question")

@@ -3,19 +3,20 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from domain.errors import InvalidRequest
 from interfaces.http.anthropic.blocks import (
     BLOCKS,
     Block,
     CompactionBlock,
     Content,
+    ContentSource,
     DocumentBlock,
     ImageBlock,
     SearchResultBlock,
     TextBlock,
+    TextSource,
     ToolReferenceBlock,
 )
-from interfaces.http.by_type import by_type
+from interfaces.http.by_type import by_type, converted
 from interfaces.http.unseen import unseen
 
 BETWEEN = "\n"
@@ -49,7 +50,7 @@ def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
         case DocumentBlock():
             return _document(block, path, refuses_media)
         case SearchResultBlock(content=content, source=source, title=title):
-            found = text_of(content, f"{path}.content", refuses_media=refuses_media)
+            found = _inner_text(content, f"{path}.content", refuses_media)
             return BETWEEN.join(text for text in (title, source, found) if text)
         case ToolReferenceBlock(tool_name=name):
             return name
@@ -59,19 +60,24 @@ def block_text(block: Block, path: str, *, refuses_media: bool) -> str:
             return ""
 
 
+def _inner_text(content: Content, path: str, refuses_media: bool) -> str:
+    """Of content inside a block: texts and images only, so that nothing nests."""
+    inner = ((at, block) for at, block in blocks_of(content, path) if isinstance(block, TextBlock | ImageBlock))
+    return BETWEEN.join(block_text(block, at, refuses_media=refuses_media) for at, block in inner)
+
+
 def _document(block: DocumentBlock, path: str, refuses_media: bool) -> str:
     texts = (block.title, block.context, _source_text(block.source, path, refuses_media))
     return BETWEEN.join(text for text in texts if text)
 
 
 def _source_text(source: Mapping[str, Any], path: str, refuses_media: bool) -> str:
-    match source:
-        case {"type": "text", "data": str(data)}:
-            return data
-        case {"type": "content", "content": str() | list() as content}:
-            if not all(isinstance(block, dict) for block in content if not isinstance(content, str)):
-                raise InvalidRequest(f"{path}.source.content: blocks must be objects", param=f"{path}.source.content")
-            return text_of(content, f"{path}.source.content", refuses_media=refuses_media)
+    match source.get("type"):
+        case "text":
+            return converted(source, TextSource, f"{path}.source").data
+        case "content":
+            content = converted(source, ContentSource, f"{path}.source").content
+            return _inner_text(content, f"{path}.source.content", refuses_media)
         case _:
             return unseen("document", path, is_refused=refuses_media)
 

@@ -44,6 +44,14 @@ class ImageBlock(Struct):
     """Refused in a conversation without an answer, else a note that it is left out."""
 
 
+class TextSource(Struct):
+    data: str
+
+
+class ContentSource(Struct):
+    content: Content
+
+
 class DocumentBlock(Struct):
     """Plain text and content are read; other sources as an image."""
 
@@ -105,10 +113,12 @@ __all__ = (
     "Blocks",
     "CompactionBlock",
     "Content",
+    "ContentSource",
     "DocumentBlock",
     "ImageBlock",
     "SearchResultBlock",
     "TextBlock",
+    "TextSource",
     "ThinkingBlock",
     "ToolReferenceBlock",
     "ToolResultBlock",

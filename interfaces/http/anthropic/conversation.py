@@ -3,7 +3,6 @@
 Every role stays in its place: agents send `system` messages in the middle. Roles that nobody knows speak as users.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -106,12 +105,9 @@ def _joined(texts: Sequence[str]) -> list[ChatMessage]:
 def input_of(arguments: str) -> dict[str, object]:
     """Generated arguments as a `tool_use` block's input; text that is no JSON object as Claude Code says it."""
     try:
-        parsed = json.loads(arguments or "{}")
-    except ValueError:
-        parsed = None
-    if isinstance(parsed, dict):
-        return parsed
-    return {"__unparsedToolInput": {"raw": arguments, "len": len(arguments)}}
+        return msgspec.json.decode(arguments or "{}", type=dict[str, object])
+    except (ValueError, RecursionError):
+        return {"__unparsedToolInput": {"raw": arguments, "len": len(arguments)}}
 
 
 __all__ = ("BILLING", "MessageParam", "conversation", "input_of")

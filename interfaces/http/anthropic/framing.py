@@ -72,7 +72,7 @@ class MessageFraming:
         if self._has_started:
             return b""
         self._has_started = True
-        usage = usage_body(Usage(self._num_prompt, 0, num_reused), 0)
+        usage = usage_body(Usage(self._num_prompt, 0, {"all": num_reused}), 0)
         message = MessageBody(
             id=self._id, model=self._model, content=[], stop_reason=None, stop_sequence=None, usage=usage
         )

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
+from domain.shown import shown
 from interfaces.http.by_type import converted
 
 
@@ -32,7 +33,7 @@ def tool_specs(tools: Sequence[Mapping[str, Any]], choice: ToolChoice | None) ->
         return ()
     if choice is not None and choice.type != "auto":
         raise InvalidRequest(
-            f"tool_choice {choice.type} is not supported yet: nothing forces a call; use auto or none",
+            f"tool_choice {shown(choice.type)} is not supported yet: nothing forces a call; use auto or none",
             param="tool_choice.type",
         )
     own = [(index, tool) for index, tool in enumerate(tools) if not _is_hosted(tool)]

@@ -3,12 +3,14 @@
 The salt is in the body, because addresses end up in logs.
 """
 
+from collections.abc import Awaitable, Callable
+
 from litestar import post
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
+from application.ports.cache_stats import Cleared
 from application.services.documents import Documents
-from application.use_cases.clear_store import ClearCache
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
 
@@ -33,7 +35,9 @@ class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
     problem: str | None
 
 
-def clear_route(clear_cache: ClearCache, documents: Documents, error_type: type[Struct]) -> HTTPRouteHandler:
+def clear_route(
+    clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]], documents: Documents, error_type: type[Struct]
+) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @post(

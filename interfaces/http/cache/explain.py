@@ -94,8 +94,8 @@ def _prompt(told: Explanation) -> PromptExplanation:
     fork = told.nearest_fork
     return PromptExplanation(
         prompt_tokens=told.num_prompt,
-        hot_tokens=told.num_hot,
-        store_tokens=told.num_store,
+        hot_tokens=told.reused.get("hot", 0),
+        store_tokens=told.reused.get("store", 0),
         computed_tokens=told.num_computed,
         stopped_at=told.stopped_at,
         reason=told.reason,

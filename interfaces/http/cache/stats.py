@@ -1,14 +1,13 @@
 """GET /v1/cache/stats: how full the prefix cache is. Totals over all tenants, so for operators only."""
 
+from collections.abc import Awaitable, Callable
+
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.ports.block_store import NamespaceUsage, StoreUsage
+from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.services.documents import Documents
-from application.services.prefix.hot_tier import HotUsage
-from application.services.prefix.write_behind import QueueCounts
-from application.use_cases.read_cache_stats import ReadCacheStats
 from domain.errors import StoreUnresponsive
 from interfaces.http.documented import errors
 
@@ -76,7 +75,9 @@ class CacheStatsBody(Struct, tag_field="object", tag="cairn.cache_stats"):
     problem: str = ""
 
 
-def stats_route(cache_stats: ReadCacheStats, documents: Documents, error_type: type[Struct]) -> HTTPRouteHandler:
+def stats_route(
+    cache_stats: Callable[[], Awaitable[CacheStats]], documents: Documents, error_type: type[Struct]
+) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @get("/v1/cache/stats", operation_id="readCacheStats", responses=errors(error_type, 401))
@@ -99,22 +100,19 @@ def _hot(usage: HotUsage) -> HotBody:
     )
 
 
-def _store(usage: StoreUsage) -> StoreBody:
-    by_model: dict[str, list[NamespaceUsage]] = {}
-    for space in usage.namespaces:
-        by_model.setdefault(space.info.model, []).append(space)
-    models = [_stored(model, spaces) for model, spaces in sorted(by_model.items())]
+def _store(usage: StoreStats) -> StoreBody:
+    models = [_stored(model) for model in usage.models]
     return StoreBody(usage.quota_bytes, usage.stored_bytes, usage.evicted, dict(usage.faults), models)
 
 
-def _stored(model: str, spaces: list[NamespaceUsage]) -> StoredModelBody:
+def _stored(model: StoredModel) -> StoredModelBody:
     return StoredModelBody(
-        model,
-        len(spaces),
-        sum(space.num_blocks for space in spaces),
-        sum(space.num_snapshots for space in spaces),
-        sum(space.raw_bytes for space in spaces),
-        sum(space.stored_bytes for space in spaces),
+        model.model,
+        model.num_namespaces,
+        model.num_blocks,
+        model.num_snapshots,
+        model.raw_bytes,
+        model.stored_bytes,
     )
 
 

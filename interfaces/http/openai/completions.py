@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from domain.request import GenerationRequest
+from domain.request import GenerationRequest, choice_id
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
@@ -16,7 +16,6 @@ from interfaces.http.openai.completion_request import (
     plain_prompts,
 )
 from interfaces.http.openai.unsupported_fields import IN_COMPLETIONS
-from interfaces.http.start import choice_id
 
 
 class Completions(Operation[CompletionRequest]):

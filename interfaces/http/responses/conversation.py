@@ -4,6 +4,7 @@ Every role stays in its place. What one answer consisted of (reasoning, text, ca
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -44,9 +45,23 @@ def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from ((f"input[{index}].tools[{at}]", tool) for at, tool in enumerate(tools or ()))
 
 
+@dataclass(slots=True)
+class _Turn:
+    """The assistant's, as far as its items have come."""
+
+    texts: list[str] = field(default_factory=list[str])
+    thoughts: list[str] = field(default_factory=list[str])
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+
+    def message(self) -> ChatMessage:
+        thought = "\n\n".join(text for text in self.thoughts if text)
+        return ChatMessage(Role.ASSISTANT, "".join(self.texts), reasoning=thought or None, tool_calls=tuple(self.calls))
+
+
 class _Conversation:
     def __init__(self, items: Items) -> None:
         self.messages: list[ChatMessage] = []
+        self._turn: _Turn | None = None
         if isinstance(items, str):
             items = [{"type": "message", "role": "user", "content": items}]
         if not items:
@@ -57,7 +72,7 @@ class _Conversation:
             item = by_type(_with_type(raw), ITEMS, path)
             if item is not None:
                 self._add(item, path)
-        if self.messages and self.messages[-1].role is Role.ASSISTANT:
+        if self._turn is not None:
             raise InvalidRequest(
                 "input: continuing an answer that the client began is not supported; the last message must not be the"
                 " assistant's",
@@ -70,15 +85,15 @@ class _Conversation:
                 self._message(item, f"{path}.content")
             case ReasoningItem(content=content, summary=summary):
                 thought = text_of(content or summary or [], path, refuses_media=False, between="\n\n")
-                self._answer(ChatMessage(Role.ASSISTANT, reasoning=thought or None))
+                self._answer().thoughts.append(thought)
             case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
-                self._call(ToolCall(id, template_name(name, namespace), arguments))
+                self._answer().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
                 arguments = msgspec.json.encode({"input": text}).decode()
-                self._call(ToolCall(id, template_name(name, namespace), arguments))
+                self._answer().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CallOutputItem(call_id=id, output=output):
                 result = text_of(output, f"{path}.output", refuses_media=False)
-                self.messages.append(ChatMessage(Role.TOOL, result, tool_call_id=id))
+                self._say(ChatMessage(Role.TOOL, result, tool_call_id=id))
             case ToolsItem():
                 pass  # see `tools_in`
             case ItemReference():
@@ -87,25 +102,20 @@ class _Conversation:
     def _message(self, item: MessageItem, path: str) -> None:
         role = _ROLES.get(item.role, Role.USER)
         if role is Role.ASSISTANT:
-            self._answer(ChatMessage(role, text_of(item.content, path, refuses_media=False, between="")))
+            self._answer().texts.append(text_of(item.content, path, refuses_media=False, between=""))
         else:
-            text = text_of(item.content, path, refuses_media=self._refuses_media)
-            self.messages.append(ChatMessage(role, text))
+            self._say(ChatMessage(role, text_of(item.content, path, refuses_media=self._refuses_media)))
 
-    def _call(self, call: ToolCall) -> None:
-        self._answer(ChatMessage(Role.ASSISTANT, tool_calls=(call,)))
+    def _answer(self) -> _Turn:
+        """The assistant's turn that the item belongs to."""
+        self._turn = self._turn or _Turn()
+        return self._turn
 
-    def _answer(self, part: ChatMessage) -> None:
-        """One more part of the assistant's turn."""
-        if self.messages and self.messages[-1].role is Role.ASSISTANT:
-            begun = self.messages.pop()
-            part = ChatMessage(
-                Role.ASSISTANT,
-                begun.content + part.content,
-                reasoning="\n\n".join(thought for thought in (begun.reasoning, part.reasoning) if thought) or None,
-                tool_calls=begun.tool_calls + part.tool_calls,
-            )
-        self.messages.append(part)
+    def _say(self, message: ChatMessage) -> None:
+        if self._turn is not None:
+            self.messages.append(self._turn.message())
+            self._turn = None
+        self.messages.append(message)
 
 
 def _with_type(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,8 @@ START --anything else--> OTHER                    what is no such object is the 
 import json
 import re
 
-_OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_OPENING = re.compile(r'\s{0,16}\{\s{0,16}"input"\s{0,16}:\s{0,16}"')
+_LONGEST_OPENING = 80
 _PLAIN = re.compile(r'[^"\\]+')
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|u(?![dD][89abAB])[0-9a-fA-F]{4}|[^u])", re.S)
 _LONGEST_ESCAPE = 12
@@ -24,8 +25,10 @@ class CustomInput:
 
     def feed(self, arguments: str) -> str:
         self._arguments.append(arguments)
+        if not self._in_text and (self._is_done or len(self._waiting) > _LONGEST_OPENING):
+            return ""
         self._waiting += arguments
-        if not self._in_text and not self._is_done and (opening := _OPENING.match(self._waiting)):
+        if not self._in_text and (opening := _OPENING.match(self._waiting)):
             self._waiting = self._waiting[opening.end() :]
             self._in_text = True
         return self._text() if self._in_text else ""

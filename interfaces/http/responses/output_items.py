@@ -40,7 +40,7 @@ class MessageOutput:
         self._texts: list[str] = []
 
     def opening(self) -> list[Event]:
-        item = {**self.body(IN_PROGRESS), "content": []}
+        item: dict[str, Any] = {**self.body(IN_PROGRESS), "content": []}
         return [_added(item, self._at), self._part("added", "")]
 
     def feed(self, piece: str) -> list[Event]:
@@ -207,7 +207,7 @@ def _named(tool: WireTool) -> dict[str, str]:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 
 from interfaces.http.by_type import by_type
-from interfaces.http.responses.items import PARTS, AudioPart, Content, FilePart, ImagePart, Part, RefusalPart, TextPart
+from interfaces.http.responses.items import (
+    PARTS,
+    AudioPart,
+    Content,
+    FilePart,
+    ImagePart,
+    Part,
+    Parts,
+    RefusalPart,
+    TextPart,
+)
 from interfaces.http.unseen import unseen
 
 _BETWEEN = "\n"
@@ -16,10 +26,10 @@ def text_of(content: Content, path: str, *, refuses_media: bool, between: str = 
     return between.join(text for text in _texts(content, path, refuses_media) if text)
 
 
-def _texts(content: Content, path: str, refuses_media: bool) -> Iterator[str]:
+def _texts(content: Parts, path: str, refuses_media: bool) -> Iterator[str]:
     for index, raw in enumerate(content):
         at = f"{path}[{index}]"
-        part = by_type(raw, PARTS, at) if isinstance(raw, dict) else None
+        part = by_type(raw, PARTS, at)
         if part is not None:
             yield _part_text(part, at, refuses_media)
 

@@ -48,8 +48,8 @@ def stop_rules(body: ResponsesRequest) -> StopRules:
 
 def _refuse_format(body: ResponsesRequest) -> None:
     format = None if body.text is None else body.text.format
-    if format is not None and format.type != "text":
-        raise InvalidRequest(f"text.format {format.type} is not supported yet; only text is", param="text.format")
+    if format is not None and format.get("type") != "text":
+        raise InvalidRequest("text.format is not supported yet; only text is", param="text.format")
 
 
 def _shows_tools(choice: str | dict[str, Any] | None) -> bool:

@@ -15,12 +15,8 @@ class Reasoning(Struct):
     summary: str | None = None
 
 
-class TextFormat(Struct):
-    type: str
-
-
 class TextConfig(Struct):
-    format: TextFormat | None = None
+    format: dict[str, Any] | None = None
 
 
 class ResponsesRequest(Struct, kw_only=True):
@@ -85,4 +81,4 @@ class ResponsesRequest(Struct, kw_only=True):
     user: Annotated[Any, ignored("nobody is told")] = None
 
 
-__all__ = ("Reasoning", "ResponsesRequest", "TextConfig", "TextFormat")
+__all__ = ("Reasoning", "ResponsesRequest", "TextConfig")

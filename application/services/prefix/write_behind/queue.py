@@ -13,10 +13,11 @@ in exactly one counter: persisted or dropped (or is still queued). Any thread.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Condition
 
+from application.ports.cache_stats import QueueCounts
 from application.services.prefix.write_behind.records import QueuedRecords
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
@@ -27,21 +28,6 @@ SHUTDOWN = "shutdown"
 DELETED = "deleted"
 
 _MAX_LOST = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCounts:
-    """Records since the start; `dropped` by reason: queue_full, orphan, full, unavailable, failed, shutdown or deleted.
-
-    At every reading, enqueued = persisted + queued + everything dropped after it was enqueued. What was refused at the
-    door (queue_full, and shutdown once closed) was never enqueued.
-    """
-
-    enqueued: int = 0
-    persisted: int = 0
-    queued: int = 0
-    queued_bytes: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

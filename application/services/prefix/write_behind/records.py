@@ -48,7 +48,7 @@ class QueuedRecords:
 
     def followers(self, namespace: Namespace, parent: BlockHash) -> list[tuple[int, ...]]:
         """The token ids of what follows a block, or the namespace's root."""
-        return [self._records[key].token_ids for key in self._links.following(BlockKey(namespace, parent))]
+        return [self._records[key].key_ids for key in self._links.following(BlockKey(namespace, parent))]
 
     def below(self, keys: Iterable[RecordKey]) -> set[RecordKey]:
         """Those of `keys` that are here, and everything here that follows any of them."""

@@ -1,0 +1,78 @@
+"""Constraints in plain Python: an answer is one of a list of texts, a byte a token, as the toy tokenizer has it."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from application.ports.token_constraint import AllowedTokens, TokenConstraint
+from domain.errors import ComputeFailed
+from domain.grammar import Grammar, GrammarKind
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+
+class FakeConstraint:
+    """A TokenConstraint. Its masks come from `workers`, so that a test can hold them back."""
+
+    def __init__(
+        self, workers: Executor, answers: frozenset[bytes], ends: frozenset[int], on_ready: Callable[[], None]
+    ) -> None:
+        self._workers = workers
+        self._answers = answers
+        self._ends = ends
+        self._said = b""
+        self._has_ended = False
+        self._next: Future[AllowedTokens] = workers.submit(self._look)
+        self._next.add_done_callback(lambda _: on_ready())
+
+    def poll(self) -> bool:
+        return self._next.done()
+
+    def allowed(self) -> AllowedTokens:
+        return self._next.result()
+
+    def accept(self, token_id: int) -> None:
+        if not self.allowed().allows(token_id):
+            raise ComputeFailed(f"token {token_id} is not what the grammar allows here")
+        if token_id in self._ends:
+            self._has_ended = True
+        else:
+            self._said += bytes([token_id])
+        self._next = self._workers.submit(self._look)
+
+    def _look(self) -> AllowedTokens:
+        begun = [answer for answer in self._answers if answer.startswith(self._said)]
+        following = {answer[len(self._said)] for answer in begun if len(answer) > len(self._said)}
+        if self._has_ended:
+            following.clear()
+        if self._has_ended or self._said in self._answers:
+            following |= self._ends
+        bits = sum(1 << id for id in following)
+        return AllowedTokens(bits.to_bytes((max(following) + 8) // 8, "little"), must_end=following <= self._ends)
+
+
+class FakeCompiler:
+    """A ConstraintCompiler that knows choices only."""
+
+    def __init__(self, workers: Executor) -> None:
+        self._workers = workers
+        self._models: set[ModelId] = set()
+        self._wake: Callable[[], None] = lambda: None
+
+    def attach(self, source: ModelSource) -> None:
+        self._models.add(source.id)
+
+    def detach(self, id: ModelId) -> None:
+        self._models.discard(id)
+
+    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int]) -> TokenConstraint:
+        if id not in self._models or not eos_token_ids or grammar.kind is not GrammarKind.CHOICE:
+            raise ComputeFailed(f"{id} is not loaded, has no token that ends an answer, or this is no choice")
+        answers = frozenset(text.encode() for text in json.loads(grammar.text))
+        return FakeConstraint(self._workers, answers, eos_token_ids, self._wake)
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+
+__all__ = ("FakeCompiler", "FakeConstraint")

@@ -1,0 +1,90 @@
+"""A GrammarChecker that tries each grammar in a process of its own (`trial`), and remembers the verdict.
+
+Two hundred milliseconds for a grammar that is new; an agent sends the same one with every turn.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock, Semaphore
+
+from adapters.llguidance.library import LIMITS
+from adapters.llguidance.rendering import rendered
+from domain.errors import InvalidRequest, ServerUnavailable
+from domain.grammar import Grammar
+from domain.shown import shown
+
+TIMEOUT_S = 15.0
+"""For a trial, whose own limit is two seconds of a processor, on a machine that is busy."""
+
+MAX_TRIALS = 2
+MAX_REMEMBERED = 1_024
+_SHOWN_CHARS = 400
+_TRIAL = Path(__file__).with_name("trial.py")
+_TOO_DEAR = "it is too complex to be enforced: compiling it takes too much time or memory"
+
+
+class LlguidanceChecker:
+    """See the port. Verdicts are kept by digest, the least recently asked for is forgotten first."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._lock = Lock()
+        self._verdicts: OrderedDict[bytes, str] = OrderedDict()
+        self._trials = Semaphore(MAX_TRIALS)
+
+    def check(self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str) -> None:
+        asked = json.dumps(
+            {
+                "grammar": rendered(grammar),
+                "limits": dict(LIMITS),
+                "vocab_size": vocab_size,
+                "special": {name: id for name, id in special_tokens.items() if id < vocab_size},
+            }
+        ).encode()
+        key = sha256(asked).digest()
+        with self._lock:
+            verdict = self._verdicts.get(key)
+            if verdict is not None:
+                self._verdicts.move_to_end(key)
+        if verdict is None:
+            verdict = self._verdict(asked)
+            with self._lock:
+                self._verdicts[key] = verdict
+                if len(self._verdicts) > MAX_REMEMBERED:
+                    self._verdicts.popitem(last=False)
+        if verdict:
+            raise InvalidRequest(f"{param} cannot be enforced: {verdict}", param=param)
+
+    def _verdict(self, asked: bytes) -> str:
+        if not self._trials.acquire(timeout=self._timeout_s):
+            raise ServerUnavailable("other grammars are being checked")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", str(_TRIAL)], input=asked, capture_output=True, timeout=self._timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            raise ServerUnavailable(f"a grammar could not be checked within {self._timeout_s:g} s") from None
+        except OSError as error:
+            raise ServerUnavailable(f"a grammar cannot be checked: {error}") from error
+        finally:
+            self._trials.release()
+        if done.returncode in _ENDED_BY_ITS_COST or b"MemoryError" in done.stderr:
+            return _TOO_DEAR
+        if done.returncode:
+            reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise ServerUnavailable(f"a grammar cannot be checked: {shown(reason, _SHOWN_CHARS)}")
+        return shown(json.loads(done.stdout)["error"].replace("<non-verbose/>", "").strip(), _SHOWN_CHARS)
+
+
+_ENDED_BY_ITS_COST = frozenset(
+    -number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV, signal.SIGXCPU, signal.SIGKILL)
+)
+
+
+__all__ = ("LlguidanceChecker",)

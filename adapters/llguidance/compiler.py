@@ -1,0 +1,124 @@
+"""A ConstraintCompiler: per model the tokens as the library wants them, per grammar a matcher to copy from.
+
+Both are made once, in a worker, when they are first needed; who needs them meanwhile waits for that one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from adapters.llguidance.constraint import LlguidanceConstraint
+from adapters.llguidance.library import new_matcher, new_tokenizer
+from adapters.llguidance.rendering import rendered
+from application.ports.token_constraint import TokenConstraint, Vocabulary
+from application.services.lane import Lane
+from domain.errors import ComputeFailed, ServerUnavailable
+from domain.grammar import Grammar
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_GRAMMARS = 32
+"""Matchers kept to copy from, of one model: some megabytes each."""
+
+
+class _Made(Generic[K, V]):
+    """Values made once a key; the least recently wanted is forgotten. A failure is told to all who wait, and not kept.
+    Any thread."""
+
+    def __init__(self, max_kept: int) -> None:
+        self._max_kept = max_kept
+        self._lock = Lock()
+        self._futures: OrderedDict[K, Future[V]] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        with self._lock:
+            future = self._futures.get(key)
+            is_maker = future is None
+            if future is None:
+                future = self._futures[key] = Future()
+            self._futures.move_to_end(key)
+            if len(self._futures) > self._max_kept:
+                self._futures.popitem(last=False)
+        if is_maker:
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                future.set_exception(error)
+                with self._lock:
+                    if self._futures.get(key) is future:
+                        del self._futures[key]
+        return future.result()
+
+
+class _Model:
+    """One loaded model's tokens and grammars."""
+
+    def __init__(self, source: ModelSource, vocabulary_of: Callable[[ModelSource], Vocabulary]) -> None:
+        self._source = source
+        self._vocabulary_of = vocabulary_of
+        self._tokenizers: _Made[None, LLTokenizer] = _Made(1)
+        self._matchers: _Made[Grammar, LLMatcher] = _Made(MAX_GRAMMARS)
+        self._copying = Lock()
+
+    def matcher(self, grammar: Grammar) -> "LLMatcher":
+        """A matcher of its own for one sequence. In a worker. Raises ComputeFailed."""
+        try:
+            original = self._matchers.get(grammar, lambda: self._compiled(grammar))
+            with self._copying:
+                return original.deep_copy()
+        except ComputeFailed:
+            raise
+        except Exception as error:
+            raise ComputeFailed(f"the grammar could not be compiled: {error}") from error
+
+    def _compiled(self, grammar: Grammar) -> "LLMatcher":
+        tokenizer = self._tokenizers.get(None, lambda: new_tokenizer(self._vocabulary_of(self._source)))
+        matcher = new_matcher(tokenizer, rendered(grammar))
+        if matcher.is_error():
+            raise ComputeFailed(f"the grammar could not be compiled: {matcher.get_error()}")
+        return matcher
+
+
+class LlguidanceCompiler:
+    """See the port. Holds no thread: `lane` does the work, and its owner ends it."""
+
+    def __init__(self, lane: Lane, vocabulary_of: Callable[[ModelSource], Vocabulary]) -> None:
+        """`vocabulary_of`: reads a model's tokens; in a worker, may raise."""
+        self._lane = lane
+        self._vocabulary_of = vocabulary_of
+        self._models: dict[ModelId, _Model] = {}
+        self._wake: Callable[[], None] = _nobody
+
+    def attach(self, source: ModelSource) -> None:
+        self._models[source.id] = _Model(source, self._vocabulary_of)
+
+    def detach(self, id: ModelId) -> None:
+        self._models.pop(id, None)
+
+    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int]) -> TokenConstraint:
+        model = self._models.get(id)
+        if model is None or not eos_token_ids:
+            raise ComputeFailed(f"{id} is not loaded, or has no token that ends an answer")
+        try:
+            return LlguidanceConstraint(self._lane, partial(model.matcher, grammar), eos_token_ids, self._wake)
+        except ServerUnavailable:
+            raise ComputeFailed("the server is stopping") from None
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+
+def _nobody() -> None:
+    """Until somebody wants to be woken."""
+
+
+__all__ = ("LlguidanceCompiler",)

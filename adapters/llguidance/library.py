@@ -1,0 +1,56 @@
+"""The library, imported when a grammar is first used, and the limits that bound what one grammar may cost."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from application.ports.token_constraint import Vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+LIMITS: Mapping[str, Any] = {
+    "max_items_in_row": 2_000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 20_000,  # 1 to 2 kB each, for every sequence
+    "max_grammar_size": 200_000,
+}
+
+
+def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
+    """Never raises: a matcher of what cannot be compiled is in its error state."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS, verbose_errors=False))
+
+
+def new_tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
+    """A second of work and some 20 MB for 150,000 tokens. Raises ValueError."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    ends = sorted(id for id in vocabulary.eos_token_ids if id < len(vocabulary.tokens))
+    if not ends:
+        raise ValueError("the tokenizer has no token that ends an answer")
+    return LLTokenizer(TokenizerWrapper(_Tokens(vocabulary, ends)), eos_token=ends)
+
+
+class _Tokens:
+    """What `TokenizerWrapper` wants to see."""
+
+    def __init__(self, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
+        self.eos_token_id = ends[0]
+        self.bos_token_id = None
+        self.special_token_ids = sorted({*vocabulary.special, *ends})
+        names = {id: name.encode() for id, name in vocabulary.special.items()}
+        self.tokens = [names.get(id, token) for id, token in enumerate(vocabulary.tokens)]
+        self._token_of_byte = {token: id for id, token in enumerate(vocabulary.tokens) if len(token) == 1}
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Byte by byte. Only asked where something is forced, and nothing is (see `rendering`)."""
+        data = text.encode() if isinstance(text, str) else text
+        found = (self._token_of_byte.get(data[at : at + 1]) for at in range(len(data)))
+        return [id for id in found if id is not None]
+
+
+__all__ = ("LIMITS", "new_matcher", "new_tokenizer")

@@ -1,0 +1,78 @@
+"""What the prefix cache tells of itself: how full its tiers are, and what a clearing removed. Plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class HotUsage:
+    """A consistent reading, in bytes and records. `evicted`: since the start."""
+
+    budget_bytes: int
+    used_bytes: int
+    num_blocks: int
+    num_snapshots: int
+    num_pinned: int
+    evicted: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """Records since the start; `dropped` by reason: queue_full, orphan, full, unavailable, failed, shutdown or deleted.
+
+    At every reading, enqueued = persisted + queued + everything dropped after it was enqueued. What was refused at the
+    door (queue_full, and shutdown once closed) was never enqueued.
+    """
+
+    enqueued: int = 0
+    persisted: int = 0
+    queued: int = 0
+    queued_bytes: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """What is stored of one model, over all its namespaces. `raw_bytes`: before encoding."""
+
+    model: str
+    num_namespaces: int
+    num_blocks: int
+    num_snapshots: int
+    raw_bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """The store, its models by name. `evicted` and `faults` (by kind): since it was opened."""
+
+    quota_bytes: int
+    stored_bytes: int
+    evicted: int
+    faults: Mapping[str, int]
+    models: tuple[StoredModel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """`store` and `queue` are None when nothing is persisted. `problem`: why `store` is None although there is one."""
+
+    hot: HotUsage
+    store: StoreStats | None
+    queue: QueueCounts | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Records that went: of the hot tier; of the store with those that waited for it, and their bytes in the store.
+    `problem`: why something may be left in its files; empty when nothing is."""
+
+    num_hot: int
+    num_stored: int
+    stored_bytes: int
+    problem: str = ""
+
+
+__all__ = ("CacheStats", "Cleared", "HotUsage", "QueueCounts", "StoreStats", "StoredModel")

@@ -1,0 +1,233 @@
+"""The engine port: where the text side and the token side meet, in immutable values.
+
+    text side (event loop)                      token side (a thread of this process, or a process of its own)
+    prompts to tokens, tokens to text           scheduling, prefix cache, store, the model
+
+        submit, cancel                ──►
+        load, unload, cache.*         ◄─►
+        receive                       ◄──       StepBatch, one a step
+
+Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them.
+
+Of each choice come, in this order: Admitted, PrefillProgress*, Tokens*, Ended. Admitted may be missing when it never
+left the queue. Exactly one Ended comes for each choice of each submission that `submit` took, however the engine ends.
+
+Threading: the event loop that called `start`, but for `status`, which any thread may call. Errors: DomainError.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from application.events import Event
+from application.ports.cache_stats import CacheStats, Cleared
+from domain import errors
+from domain.errors import DomainError
+from domain.explanation import Explanation
+from domain.grammar import Grammar
+from domain.ids import ModelId, RequestId
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.prompt_content import EncodedPrompt
+from domain.request import FinishReason, Usage
+from domain.sampling import SamplingParams
+from domain.stream import Admitted, PrefillProgress, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request whose prompt is encoded and checked; the text side keeps the rest of it.
+
+    `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context.
+    `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`,
+    `persist` and `grammar` as in GenerationRequest.
+    """
+
+    id: RequestId
+    model: ModelId
+    prompt: EncodedPrompt
+    sampling: SamplingParams
+    seed: int
+    max_new_tokens: int
+    min_tokens: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    cache_salt: str = ""
+    persist: bool = True
+    num_choices: int = 1
+    grammar: Grammar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Sampled tokens. `has_eos`: the last of them ends the answer: it is counted, and never shown as text."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    has_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineError:
+    """A DomainError as a value."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+    @classmethod
+    def of(cls, error: DomainError) -> "EngineError":
+        return cls(error.code, error.message, error.param)
+
+    def to_error(self) -> DomainError:
+        """An error of the class that has this code."""
+        made = _CLASSES.get(self.code, DomainError)(self.message)
+        made.param = self.param
+        return made
+
+
+_CLASSES = {
+    error.code: error
+    for error in (
+        errors.InvalidRequest,
+        errors.ContextOverflow,
+        errors.ModelNotFound,
+        errors.ModelLoadFailed,
+        errors.ServerUnavailable,
+        errors.ComputeFailed,
+        errors.IllegalTransition,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The engine is done with a choice: why, or by which error (`reason` is None then). Nothing of it follows."""
+
+    usage: Usage
+    reason: FinishReason | None
+    error: EngineError | None = None
+
+
+EngineItem: TypeAlias = Admitted | PrefillProgress | Tokens | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """What came out since the last one. `items`: with the submission's id and the choice's number, in order.
+    `num_left_queue`: how many choices left the queue, admitted or ended. `events`: telemetry, of workers too."""
+
+    at_ns: int
+    items: tuple[tuple[RequestId, int, EngineItem], ...] = ()
+    events: tuple[Event, ...] = ()
+    num_left_queue: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
+    choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.
+    """
+
+    is_alive: bool
+    is_busy: bool
+    last_progress_ns: int
+    num_waiting: int
+    num_running: int
+    memory: Mapping[str, int] = field(default_factory=dict[str, int])
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """A loaded model. `reuse_note`: why its prompts are never reused; empty when they are."""
+
+    description: ModelDescription
+    reuse_note: str = ""
+
+
+class EngineCache(Protocol):
+    """What may be asked of the engine's prefix cache. StoreUnresponsive: the store did not answer in time."""
+
+    async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
+        """What a request with this prompt would reuse and why no more, also while the store does not answer. Computes
+        nothing. Raises ModelNotFound for a model that is not loaded."""
+        ...
+
+    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
+        """How many of these tokens a restart would leave; None when nothing is persisted. Raises ModelNotFound and
+        StoreUnresponsive."""
+        ...
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait until all that was captured so far is stored, as durably as the setting allows, or dropped. False if it
+        takes longer. Raises StoreUnresponsive."""
+        ...
+
+    async def stats(self) -> CacheStats:
+        """Tiers are read one after the other, so that what moves between them may be seen twice."""
+        ...
+
+    async def clear(self, model: str | None, salt: str | None) -> Cleared:
+        """Remove for good what is kept of one model and one `cache_salt`, or of any (None). Raises StoreUnresponsive.
+
+        A request that runs meanwhile ends as it would have, and leaves nothing behind."""
+        ...
+
+
+class Engine(Protocol):
+    """See the module docstring. One life: what was stopped is not started again."""
+
+    @property
+    def cache(self) -> EngineCache: ...
+
+    def start(self, receive: Callable[[StepBatch], None]) -> None:
+        """Begin to work. `receive` gets every batch, in order; it must not block or raise."""
+        ...
+
+    async def stop(self, timeout_s: float) -> bool:
+        """End everything: what is open ends with ServerUnavailable, what waits for the store is written, and the last
+        events are handed over. False if the engine did not end in time. Idempotent."""
+        ...
+
+    def status(self) -> EngineStatus: ...
+
+    def submit(self, submission: Submission) -> None:
+        """Begin all choices of a request: its prompt is looked up, restored and computed once. Raises
+        ServerUnavailable when the engine has ended."""
+        ...
+
+    def cancel(
+        self,
+        id: RequestId,
+        choice: int | None = None,
+        *,
+        reason: FinishReason = FinishReason.CANCELLED,
+        num_tokens: int | None = None,
+    ) -> None:
+        """End a choice, or all of them (None), within one step, whatever it is doing. Unknown or ended ids are ignored.
+
+        `reason` STOP: the text side found a stop string after `num_tokens` tokens; later ones are not counted."""
+        ...
+
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        """Load a model; running requests wait meanwhile. One that is loaded already stays. Raises ModelLoadFailed, and
+        ServerUnavailable when the engine has ended."""
+        ...
+
+    async def unload(self, id: ModelId) -> None:
+        """Unload a model; choices it still serves end with ServerUnavailable. Raises it when the engine has ended."""
+        ...
+
+
+__all__ = (
+    "Ended",
+    "Engine",
+    "EngineCache",
+    "EngineError",
+    "EngineItem",
+    "EngineModel",
+    "EngineStatus",
+    "StepBatch",
+    "Submission",
+    "Tokens",
+)

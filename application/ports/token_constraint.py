@@ -1,0 +1,94 @@
+"""Holding a sequence's tokens to a grammar: checked on the text side, enforced on the token side.
+
+    text side     GrammarChecker.check          before a request is submitted; what cannot be enforced is a 400
+    token side    ConstraintCompiler.compile    at submission; compiles in a worker, and the first mask with it
+                  TokenConstraint.accept        after each token; the next mask is computed in a worker meanwhile
+                  TokenConstraint.allowed       where a token is chosen
+
+A step of decoding: the forward pass of token i is queued, token i is accepted, its mask is computed while the device
+computes, and token i+1 is chosen with it. So a constrained sequence runs ahead as a free one does, and never with a
+token that its grammar does not allow. What fails is ComputeFailed, of that sequence alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from domain.grammar import Grammar
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A model's tokens. `tokens`: the bytes of each by id, empty for an id without text. `special`: the names of those
+    that no text spells, by id. `eos_token_ids`: what ends an answer."""
+
+    tokens: tuple[bytes, ...]
+    special: Mapping[int, str] = field(default_factory=dict[int, str])
+    eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedTokens:
+    """Which token may come next: bit `i % 8` of byte `i // 8` of `mask` is set if token `i` may; at least one is.
+
+    Ids beyond the mask may not. `must_end`: only tokens that end the answer may, because it is complete."""
+
+    mask: bytes
+    must_end: bool = False
+
+    def allows(self, token_id: int) -> bool:
+        return 0 <= token_id < len(self.mask) * 8 and bool(self.mask[token_id // 8] >> token_id % 8 & 1)
+
+
+class TokenConstraint(Protocol):
+    """One sequence's place in its grammar. All methods from one thread, the compute thread."""
+
+    def poll(self) -> bool:
+        """Whether `allowed` would answer at once, with tokens or with an error."""
+        ...
+
+    def allowed(self) -> AllowedTokens:
+        """What may follow the tokens accepted so far. Waits for the worker, at most for a stated time. Raises
+        ComputeFailed when it failed or takes too long, the grammar is at a dead end, or a token broke it."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """The next token was chosen: start to compute what may follow it. One that ends the answer leaves only such
+        tokens allowed. Raises ComputeFailed for a token that is not allowed; the constraint is of no use then."""
+        ...
+
+
+class ConstraintCompiler(Protocol):
+    """The token side. Any thread; nothing blocks."""
+
+    def attach(self, source: ModelSource) -> None:
+        """A model was loaded: its sequences may be constrained. Its vocabulary is read when the first one is."""
+        ...
+
+    def detach(self, id: ModelId) -> None:
+        """Forget it. Constraints that exist go on."""
+        ...
+
+    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int]) -> TokenConstraint:
+        """Begin to compile. `eos_token_ids`: all that end this answer. Raises ComputeFailed for a
+        model that is not attached, and when nothing could end the answer."""
+        ...
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """`wake` is called, on any thread, whenever a constraint has become ready for the first time."""
+        ...
+
+
+class GrammarChecker(Protocol):
+    """The text side. Any thread; blocking, for a stated time at most, and nothing that it is given can hang it, take
+    memory without bound, or end the process."""
+
+    def check(self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str) -> None:
+        """Raises InvalidRequest for `param` if the grammar cannot be read, names a special token that the model does
+        not have, matches nothing, or would cost too much; ServerUnavailable if that cannot be told now."""
+        ...
+
+
+__all__ = ("AllowedTokens", "ConstraintCompiler", "GrammarChecker", "TokenConstraint", "Vocabulary")

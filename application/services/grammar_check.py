@@ -1,0 +1,41 @@
+"""A request's grammar, looked at before the request is submitted: what is wrong with it is an error then."""
+
+from application.ports.token_constraint import GrammarChecker
+from application.ports.tokenizer import Tokenizer
+from application.services.lane import Lane
+from domain.errors import InvalidRequest
+from domain.model_card import ModelDescription
+from domain.request import GenerationRequest
+
+NUM_THREADS = 2
+MAX_CHECKS = 64
+"""Checks that may wait or run."""
+
+PARAM = "grammar"
+"""What errors call the field; a dialect has its own name for it."""
+
+
+class GrammarCheck:
+    """Event loop only. `checker`: None for a server that holds no answer to a grammar."""
+
+    def __init__(self, checker: GrammarChecker | None = None) -> None:
+        self._checker = checker
+        self._lane = Lane("grammar check", NUM_THREADS, max_pending=MAX_CHECKS)
+
+    async def check(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> None:
+        """Raises InvalidRequest if the model cannot be held to the request's grammar, ServerUnavailable if too many are
+        being checked. Nothing to do for a request without one."""
+        if request.grammar is None:
+            return
+        if self._checker is None:
+            raise InvalidRequest("this server holds no answer to a grammar", param=PARAM)
+        if not tokenizer.has_token_bytes:
+            raise InvalidRequest(f"the tokenizer of {model.id} does not say what its tokens spell", param=PARAM)
+        special = tokenizer.special_tokens
+        await self._lane.run(self._checker.check, request.grammar, tokenizer.vocab_size, special, PARAM)
+
+    def close(self) -> None:
+        self._lane.close()
+
+
+__all__ = ("GrammarCheck",)

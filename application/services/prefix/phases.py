@@ -1,0 +1,129 @@
+"""The phases of a sequence in the prefix cache: each holds what exists in it, and nothing else does.
+
+    Queued ──► Asking ──► Fetching ──► Ready ──► Computing ──► Ended
+                │ ▲ │        │           ▲
+                │ │ └────────│───────────┘ nothing to fetch
+                │ ├──────────┘ what was found is gone
+                ▼ │
+             Following, until another sequence has computed what both need
+
+Asking is also entered anew from itself (an old answer), and from everywhere before Computing when the cache is cleared.
+Every phase may end. A store that does not answer in time is done without: asking ends with what is in memory, fetching
+with what arrived.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from application.services.prefix.capture import StateCapture
+from application.services.prefix.fetch import Fetched, PrefixFetch
+from application.services.prefix.in_flight import InFlight
+from application.services.prefix.tiers import Question
+from domain.errors import IllegalTransition
+from domain.hashing import BlockChain
+from domain.holdings import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Workers hash the prompt and ask the stores; nobody waits for them yet."""
+
+    question: Future[Question]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The answers are wanted now. `is_repeat`: they were asked for a moment ago, and are taken as they come."""
+
+    question: Future[Question]
+    is_repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """`owner`, an earlier sequence, is computing this prompt up to position `until`."""
+
+    chain: BlockChain
+    owner: InFlight
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """What was found is on its way into memory."""
+
+    found: Found
+    fetch: PrefixFetch
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """`restore` may be called. `fetched`: None when nothing is reused."""
+
+    found: Found
+    fetched: Fetched | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """The rest of the prompt, and then the answer, are computed and captured."""
+
+    capture: StateCapture
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing is held for the sequence any more."""
+
+
+Phase: TypeAlias = Queued | Asking | Following | Fetching | Ready | Computing | Ended
+
+TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
+    Queued: frozenset({Asking, Ended}),
+    Asking: frozenset({Asking, Following, Fetching, Ready, Ended}),
+    Following: frozenset({Asking, Ended}),
+    Fetching: frozenset({Asking, Following, Fetching, Ready, Ended}),
+    Ready: frozenset({Asking, Ready, Computing, Ended}),
+    Computing: frozenset({Ended}),
+    Ended: frozenset({Ended}),
+}
+
+
+def chain_of(phase: Phase) -> BlockChain | None:
+    """The sequence's token stream: None until it is hashed, and when it is over."""
+    match phase:
+        case Queued(question) | Asking(question):
+            is_known = question.done() and not question.cancelled() and question.exception() is None
+            return question.result().chain if is_known else None
+        case Fetching(found) | Ready(found):
+            return found.chain
+        case Following(chain):
+            return chain
+        case Computing(capture):
+            return capture.chain
+        case Ended():
+            return None
+
+
+def checked(before: Phase, after: Phase) -> Phase:
+    """`after`. Raises IllegalTransition when the table has no such step."""
+    if type(after) not in TRANSITIONS[type(before)]:
+        raise IllegalTransition(f"prefix cache: {type(before).__name__} to {type(after).__name__}")
+    return after
+
+
+__all__ = (
+    "TRANSITIONS",
+    "Asking",
+    "Computing",
+    "Ended",
+    "Fetching",
+    "Following",
+    "Phase",
+    "Queued",
+    "Ready",
+    "chain_of",
+    "checked",
+)

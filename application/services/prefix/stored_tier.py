@@ -1,0 +1,58 @@
+"""A tier behind I/O: a store that may be slow or hang, so it is only ever asked by workers that may give up on it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from application.ports.record_reader import RecordReader
+from application.services.prefix.store_lanes import StoreLanes, StoreRead
+from application.services.prefix.write_behind import WriteBehind
+from domain.hashing import BlockChain
+from domain.holdings import Holdings, num_leading_blocks
+from domain.ids import GroupIndex
+from domain.record import Record, RecordKey
+from domain.snapshot_place import by_position, snapshot_places
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTier:
+    """`reader`: with what waits to be written. `writer`: None for a tier that is only read."""
+
+    name: str
+    reader: RecordReader
+    lanes: StoreLanes
+    writer: WriteBehind | None = None
+
+    def at_rest(self) -> "StoredTier":
+        """The same without what waits to be written."""
+        return replace(self, reader=self.writer.store, writer=None) if self.writer is not None else self
+
+    def find(self, chain: BlockChain, hot: Holdings) -> Holdings:
+        """What it has of the prompt. Reads indexes, and blocks for them.
+
+        What waits to be written may follow a block that only memory (`hot`) has.
+        """
+        keys = chain.prompt_keys()
+        blocks = tuple(found.is_readable for found in (self.reader.lookup(keys) if keys else ()))
+        places = snapshot_places(chain, num_leading_blocks(chain, [Holdings(blocks), hot]))
+        found = self.reader.find_snapshots(chain.namespace, places)
+        return Holdings(blocks, by_position(found, chain.block_size))
+
+    def fetch(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]], on_done: Callable[[], None]
+    ) -> StoreRead[Sequence[Record | None]] | None:
+        """Read records in a worker; None while the store is stuck."""
+        return self.lanes.read(partial(self.reader.get, keys, groups), on_done)
+
+    def discard(self, keys: Sequence[RecordKey]) -> None:
+        """Let records go, with all that follows them; a worker does that."""
+        if self.writer is not None and keys:
+            self.lanes.keep_up(partial(self.writer.delete, keys))
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        """Note a use, from a worker."""
+        if keys:
+            self.lanes.keep_up(partial(self.reader.touch, keys))
+
+
+__all__ = ("StoredTier",)

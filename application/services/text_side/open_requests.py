@@ -1,0 +1,89 @@
+"""The text side's end of the engine port: who waits for a place, whose items go where, and telemetry to its sinks.
+
+A place in the queue is taken before a prompt is prepared and given back when the engine says that the choice has left
+its queue. A request is open until the engine has ended all its choices, also when its client has left: only then is it
+known what it has cost.
+"""
+
+from application.events import FaultObserved, RequestEnded
+from application.ports.clock import Clock
+from application.ports.engine import Ended, Engine, StepBatch
+from application.ports.event_sink import EventSink
+from application.services.event_fan_out import EventFanOut
+from application.services.faults import described
+from application.services.text_side.generation import Generation
+from domain.errors import ComputeFailed, QueueFull, ServerUnavailable
+from domain.ids import RequestId
+from domain.request import Usage, choice_id
+from domain.stream import Failed, Finished
+
+
+class OpenRequests:
+    """`receive` is what the engine is started with. Event loop only, but for the counts."""
+
+    def __init__(self, engine: Engine, events: EventSink, clock: Clock, max_queue: int) -> None:
+        """`max_queue`: choices waiting or being prepared."""
+        self._engine = engine
+        self._events = EventFanOut(events)
+        self._clock = clock
+        self._max_queue = max_queue
+        self._open: dict[RequestId, Generation] = {}
+        self.num_waiting = 0
+        """Choices that wait in the queue or are being prepared."""
+
+    @property
+    def num_read(self) -> int:
+        """Requests whose client has not left."""
+        return sum(not generation.is_closed for generation in tuple(self._open.values()))
+
+    @property
+    def num_open(self) -> int:
+        """Requests of which the engine still has to tell something."""
+        return len(self._open)
+
+    def reserve(self, num_choices: int) -> None:
+        """Take places in the queue before preparing a prompt. Raises QueueFull or ServerUnavailable."""
+        status = self._engine.status()
+        if not status.is_alive:
+            raise ServerUnavailable(status.fault or "the engine is not running")
+        if self.num_waiting + num_choices > self._max_queue:
+            raise QueueFull(f"{self.num_waiting} requests are waiting already")
+        self.num_waiting += num_choices
+
+    def release(self, num_choices: int) -> None:
+        """Give places back of what was never submitted."""
+        self.num_waiting -= num_choices
+
+    def add(self, generation: Generation) -> None:
+        """It has just been submitted."""
+        self._open[generation.request.id] = generation
+
+    def receive(self, batch: StepBatch) -> None:
+        self.num_waiting -= batch.num_left_queue
+        ended: list[RequestEnded] = []
+        for id, choice, item in batch.items:
+            generation = self._open.get(id)
+            if generation is None:
+                continue
+            try:
+                generation.receive(choice, item)
+            except Exception as error:
+                self._events.emit(FaultObserved("text.output", described(error), self._clock.now_ns()))
+                generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {described(error)}"))
+            if isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
+                ended.append(_ended(generation, choice, outcome, batch.at_ns))
+        for event in (*batch.events, *ended):
+            self._events.emit(event)
+        for id in {id for id, _, _ in batch.items if id in self._open and not self._open[id].is_in_engine}:
+            del self._open[id]
+
+
+def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_ns: int) -> RequestEnded:
+    id = choice_id(generation.request.id, choice)
+    usage = outcome.usage or Usage(len(generation.prompt_ids), 0)
+    if isinstance(outcome, Failed):
+        return RequestEnded(id, "error", usage, at_ns, outcome.error.code, outcome.error.message)
+    return RequestEnded(id, outcome.reason.value, usage, at_ns)
+
+
+__all__ = ("OpenRequests",)

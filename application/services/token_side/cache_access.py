@@ -1,0 +1,89 @@
+"""What the text side may ask of the prefix cache: what would be reused, what is stored, how full it is, to clear it."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from application.ports.block_store import BlockStore, NamespaceUsage, StoreUsage
+from application.ports.cache_stats import CacheStats, Cleared, StoredModel, StoreStats
+from application.ports.tokenizer import EncodedPrompt
+from application.services.prefix.cache import PrefixCache
+from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.write_behind import WriteBehind
+from domain.errors import StoreUnresponsive
+from domain.explanation import Explanation
+from domain.ids import ModelId
+
+POLL_S = 0.02
+"""How often the queue is looked at. No thread waits, so that any number of clients may, and a client that leaves is
+gone."""
+
+
+class CacheAccess:
+    """An EngineCache. `store` and `writer` are None when nothing is persisted."""
+
+    def __init__(
+        self, prefix_cache: PrefixCache, store: BlockStore | None, writer: WriteBehind | None, lanes: StoreLanes
+    ) -> None:
+        self._prefix_cache = prefix_cache
+        self._store = store
+        self._writer = writer
+        self._lanes = lanes
+
+    async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
+        explain = partial(self._prefix_cache.explain, model, prompt, salt)
+        try:
+            return await self._prefix_cache.read_store(explain)
+        except StoreUnresponsive:
+            return await asyncio.to_thread(partial(explain, asks_store=False))
+
+    async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
+        return await self._prefix_cache.read_store(partial(self._prefix_cache.num_stored, model, prompt_ids, salt))
+
+    async def settle(self, timeout_s: float) -> bool:
+        if self._writer is None or self._store is None:
+            return True
+        mark = self._writer.mark()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._writer.is_settled(mark):  # noqa: ASYNC110 - see POLL_S
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            return False
+        await self._lanes.await_upkeep(self._store.flush)
+        return True
+
+    async def stats(self) -> CacheStats:
+        store, problem = None, ""
+        if self._store is not None:
+            try:
+                store = _stats(await self._prefix_cache.read_store(self._store.usage))
+            except StoreUnresponsive as error:
+                problem = error.message
+        counts = self._writer.counts() if self._writer is not None else None
+        return CacheStats(self._prefix_cache.hot_usage(), store, counts, problem)
+
+    async def clear(self, model: str | None, salt: str | None) -> Cleared:
+        return await self._prefix_cache.keep_store(partial(self._prefix_cache.clear, model, salt))
+
+
+def _stats(usage: StoreUsage) -> StoreStats:
+    by_model: dict[str, list[NamespaceUsage]] = {}
+    for space in usage.namespaces:
+        by_model.setdefault(space.info.model, []).append(space)
+    models = tuple(_stored(model, spaces) for model, spaces in sorted(by_model.items()))
+    return StoreStats(usage.quota_bytes, usage.stored_bytes, usage.evicted, dict(usage.faults), models)
+
+
+def _stored(model: str, spaces: Sequence[NamespaceUsage]) -> StoredModel:
+    return StoredModel(
+        model,
+        len(spaces),
+        sum(space.num_blocks for space in spaces),
+        sum(space.num_snapshots for space in spaces),
+        sum(space.raw_bytes for space in spaces),
+        sum(space.stored_bytes for space in spaces),
+    )
+
+
+__all__ = ("CacheAccess",)

@@ -1,0 +1,248 @@
+"""The engine on a thread of this process: take calls, plan a step, run it, hand over what came of it, once.
+
+    event loop  --submit/cancel/load/unload-->  inbox  -->  compute thread: _main -> StepRunner.step
+                <--one batch a step, by one call_soon_threadsafe--
+
+Everything that touches MLX happens in `_main` and below, on one non-daemon thread that ends by closing the backend.
+Every call is carried out, answered or refused: what arrives before the inbox is closed is answered by the thread, what
+comes later by who calls. No exception of a neighbour ends the thread but that of the backend's making.
+
+It is a service and no adapter: it knows no library, and what it hosts is the application's own token side.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from application.ports.clock import Clock
+from application.ports.compute import ComputeEngine
+from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.token_constraint import ConstraintCompiler
+from application.services.faults import bare, described
+from application.services.prefix.cache import PrefixCache
+from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.step_runner import StepRunner
+from domain.errors import ComputeFailed, ServerUnavailable
+from domain.ids import ModelId, RequestId
+from domain.model_card import LoadOptions, ModelSource
+from domain.request import FinishReason
+from domain.scheduling import StepLimits
+
+T = TypeVar("T")
+
+IDLE_WAKE_S = 1.0
+"""How often an engine without work wakes up: a dead thread is told from an idle one, and workers' events are handed
+over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What the compute thread is to do. Without `result` nobody waits for it, and it is done however the end comes."""
+
+    work: Callable[[], object]
+    result: "Future[Any] | None" = None
+
+    def run(self) -> None:
+        if self.result is None:
+            self.work()
+        elif self.result.set_running_or_notify_cancel():
+            try:
+                self.result.set_result(self.work())
+            except Exception as error:
+                self.result.set_exception(bare(error))
+
+
+class EngineThread:
+    """An Engine."""
+
+    def __init__(
+        self,
+        *,
+        make_backend: Callable[[], ComputeEngine],
+        prefix_cache: PrefixCache,
+        cache: EngineCache,
+        limits: StepLimits,
+        events: EventQueue,
+        clock: Clock,
+        close_cache: Callable[[], object] = lambda: None,
+        constraints: ConstraintCompiler | None = None,
+    ) -> None:
+        """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side.
+        `close_cache`: called once, in a worker, after the compute thread."""
+        self.cache = cache
+        self._make_backend = make_backend
+        self._close_cache = close_cache
+        self._clock = clock
+        self._events = events
+        self._outlet = Outlet(self._hand_over, events, clock)
+        self._runner = StepRunner(self._outlet, prefix_cache, limits, constraints)
+        self._backend: ComputeEngine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._receive: Callable[[StepBatch], None] = lambda _batch: None
+        self._inbox: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._main, name="cairn-compute")
+        self._has_work = False
+        self._is_stopping = False
+        self._is_closed = False  # guarded by the lock: nobody looks into the inbox any more
+        self._is_cache_closed = False
+        self._fault = ""
+        self._last_progress_ns = clock.now_ns()
+        prefix_cache.wake_with(self.wake)
+        if constraints is not None:
+            constraints.wake_with(self.wake)
+
+    def start(self, receive: Callable[[StepBatch], None]) -> None:
+        self._loop, self._receive = asyncio.get_running_loop(), receive
+        self._thread.start()
+
+    async def stop(self, timeout_s: float) -> bool:
+        self._is_stopping = True
+        if self._thread.ident is not None:
+            self.wake()
+            await asyncio.to_thread(self._thread.join, timeout_s)
+        if not self._is_cache_closed:
+            self._is_cache_closed = True
+            await asyncio.to_thread(self._close_cache)
+        if events := self._events.take():
+            self._receive(StepBatch(self._clock.now_ns(), events=events))
+        return not self._thread.is_alive()
+
+    def status(self) -> EngineStatus:
+        runner = self._runner
+        return EngineStatus(
+            is_alive=self._thread.is_alive() and not self._is_stopping,
+            is_busy=runner.is_busy,
+            last_progress_ns=self._last_progress_ns,
+            num_waiting=runner.num_waiting,
+            num_running=runner.num_running,
+            memory=runner.memory,
+            fault=self._fault,
+        )
+
+    def submit(self, submission: Submission) -> None:
+        if self._is_stopping or not self._put(_Call(partial(self._runner.add, submission))):
+            raise self._why_refused()
+
+    def cancel(
+        self,
+        id: RequestId,
+        choice: int | None = None,
+        *,
+        reason: FinishReason = FinishReason.CANCELLED,
+        num_tokens: int | None = None,
+    ) -> None:
+        self._put(_Call(partial(self._runner.cancel, id, choice, reason=reason, num_tokens=num_tokens)))
+
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        return await self._ask(lambda: self._runner.load(self._made(), source, options))
+
+    async def unload(self, id: ModelId) -> None:
+        await self._ask(lambda: self._runner.unload(self._made(), id))
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        """What came of it is handed over before the answer."""
+
+        def tell() -> T:
+            try:
+                return work()
+            finally:
+                self._outlet.deliver()
+
+        result: Future[T] = Future()
+        if self._is_stopping or not self._thread.is_alive() or not self._put(_Call(tell, result)):
+            raise self._why_refused()
+        return await asyncio.wrap_future(result)
+
+    def wake(self) -> None:
+        """Something that sequences wait for has arrived, or the end: look now. Any thread."""
+        self._put(_Call(lambda: None))
+
+    def _put(self, call: _Call) -> bool:
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._inbox.put(call)
+            return True
+
+    def _why_refused(self) -> ServerUnavailable:
+        return ServerUnavailable(self._fault or "the engine is not running")
+
+    # ---- the compute thread ------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            self._backend = self._make_backend()
+            self._serve()
+        except Exception as error:  # the thread is lost: say so everywhere instead of hanging
+            self._fault = f"the engine stopped: {described(error)}"
+            self._outlet.fault("engine.thread", error)
+        finally:
+            self._is_stopping = True
+            why = ServerUnavailable(self._fault or "the server is stopping")
+            self._outlet.attempt("engine.end", partial(self._refuse_all, why))
+            self._outlet.attempt("engine.end", partial(self._runner.end_all, why))
+            if (backend := self._backend) is not None:
+                self._outlet.attempt("engine.end", partial(self._runner.unload_all, backend))
+                self._outlet.attempt("engine.close", backend.close)
+                self._backend = None
+
+    def _serve(self) -> None:
+        while not self._is_stopping:
+            self._take_calls()
+            self._has_work = self._runner.is_busy and not self._is_stopping and self._step()
+            self._last_progress_ns = self._clock.now_ns()
+            self._outlet.deliver()
+
+    def _step(self) -> bool:
+        try:
+            return self._runner.step()
+        except Exception as error:  # of no one sequence: what they hold is not known any more
+            self._outlet.fault("engine.step", error)
+            self._runner.end_all(ComputeFailed(f"a step of the engine failed: {described(error)}"))
+            return True
+
+    def _take_calls(self) -> None:
+        try:
+            call = self._inbox.get(block=not self._has_work, timeout=IDLE_WAKE_S)
+            while True:
+                self._outlet.attempt("engine.call", call.run)
+                call = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _refuse_all(self, error: ServerUnavailable) -> None:
+        """Close the inbox and answer what is in it, so that nobody waits for a thread that is gone."""
+        with self._lock:
+            self._is_closed = True
+        while True:
+            try:
+                call = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if call.result is None:
+                call.work()
+            elif call.result.set_running_or_notify_cancel():
+                call.result.set_exception(error)
+
+    def _made(self) -> ComputeEngine:
+        assert self._backend is not None, "calls are run while there is one"
+        return self._backend
+
+    def _hand_over(self, batch: StepBatch) -> None:
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        try:
+            loop.call_soon_threadsafe(self._receive, batch)
+        except RuntimeError:  # the loop closed between the check and the call: nobody is left to tell
+            return
+
+
+__all__ = ("IDLE_WAKE_S", "EngineThread")

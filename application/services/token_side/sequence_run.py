@@ -1,0 +1,227 @@
+"""One choice of a submission on its way through the engine: what happens to it in each phase, and what is told of it.
+
+    waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended
+       │               (prefix cache at work)     ▲
+       └────────────────────fork──────────────────┘
+
+A submission's first choice leads: it prefills the prompt, and just before the chunk that ends it the others are forked
+from its state. Until then they wait for it. Every method may raise; the step runner turns that into the end of this
+sequence alone. Compute thread only.
+"""
+
+from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.ports.engine import Ended, EngineItem, Submission, Tokens
+from application.ports.token_constraint import TokenConstraint
+from application.services.prefix.cache import PrefixCache
+from application.services.prefix.sequence_cache import SequenceCache
+from application.services.token_side.outlet import Outlet
+from domain.errors import ServerUnavailable
+from domain.ids import SequenceId
+from domain.request import FinishReason, Usage, choice_id, choice_seed
+from domain.scheduling import PrefillChunk, SequenceView
+from domain.sequence import Phase, Sequence
+from domain.stream import Admitted, PrefillProgress
+
+CLOSE_TRIES = 2
+"""A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""
+
+
+class SequenceRun:
+    """`model` is None when it was unloaded before the sequence came; admission then fails. `leader`: the choice whose
+    state this one waits for."""
+
+    def __init__(
+        self,
+        id: SequenceId,
+        submission: Submission,
+        choice: int,
+        *,
+        model: LoadedModel | None,
+        outlet: Outlet,
+    ) -> None:
+        self.sequence = Sequence(id, submission.prompt.token_ids, submission.max_new_tokens)
+        self.submission = submission
+        self.choice = choice
+        self.request_id = choice_id(submission.id, choice)
+        self.leader: SequenceRun | None = None
+        self._model = model
+        self._outlet = outlet
+        self._cache: SequenceCache | None = None
+        self._constraint: TokenConstraint | None = None
+        self._has_state = False
+
+    @property
+    def id(self) -> SequenceId:
+        return self.sequence.id
+
+    @property
+    def phase(self) -> Phase:
+        return self.sequence.phase
+
+    def can_fork(self) -> bool:
+        """Whether others may go on from this one's state: what cannot be captured cannot be forked either."""
+        return self._model is not None and not self._model.description.layout.unsupported
+
+    def view(self) -> SequenceView:
+        """What the planner sees."""
+        sequence = self.sequence
+        stops = self._cache.stops if self._cache is not None else ()
+        return SequenceView(sequence.id, sequence.phase, sequence.num_computed, len(sequence.prompt_ids), stops)
+
+    def usage(self) -> Usage:
+        reused = self._cache.explanation if self._cache is not None else None
+        num_prompt, num_output = len(self.sequence.prompt_ids), len(self.sequence.output_ids)
+        if reused is None or self.phase is Phase.QUEUED:
+            return Usage(num_prompt, num_output)
+        return Usage.of(reused, num_output)
+
+    def hold_to(self, constraint: TokenConstraint) -> None:
+        """Choose no token that this does not allow."""
+        self._constraint = constraint
+
+    def queue_up(self, prefix_cache: PrefixCache) -> None:
+        """Wait for admission, and for no other choice."""
+        self.leader, asked = None, self.submission
+        self._cache = prefix_cache.begin(
+            self.id, self.request_id, asked.model, asked.prompt, asked.cache_salt, persist=asked.persist
+        )
+
+    def look_ahead(self) -> None:
+        """Near the head of the queue: have its prefix fetched, step by step."""
+        cache = self._begun()
+        cache.prepare()
+        cache.poll()
+
+    def admit(self) -> None:
+        """Open a state; it is restored as soon as its prefix has been fetched."""
+        self._leave_queue(Phase.RESTORING)
+        self._loaded().open(self.id)
+        self._begun().prepare()
+        self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
+
+    def fork_from(self, leader: "SequenceRun") -> None:
+        """Go on from the state of a choice that has computed the prompt so far."""
+        self.leader = None
+        self._leave_queue(Phase.PREFILLING)
+        self._loaded().fork(leader.id, [self.id])
+        self._cache = leader._begun().fork(self.id, self.request_id)
+        self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
+        self.sequence.num_computed = leader.sequence.num_computed
+        self._send(Admitted(self._cache.explanation))
+
+    def try_restore(self) -> bool:
+        """Restore once everything needed is here; False while it is not."""
+        cache = self._begun()
+        if not cache.poll() or not (self._constraint is None or self._constraint.poll()):
+            return False
+        self.sequence.num_computed = cache.restore(self._loaded())
+        self.sequence.enter(Phase.PREFILLING)
+        self._send(Admitted(cache.explanation))
+        return True
+
+    def ends_prompt(self, chunk: PrefillChunk) -> bool:
+        return chunk.end == len(self.sequence.prompt_ids)
+
+    def prefill(self, chunk: PrefillChunk) -> int:
+        """Compute a chunk; the one that ends the prompt begins to decode. Returns the tokens computed."""
+        sequence, model, asked = self.sequence, self._loaded(), self.submission
+        prompt, started = sequence.prompt_ids, self._outlet.now_ns()
+        token_ids, is_last = prompt[chunk.start : chunk.end], self.ends_prompt(chunk)
+        if is_last:
+            seed = choice_seed(asked.seed, self.choice)
+            start = DecodeStart(
+                prompt, asked.sampling, seed, asked.min_tokens, asked.eos_token_ids, constraint=self._constraint
+            )
+            model.start_decode(self.id, token_ids, start)
+        else:
+            model.prefill(self.id, token_ids)
+        now = self._outlet.now_ns()
+        self._outlet.emit(PrefillChunkComputed(self.request_id, chunk.start, chunk.end, started, now))
+        self._send(PrefillProgress(chunk.end, len(prompt)))
+        sequence.num_computed = chunk.end
+        # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
+        if (reusable := min(chunk.end, len(prompt) - 1)) > chunk.start:
+            self._begun().prefilled(model, reusable)
+        if is_last:
+            sequence.enter(Phase.DECODING)
+            self._outlet.emit(DecodeStarted(self.request_id, self._outlet.now_ns()))
+        return len(token_ids)
+
+    def take(self, result: DecodeResult) -> Ended | None:
+        """Take in what was sampled; returns how the sequence ends, if it does."""
+        output_ids, reason = self.sequence.output_ids, None
+        if not output_ids:
+            self._outlet.emit(FirstToken(self.request_id, self._outlet.now_ns()))
+        start = len(output_ids)
+        for token_id in result.token_ids:
+            output_ids.append(token_id)
+            if (reason := self._end_after(token_id, len(output_ids))) is not None:
+                break
+        taken = slice(len(output_ids) - start)
+        self._send(Tokens(result.token_ids[taken], result.logprobs[taken], has_eos=reason is FinishReason.STOP))
+        if reason is not None:
+            return Ended(self.usage(), reason)
+        self._begun().decoded(self._loaded(), output_ids)
+        return None
+
+    def cut(self, num_tokens: int | None) -> None:
+        """Only so many of its tokens count; None: all."""
+        if num_tokens is not None:
+            del self.sequence.output_ids[num_tokens:]
+
+    def end(self, phase: Phase, item: Ended) -> None:
+        """The last thing that happens: keep what is worth keeping, release the state, tell everybody. What fails on the
+        way is a fault, and changes nothing of how the sequence ended."""
+        was_open = self.phase in (Phase.PREFILLING, Phase.DECODING)
+        if self.phase is Phase.QUEUED:
+            self._outlet.left_queue()
+        self.sequence.enter(phase)
+        if was_open and phase is not Phase.FAILED:
+            self._outlet.attempt("cache.end", self._keep)
+        self.release()
+        self._send(item)
+
+    def release(self) -> None:
+        """Let go of the state and of everything pinned for it. Repeating it does nothing."""
+        if self._cache is not None:
+            self._outlet.attempt("cache.abandon", self._cache.abandon)
+        for _ in range(CLOSE_TRIES):
+            self._outlet.attempt("engine.close", self._close)
+
+    def _leave_queue(self, phase: Phase) -> None:
+        """From here on there may be a state to close."""
+        self.sequence.enter(phase)
+        self._outlet.left_queue()
+        self._has_state = self._model is not None
+
+    def _send(self, item: EngineItem) -> None:
+        self._outlet.send(self.submission.id, self.choice, item)
+
+    def _end_after(self, token_id: int, num_tokens: int) -> FinishReason | None:
+        asked = self.submission
+        is_enough = num_tokens >= asked.min_tokens or asked.grammar is not None  # with a grammar it ends where it must
+        if token_id in asked.eos_token_ids and not asked.ignore_eos and is_enough:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_tokens >= asked.max_new_tokens else None
+
+    def _keep(self) -> None:
+        if self._cache is not None and self._model is not None:
+            self._cache.end(self._model, self.sequence.output_ids)
+
+    def _close(self) -> None:
+        if self._has_state and self._model is not None:
+            self._model.close([self.id])
+        self._has_state = False
+
+    def _begun(self) -> SequenceCache:
+        assert self._cache is not None, "it has not queued up"
+        return self._cache
+
+    def _loaded(self) -> LoadedModel:
+        if self._model is None:
+            raise ServerUnavailable(f"model {self.submission.model} was unloaded")
+        return self._model
+
+
+__all__ = ("SequenceRun",)

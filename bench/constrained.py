@@ -1,0 +1,116 @@
+"""What a grammar costs a token: constrained against free decoding, step by step in turns, in one run.
+
+    python -m bench.constrained [--model cairn-demo] [--rows 1 8] [--steps 100] [--rounds 5] [--json FILE]
+
+Both decode the same prompt to the same length on the same model: the grammar allows any text, or a JSON array of
+strings, and never ends. Told: the median decode step of either, and the median over the rounds of their ratio.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from adapters.system.blas import load_blas
+
+load_blas()
+
+from adapters.huggingface.embedded_models import embedded_folder  # noqa: E402 - a BLAS counts only before MLX
+from adapters.llguidance.compiler import LlguidanceCompiler  # noqa: E402
+from adapters.mlx.engine import MlxEngine  # noqa: E402
+from adapters.tokenizers.loader import HfTokenizerLoader  # noqa: E402
+from application.ports.compute import DecodeStart, LoadedModel  # noqa: E402
+from application.ports.token_constraint import TokenConstraint  # noqa: E402
+from application.services.lane import Lane  # noqa: E402
+from domain.grammar import Grammar, json_schema_grammar, lark_grammar  # noqa: E402
+from domain.ids import ModelId, SequenceId  # noqa: E402
+from domain.model_card import LoadOptions, ModelSource  # noqa: E402
+from domain.sampling import SamplingParams  # noqa: E402
+
+GREEDY = SamplingParams(temperature=0)
+NUM_WORKERS = 4
+WARM_UP = 5
+GRAMMARS: dict[str, Grammar] = {
+    "any text": lark_grammar("start: /(?s:.*)/", "grammar"),
+    "JSON": json_schema_grammar({"type": "array", "items": {"type": "string"}, "minItems": 10_000}, "grammar"),
+}
+
+
+class Compare:
+    """One loaded model."""
+
+    def __init__(
+        self, model: LoadedModel, compiler: LlguidanceCompiler, source: ModelSource, prompt: Sequence[int]
+    ) -> None:
+        self._model = model
+        self._compiler = compiler
+        self._source = source
+        self._prompt = tuple(prompt)
+        self._next_id = 0
+
+    def step_s(self, grammar: Grammar | None, num_rows: int, num_steps: int) -> float:
+        """The median decode step of so many rows, free or all with this grammar."""
+        ids = [self._start(grammar) for _ in range(num_rows)]
+        taken: list[float] = []
+        for _ in range(num_steps + WARM_UP):
+            started = time.perf_counter()
+            errors = [result.error for result in self._model.decode(ids) if result.error is not None]
+            taken.append(time.perf_counter() - started)
+            if errors:
+                raise errors[0]
+        self._model.close(ids)
+        return statistics.median(taken[WARM_UP:])
+
+    def _start(self, grammar: Grammar | None) -> SequenceId:
+        id, ends = SequenceId(self._next_id), self._model.description.eos_token_ids
+        self._next_id += 1
+        constraint: TokenConstraint | None = None
+        if grammar is not None:
+            constraint = self._compiler.compile(self._source.id, grammar, ends)
+            while not constraint.poll():
+                time.sleep(0.001)
+        self._model.open(id)
+        self._model.prefill(id, self._prompt[:-1])
+        # No end in either: both decode for as long.
+        start = DecodeStart(self._prompt, GREEDY, 0, 10**6, ends, constraint)
+        self._model.start_decode(id, self._prompt[-1:], start)
+        return id
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="cairn-demo", help="an embedded model, or a folder")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    source = ModelSource(ModelId(options.model), str(embedded_folder(ModelId(options.model)) or options.model))
+    tokenizers, engine = HfTokenizerLoader(), MlxEngine()
+    tokenizer, model = tokenizers.load(source), engine.load(source, LoadOptions(), lambda _phrase: None)
+    compiler = LlguidanceCompiler(Lane("bench-grammar", NUM_WORKERS), tokenizers.vocabulary)
+    compiler.attach(source)
+    compare = Compare(model, compiler, source, tokenizer.encode("Tell me about the sea. " * 8).token_ids)
+    results: dict[str, dict[str, float]] = {}
+    for num_rows in options.rows:
+        for name, grammar in GRAMMARS.items():
+            rounds = [
+                (compare.step_s(None, num_rows, options.steps), compare.step_s(grammar, num_rows, options.steps))
+                for _ in range(options.rounds)
+            ]
+            free, held = (statistics.median(one) for one in zip(*rounds, strict=True))
+            over = statistics.median(one / other for other, one in rounds) - 1
+            results[f"{num_rows} rows, {name}"] = {"free_s": free, "held_s": held, "overhead": over}
+            print(
+                f"{num_rows} rows, {name}: {free * 1e3:.2f} ms free, {held * 1e3:.2f} ms held, {over:+.1%}", flush=True
+            )
+    model.close(tuple(model.open_ids()))
+    engine.close()
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

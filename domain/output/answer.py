@@ -1,0 +1,114 @@
+"""What an answer turns out to hold, piece by piece: reasoning, text and tool calls.
+
+White space that touches markup belongs to the markup: templates put it there, and put it there again when they render
+the answer in the next turn. Other white space is kept, at the start and the end of the answer too.
+"""
+
+from collections.abc import Mapping
+
+from domain.output.call_ids import CallIds
+from domain.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
+
+
+class Answer:
+    """`spellings`: the text of each special token that is one character while it is read."""
+
+    __slots__ = (
+        "_deltas",
+        "_follows_markup",
+        "_has_content",
+        "_has_text",
+        "_ids",
+        "_kind",
+        "_space",
+        "_spellings",
+        "num_calls",
+    )
+
+    def __init__(self, ids: CallIds, spellings: Mapping[str, str]) -> None:
+        self.num_calls = 0
+        self._ids = ids
+        self._spellings = {ord(mark): text for mark, text in spellings.items()}
+        self._deltas: list[ContentDelta] = []
+        self._kind: type[TextDelta | ReasoningDelta] = TextDelta
+        self._space: list[str] = []
+        self._follows_markup = False
+        self._has_content = False
+        self._has_text = False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is text or a call, beyond white space and reasoning."""
+        return self._has_text or self.num_calls > 0
+
+    def text(self, text: str) -> None:
+        self._add(TextDelta, text)
+
+    def reasoning(self, text: str) -> None:
+        self._add(ReasoningDelta, text)
+
+    def markup(self) -> None:
+        """Something that marks what is before and after it was read."""
+        self._space.clear()
+        self._follows_markup = True
+
+    def next_message(self) -> None:
+        """What comes is a message of its own, though it may be of the kind of the one before."""
+        self.markup()
+        if self._has_content:
+            self._space.append("\n\n")
+
+    def begin_call(self, name: str, wanted_id: str = "") -> None:
+        self.markup()
+        self._has_content = False
+        self._deltas.append(ToolCallDelta(self.num_calls, self._ids.take(wanted_id), name))
+        self.num_calls += 1
+
+    def arguments(self, text: str) -> None:
+        """More of the arguments of the latest call."""
+        if text:
+            self._deltas.append(ToolCallDelta(self.num_calls - 1, arguments=self.spelled(text)))
+
+    def spelled(self, text: str) -> str:
+        return text.translate(self._spellings) if self._spellings else text
+
+    def end(self) -> None:
+        if not self._follows_markup:
+            self._release_space()
+
+    def take(self) -> tuple[ContentDelta, ...]:
+        """What was added since the last time, neighbours of a kind as one."""
+        runs: list[list[ContentDelta]] = []
+        for delta in self._deltas:
+            if runs and runs[-1][-1].merges_with(delta):
+                runs[-1].append(delta)
+            else:
+                runs.append([delta])
+        self._deltas.clear()
+        return tuple(first.merged(rest) for first, *rest in runs)  # type: ignore[arg-type]
+
+    def _add(self, kind: type[TextDelta | ReasoningDelta], text: str) -> None:
+        if self._follows_markup:
+            text = text.lstrip()
+        if not text:
+            return
+        if kind is not self._kind:
+            self._space.clear()
+        self._follows_markup = False
+        self._has_content = True
+        self._kind = kind
+        end = len(text.rstrip())
+        if end:
+            self._release_space()
+            self._deltas.append(kind(self.spelled(text[:end])))
+            self._has_text = self._has_text or kind is TextDelta
+        if end < len(text):
+            self._space.append(text[end:])
+
+    def _release_space(self) -> None:
+        if self._space:
+            self._deltas.append(self._kind("".join(self._space)))
+            self._space.clear()
+
+
+__all__ = ("Answer",)

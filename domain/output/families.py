@@ -1,0 +1,196 @@
+"""The families that are known, most telling first: what their models write for a tool call."""
+
+import re
+
+from domain.output.family import Channels, Family, ReasoningTags, Section
+from domain.output.json_calls import JsonCalls
+from domain.output.literal_calls import LiteralCalls
+from domain.output.literal_value import LiteralStyle
+from domain.output.named_calls import NamedCalls
+from domain.output.tagged_calls import TaggedCalls, Tags
+
+_JSON = JsonCalls()
+_PYTHON = LiteralStyle(quotes=('"""', "'''", '"', "'"), assign="=", has_escapes=True)
+_PYTHON_LIST = LiteralCalls(_PYTHON, is_list=True)
+
+
+def _gemma(quote: str) -> LiteralCalls:
+    return LiteralCalls(LiteralStyle((quote,), ":", has_escapes=False), before_name="call:", brackets=("{", "}"))
+
+
+def _key_value(prefix: str = "") -> TaggedCalls:
+    """Keys and values in tags of their own, after a name that nothing ends."""
+    key, value = f"{prefix}arg_key>", f"{prefix}arg_value>"
+    return TaggedCalls(Tags(f"<{key}", f"</{key}", f"</{value}", value_open=f"<{value}"))
+
+
+def _invoke(prefix: str = "") -> TaggedCalls:
+    """Names as attributes of `invoke` and `parameter` tags."""
+    parameter = Tags(f"<{prefix}parameter", ">", f"</{prefix}parameter>")
+    return TaggedCalls(parameter, f"<{prefix}invoke", ">", f"</{prefix}invoke>")
+
+
+_KIMI_CALL = NamedCalls(
+    re.compile(r"(?P<id>(?:functions\.)?(?P<name>[^\s:]+):[0-9]+)\s*<\|tool_call_argument_begin\|>"),
+    ("<|tool_call_argument_begin|>",),
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+)
+_KIMI_K3_CALL = TaggedCalls(
+    Tags("<|open|>argument", "<|sep|>", "<|close|>argument<|sep|>"),
+    "<|open|>call",
+    "<|sep|>",
+    "<|close|>call<|sep|>",
+    whole=Tags("<|open|>json", "<|sep|>", "<|close|>json<|sep|>"),
+)
+_DEEPSEEK_CALL = NamedCalls(
+    re.compile(r"(?:function\s*<｜tool▁sep｜>)?(?P<name>[^\s<]+)\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"),
+    ("<｜tool▁sep｜>",),
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+)
+_MISTRAL_CALL = NamedCalls(
+    re.compile(r"(?P<name>[\w.-]+)\s*(?:\[CALL_ID\](?P<id>\w+))?\s*(?:\[ARGS\])?"), ("[CALL_ID]", "[ARGS]")
+)
+_QWEN_CALL = TaggedCalls(
+    Tags("<parameter=", ">", "</parameter>"), "<function=", ">", "</function>", around_value=("\n", "\n")
+)
+_MINICPM_CALL = TaggedCalls(Tags("<param ", ">", "</param>"), "<function ", ">", "</function>", ("<![CDATA[", "]]>"))
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "harmony",
+        "<|channel|>commentary to=functions.NAME",
+        (("<|channel|>", "<|message|>"),),
+        channels=Channels(
+            "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", ("<|end|>", "<|call|>", "<|return|>")
+        ),
+    ),
+    Family(
+        "kimi_k3",
+        "<|open|>call tool=NAME<|sep|><|open|>argument key=KEY",
+        (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),),
+        (Section("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", (_KIMI_K3_CALL,)),),
+    ),
+    Family(
+        "minimax_m2",
+        "<invoke name=NAME><parameter name=KEY>",
+        (("<minimax:tool_call>",),),
+        (Section("<minimax:tool_call>", "</minimax:tool_call>", (_invoke(),)),),
+    ),
+    Family(
+        "deepseek_v32",
+        "<｜DSML｜invoke name=NAME><｜DSML｜parameter name=KEY>",
+        (("｜DSML｜",),),
+        (Section("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", (_invoke("｜DSML｜"),)),),
+    ),
+    Family(
+        "gemma4",
+        "<|tool_call>call:NAME{KEY:VALUE}",
+        (("<|tool_call>", "<tool_call|>"),),
+        (Section("<|tool_call>", "<tool_call|>", (_gemma('<|"|>'),)),),
+    ),
+    Family(
+        "function_gemma",
+        "<start_function_call>call:NAME{KEY:VALUE}",
+        (("<start_function_call>",),),
+        (Section("<start_function_call>", "<end_function_call>", (_gemma("<escape>"),)),),
+    ),
+    Family(
+        "longcat",
+        "<longcat_tool_call>NAME<longcat_arg_key>KEY",
+        (("<longcat_tool_call>",),),
+        (Section("<longcat_tool_call>", "</longcat_tool_call>", (_JSON, _key_value("longcat_"))),),
+    ),
+    Family(
+        "glm",
+        "<tool_call>NAME<arg_key>KEY",
+        (("<arg_key>",),),
+        (Section("<tool_call>", "</tool_call>", (_JSON, _key_value())),),
+    ),
+    Family(
+        "muse_spark",
+        "<atem:invoke name=NAME><atem:parameter name=KEY>",
+        (("<atem:function_calls>",),),
+        (Section("<atem:function_calls>", "</atem:function_calls>", (_invoke("atem:"),)),),
+    ),
+    Family(
+        "lfm2",
+        "<|tool_call_start|>[NAME(KEY=VALUE)]",
+        (("<|tool_call_start|>",), ("<|tool_list_start|>",)),
+        (Section("<|tool_call_start|>", "<|tool_call_end|>", (_PYTHON_LIST,)),),
+    ),
+    Family(
+        "minicpm5",
+        "<function name=NAME><param name=KEY>",
+        (('<function name="', '<param name="'),),
+        (Section("", "", (_MINICPM_CALL,)),),
+    ),
+    Family(
+        "qwen_xml",
+        "<function=NAME><parameter=KEY>",
+        (("<function=", "<parameter="),),
+        (Section("<tool_call>", "</tool_call>", (_JSON, _QWEN_CALL)),),
+    ),
+    Family(
+        "kimi_k2",
+        "<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>JSON",
+        (("<|tool_calls_section_begin|>",),),
+        (Section("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", (_KIMI_CALL,)),),
+    ),
+    Family(
+        "deepseek",
+        "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON",
+        (("<｜tool▁calls▁begin｜>",),),
+        (Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", (_DEEPSEEK_CALL,)),),
+    ),
+    Family(
+        "mistral",
+        "[TOOL_CALLS]NAME[ARGS]JSON, [TOOL_CALLS][JSON]",
+        (("[TOOL_CALLS]",),),
+        (Section("[TOOL_CALLS]", "", (_JSON, _MISTRAL_CALL)),),
+        id_chars=9,
+    ),
+    Family(
+        "granite",
+        "<|tool_call|>[JSON]",
+        (("<|tool_call|>",),),
+        (Section("<|tool_call|>", "<|/tool_call|>", (_JSON,)), Section("<tool_call>", "</tool_call>", (_JSON,))),
+    ),
+    Family(
+        "hermes",
+        "<tool_call>JSON",
+        (("<tool_call>",),),
+        (Section("<tool_call>", "</tool_call>", (_JSON, _QWEN_CALL)),),
+    ),
+    Family(
+        "llama3",
+        "<|python_tag|>JSON, bare JSON, [NAME(KEY=VALUE)]",
+        (("<|python_tag|>",), ("<|python_start|>",), ("<|eom_id|>",)),
+        (
+            Section("<|python_tag|>", "", (_JSON,)),
+            Section("<|python_start|>", "<|python_end|>", (_JSON, _PYTHON_LIST)),
+        ),
+        bare=(_JSON, _PYTHON_LIST),
+    ),
+    Family("json", "bare JSON", bare=(_JSON, _PYTHON_LIST)),
+)
+
+REASONING: tuple[ReasoningTags, ...] = (
+    ReasoningTags("<think>", "</think>", ("<response>", "</response>")),
+    ReasoningTags("<think>", "</think>", ("<answer>", "</answer>")),
+    ReasoningTags("<think>", "</think>"),
+    ReasoningTags("<longcat_think>", "</longcat_think>"),
+    ReasoningTags("<seed:think>", "</seed:think>"),
+    ReasoningTags("[THINK]", "[/THINK]"),
+    ReasoningTags("◁think▷", "◁/think▷"),
+    ReasoningTags("<|channel>thought", "<channel|>"),
+    ReasoningTags(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),
+    ReasoningTags("Here is my thought process:", "Here is my response:"),
+)
+
+__all__ = ("FAMILIES", "REASONING")

@@ -1,0 +1,97 @@
+"""How one model writes its answers: the family of its calls and the tags of its reasoning, found in its chat template
+and among its added tokens, or named by the user."""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from domain.errors import InvalidRequest
+from domain.output.families import FAMILIES, REASONING
+from domain.output.family import Family, ReasoningTags, marks_for, with_marks
+
+_MIN_TOKEN_CHARS = 5
+_TAIL_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """`found_in`: what told the family."""
+
+    family: Family
+    reasoning: ReasoningTags | None
+    found_in: str
+
+    def __str__(self) -> str:
+        """A line for people: which parser, and by what it was chosen."""
+        if self.family.channels is not None:
+            return f"{self.family.name} ({self.family.shows}; {self.found_in})"
+        reasoning = f"{self.reasoning.open}...{self.reasoning.close}" if self.reasoning else "none"
+        return f"{self.family.name} ({self.family.shows}; {self.found_in}), reasoning: {reasoning}"
+
+    def opening(self, prompt_end: str) -> str:
+        """What of the prompt belongs to the answer: the tag or header that its end opens."""
+        channels, end = self.family.channels, prompt_end[-_TAIL_CHARS:]
+        if channels is not None:
+            _, channel, header = end.rpartition(channels.start)[2].partition(channels.channel)
+            return channel + header
+        if self.reasoning is not None and end.rstrip().endswith(self.reasoning.open):
+            return self.reasoning.open
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFormat:
+    """A format for one tokenizer: its markers that are special tokens are the characters that stand for them, in
+    `marks` by what the tokens spell."""
+
+    output: OutputFormat
+    family: Family
+    reasoning: ReasoningTags | None
+    marks: Mapping[str, str]
+
+    @property
+    def spellings(self) -> Mapping[str, str]:
+        return {mark: token for token, mark in self.marks.items()}
+
+    def opening(self, prompt_end: str) -> str:
+        return with_marks(self.output.opening(prompt_end), self.marks)
+
+
+def prepare_format(output: OutputFormat, special_tokens: Iterable[str] = ()) -> PreparedFormat:
+    marks = marks_for((output.family, output.reasoning), special_tokens)
+    family, reasoning = with_marks((output.family, output.reasoning), marks)
+    return PreparedFormat(output, family, reasoning, marks)
+
+
+def choose_format(template: str, added_tokens: Iterable[str], *, family: Family | None = None) -> OutputFormat:
+    """`family`: the one to use, whatever is found. Where nothing is, it is bare JSON."""
+    tokens = frozenset(added_tokens)
+    reasoning = next((tags for tags in REASONING if _has_tags(tags, template, tokens)), None)
+    if family is not None:
+        return OutputFormat(family, reasoning, "as set")
+    places: tuple[tuple[Container[str], str], ...] = ((template, "chat template"), (tokens, "added tokens"))
+    for place, called in places:
+        for one in FAMILIES:
+            if any(all(text in place for text in texts) for texts in one.found_by):
+                return OutputFormat(one, reasoning, f"from its {called}")
+    return OutputFormat(FAMILIES[-1], reasoning, "as nothing tells another")
+
+
+def family_named(name: str) -> Family:
+    """Raises InvalidRequest, which names those there are, for an unknown one."""
+    for family in FAMILIES:
+        if family.name == name:
+            return family
+    known = ", ".join(sorted(family.name for family in FAMILIES))
+    raise InvalidRequest(f"there is no parser {name!r}; there are {known}", param="model.parsers")
+
+
+def _has_tags(tags: ReasoningTags, template: str, tokens: frozenset[str]) -> bool:
+    return all(_has(tag, template, tokens) for tag in (tags.open, tags.close, *tags.dropped))
+
+
+def _has(tag: str, template: str, tokens: frozenset[str]) -> bool:
+    """Whether a template or tokens show a tag; tokens may be its beginning: `<|channel>` of `<|channel>thought`."""
+    return tag in template or any(len(token) >= _MIN_TOKEN_CHARS and tag.startswith(token) for token in tokens)
+
+
+__all__ = ("OutputFormat", "PreparedFormat", "choose_format", "family_named", "prepare_format")

@@ -1,0 +1,180 @@
+"""The characters of one answer, read as they come.
+
+A reading is a generator that yields whenever it needs more text, so a format is written down as if all of it were
+there; `feed` and `end` let it go on. How the text was split never changes what a reading sees.
+
+A special token that marks something is one character here, a lone surrogate, which decoded text cannot hold: a text
+that merely spells the token is not the token.
+
+What was read since `mark` can be given back. Nothing is ever read again: what a format has read and could not use is
+text as it stands, so the work is linear in the text whatever a model writes.
+"""
+
+import re
+from collections.abc import Generator
+from typing import Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Reading: TypeAlias = Generator[None, None, T]
+
+SPACE = re.compile(r"\s*")
+FIRST_MARK, LAST_MARK = "\ud800", "\udfff"
+
+
+class NoCall(Exception):
+    """What was read is no call, or no more of one: it is text."""
+
+
+class Follower(Protocol):
+    """Reads one value: `follow` returns how far it came in the text; `is_over` once it wants no more."""
+
+    @property
+    def is_over(self) -> bool: ...
+    def follow(self, text: str, at: int) -> int: ...
+
+
+class Stops:
+    """Literals to look for: the earliest, and of those that start together the longest."""
+
+    __slots__ = ("_firsts", "_literals", "_longest", "pattern")
+
+    def __init__(self, literals: tuple[str, ...]) -> None:
+        self._literals = tuple(sorted({*filter(None, literals)}, key=len, reverse=True))
+        self._longest = max(map(len, self._literals), default=0)
+        self._firsts = frozenset(literal[0] for literal in self._literals)
+        self.pattern = re.compile("|".join(map(re.escape, self._literals)) or "(?!)")
+
+    def undecided_from(self, text: str, at: int) -> int:
+        """First position from which the text may be the beginning of a literal."""
+        for start in range(max(at, len(text) - self._longest + 1), len(text)):
+            if text[start] in self._firsts and any(literal.startswith(text[start:]) for literal in self._literals):
+                return start
+        return len(text)
+
+    def may_grow(self, text: str, start: int) -> bool:
+        """Whether what begins there may still become a longer literal."""
+        num_chars = len(text) - start
+        return num_chars < self._longest and any(
+            len(literal) > num_chars and literal.startswith(text[start:]) for literal in self._literals
+        )
+
+
+class TextReader:
+    __slots__ = ("_at", "_is_ended", "_taken", "_text")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0
+        self._is_ended = False
+        self._taken: list[str] = []
+
+    def feed(self, text: str) -> None:
+        self._text = self._text[self._at :] + text
+        self._at = 0
+
+    def end(self) -> None:
+        self._is_ended = True
+
+    @property
+    def num_unread(self) -> int:
+        return len(self._text) - self._at
+
+    def mark(self) -> None:
+        """What was read up to here is settled."""
+        self._taken.clear()
+
+    @property
+    def taken(self) -> str:
+        """What was read since the mark."""
+        return "".join(self._taken)
+
+    def take(self, literal: str) -> str:
+        """Read what is known to come next."""
+        return self._advance(self._at + len(literal))
+
+    def peek(self) -> Reading[str]:
+        """The next character; "" at the end."""
+        while self._at == len(self._text):
+            if self._is_ended:
+                return ""
+            yield
+        return self._text[self._at]
+
+    def next_of(self, *literals: str) -> Reading[str]:
+        """The one of the literals that comes next, the longest if several; "" if none does."""
+        wanted = sorted(filter(None, literals), key=len, reverse=True)
+        while True:
+            num_unread = len(self._text) - self._at
+            for literal in wanted:
+                if self._text.startswith(literal, self._at):
+                    return literal
+                if num_unread < len(literal) and not self._is_ended and literal.startswith(self._text[self._at :]):
+                    break
+            else:
+                return ""
+            yield
+
+    def take_all(self, pattern: re.Pattern[str]) -> Reading[str]:
+        """Read while characters match a pattern of single characters, repeated."""
+        parts: list[str] = []
+        while (yield from self.peek()):
+            found = pattern.match(self._text, self._at)
+            if found is None or found.end() == self._at:
+                break
+            parts.append(self._advance(found.end()))
+        return "".join(parts)
+
+    def peek_past_space(self) -> Reading[str]:
+        yield from self.take_all(SPACE)
+        return (yield from self.peek())
+
+    def expect(self, literal: str) -> Reading[None]:
+        """Read white space and the literal, or raise NoCall."""
+        yield from self.take_all(SPACE)
+        if not (yield from self.next_of(literal)):
+            raise NoCall
+        self.take(literal)
+
+    def some(self, stops: Stops) -> Reading[tuple[str, str | None]]:
+        """Read up to the next stop, or as far as there is none for certain. With the text comes the stop, which is not
+        read; "" at the end; None where more may come."""
+        while True:
+            found = stops.pattern.search(self._text, self._at)
+            start = found.start() if found is not None else len(self._text)
+            if self._is_ended:
+                return self._advance(start), found.group() if found is not None else ""
+            certain = min(start, stops.undecided_from(self._text, self._at))
+            if found is not None and certain == start and not stops.may_grow(self._text, start):
+                return self._advance(start), found.group()
+            if certain > self._at:
+                return self._advance(certain), None
+            yield
+
+    def up_to(self, stops: Stops, max_chars: int) -> Reading[tuple[str, str]]:
+        """Read up to the next stop; NoCall if it does not come within some `max_chars`."""
+        parts: list[str] = []
+        num_chars, stop = 0, None
+        while stop is None:
+            text, stop = yield from self.some(stops)
+            parts.append(text)
+            num_chars += len(text)
+            if num_chars > max_chars:
+                raise NoCall
+        if not stop:
+            raise NoCall
+        return "".join(parts), stop
+
+    def follow(self, follower: Follower) -> Reading[str]:
+        """Read as much as the follower takes of what is there; "" at the end or where it takes nothing."""
+        yield from self.peek()
+        return self._advance(follower.follow(self._text, self._at))
+
+    def _advance(self, to: int) -> str:
+        text = self._text[self._at : to]
+        self._at = to
+        if text:
+            self._taken.append(text)
+        return text
+
+
+__all__ = ("FIRST_MARK", "LAST_MARK", "SPACE", "Follower", "NoCall", "Reading", "Stops", "TextReader")

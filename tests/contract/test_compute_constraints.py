@@ -1,0 +1,180 @@
+"""The compute port's contract on answers that a grammar holds: every adapter, beside free rows, and when it fails."""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from adapters.fake.constraint import FakeConstraint
+from application.ports.compute import DecodeStart, LoadedModel
+from application.ports.token_constraint import AllowedTokens, TokenConstraint
+from domain.errors import ComputeFailed
+from domain.ids import SequenceId
+from domain.sampling import SamplingParams
+from tests.support.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
+from tests.support.state_replay import open_at
+
+ANSWERS = frozenset({b"yes", b"yet another", b"no"})
+SAMPLINGS = {
+    "greedy": GREEDY,
+    "drawn": SamplingParams(temperature=1.5),
+    "top-p": SamplingParams(temperature=1, top_p=0.3),
+    "top-k": SamplingParams(temperature=1, top_k=2),
+    "min-p": SamplingParams(temperature=1, min_p=0.9),
+    "penalised": SamplingParams(temperature=0, frequency_penalty=2, presence_penalty=2, repetition_penalty=5),
+    "biased away": SamplingParams(temperature=0, logit_bias=((ord("y"), -100.0), (ord("n"), -100.0))),
+    "with logprobs": SamplingParams(temperature=0, num_logprobs=5),
+}
+
+
+@pytest.fixture
+def workers() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+class Held(FakeConstraint):
+    """Counts what it was told."""
+
+    def __init__(self, workers: Executor, model: LoadedModel, answers: frozenset[bytes] = ANSWERS) -> None:
+        super().__init__(workers, answers, model.description.eos_token_ids, lambda: None)
+        self.accepted: list[int] = []
+
+    def accept(self, token_id: int) -> None:
+        super().accept(token_id)
+        self.accepted.append(token_id)
+
+
+class Failing(Held):
+    """Fails after so many tokens, where `where` says."""
+
+    def __init__(self, workers: Executor, model: LoadedModel, num_good: int, where: str) -> None:
+        super().__init__(workers, model)
+        self._num_good = num_good
+        self._where = where
+
+    def accept(self, token_id: int) -> None:
+        if self._where == "accept" and len(self.accepted) == self._num_good:
+            raise ComputeFailed("cannot accept")
+        super().accept(token_id)
+
+    def allowed(self) -> AllowedTokens:
+        if self._where == "allowed" and len(self.accepted) == self._num_good:
+            failed: Future[AllowedTokens] = Future()
+            failed.set_exception(ComputeFailed("cannot say"))
+            return failed.result()
+        return super().allowed()
+
+
+def hold(
+    model: LoadedModel,
+    constraint: TokenConstraint,
+    sampling: SamplingParams = GREEDY,
+    prompt: tuple[int, ...] = PROMPT,
+    min_tokens: int = 0,
+) -> SequenceId:
+    id, ends = open_at(model, prompt), model.description.eos_token_ids
+    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, 1, min_tokens, ends, constraint))
+    return id
+
+
+def answer(model: LoadedModel, id: SequenceId, beside: tuple[SequenceId, ...] = ()) -> bytes:
+    """Up to the end token."""
+    said = b""
+    for _ in range(40):
+        result, *others = model.decode([id, *beside])
+        assert result.error is None, result.error
+        assert not any(other.error for other in others)
+        if result.token_ids[0] in model.description.eos_token_ids:
+            return said
+        said += bytes([result.token_ids[0]])
+    raise AssertionError(f"no end after {said!r}")
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_an_answer_is_what_the_grammar_allows(model: LoadedModel, workers: Executor, sampling: SamplingParams):
+    constraint = Held(workers, model)
+    id = hold(model, constraint, sampling)
+    said = answer(model, id)
+    model.close([id])
+    assert said in ANSWERS
+    assert bytes(constraint.accepted[: len(said)]) == said
+
+
+def test_free_rows_beside_it_are_as_they_were(model: LoadedModel, workers: Executor):
+    alone = generate(model, 8)
+    free = start(model, PROMPT)
+    held = hold(model, Held(workers, model), prompt=OTHER)
+    also_held = hold(model, Held(workers, model, frozenset({b"0123456789"})), SamplingParams(temperature=1))
+    output: list[int] = []
+    said = b""
+    for _ in range(8):
+        first, second, third = model.decode([held, free, also_held])
+        assert first.error is None
+        output.append(second.token_ids[0])
+        said += bytes([third.token_ids[0]])
+    model.close([free, held, also_held])
+    assert output == alone
+    assert said == b"01234567"
+
+
+def test_rows_join_and_leave_while_a_grammar_holds_one(model: LoadedModel, workers: Executor):
+    long = Held(workers, model, frozenset({b"abcdefghijklmnopqrstuvwxyz"}))
+    held, said = hold(model, long), b""
+    for number in range(20):
+        beside = start(model, OTHER) if number % 5 == 0 else None
+        said += bytes([model.decode([held, *([beside] if beside is not None else [])])[0].token_ids[0]])
+        if beside is not None:
+            said += bytes([model.decode([held, beside])[0].token_ids[0]])
+            model.close([beside])
+    model.close([held])
+    assert said == b"abcdefghijklmnopqrstuvwx"
+
+
+def test_the_end_comes_before_min_tokens_where_nothing_else_may(model: LoadedModel, workers: Executor):
+    id = hold(model, Held(workers, model), min_tokens=30)
+    assert answer(model, id) in ANSWERS
+    model.close([id])
+
+
+def test_min_tokens_keep_an_answer_going_where_it_may(model: LoadedModel, workers: Executor):
+    eager = replace(GREEDY, logit_bias=tuple((eos, 100.0) for eos in model.description.eos_token_ids))
+    constraint = Held(workers, model, frozenset({b"a", b"ab", b"abc", b"abcd"}))
+    id = hold(model, constraint, eager, min_tokens=3)
+    assert answer(model, id) == b"abc"
+    model.close([id])
+
+
+def test_logprobs_are_over_what_the_grammar_allows(model: LoadedModel, workers: Executor):
+    id = hold(model, Held(workers, model, frozenset({b"ab", b"ac"})), SamplingParams(temperature=0, num_logprobs=4))
+    forced, chosen = step(model, id), step(model, id)
+    model.close([id])
+    assert len(forced.logprobs) == 1
+    assert len(chosen.logprobs) == 1
+    assert forced.logprobs[0].top == ((ord("a"), pytest.approx(0, abs=1e-6)),)
+    assert {token for token, _ in chosen.logprobs[0].top} == {ord("b"), ord("c")}
+
+
+@pytest.mark.parametrize("where", ["accept", "allowed"])
+@pytest.mark.parametrize("num_good", [1, 2])
+def test_a_failing_grammar_is_its_rows_failure(model: LoadedModel, workers: Executor, where: str, num_good: int):
+    alone = generate(model, 8)
+    free, failing = start(model, PROMPT), hold(model, Failing(workers, model, num_good, where), prompt=OTHER)
+    output: list[int] = []
+    errors: list[Exception] = []
+    for _ in range(8):
+        results = model.decode([free, failing] if not errors else [free])
+        output.append(results[0].token_ids[0])
+        errors += [result.error for result in results if result.error is not None]
+    assert output == alone
+    assert [type(error) for error in errors] == [ComputeFailed]
+    assert model.open_ids() == {free}
+    model.close([free])
+
+
+def test_a_grammar_that_fails_at_once_fails_the_start(model: LoadedModel, workers: Executor):
+    before = model.open_ids()
+    with pytest.raises(ComputeFailed):
+        hold(model, Failing(workers, model, 0, "allowed"))
+    assert model.open_ids() == before

@@ -1,0 +1,117 @@
+"""Grammars take time, and none of it is anybody else's."""
+
+import asyncio
+
+import pytest
+
+import adapters.llguidance.constraint as constraint_module
+from adapters.fake.constraint import FakeCompiler
+from adapters.fake.options import EOS_ID
+from adapters.fake.tokenizer import fake_vocabulary
+from adapters.llguidance.compiler import LlguidanceCompiler
+from application.ports.token_constraint import Vocabulary
+from domain.errors import ComputeFailed
+from domain.grammar import choice_grammar, json_object_grammar
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+from domain.request import FinishReason
+from domain.stream import Finished, StreamItem
+from interfaces.composition.service import Service, build_service
+from tests.support.asking import answers, asking, settings_of
+from tests.support.held_workers import HeldWorkers
+from tests.support.patience import PATIENCE_S
+
+SOURCE = ModelSource(ModelId("toy"), "fake:toy")
+
+
+async def _items(service: Service, number: int, *, is_held: bool) -> list[StreamItem]:
+    grammar = choice_grammar(["yes", "no"], "x") if is_held else None
+    generation = await service.container.generate().start(asking(number, grammar))
+    try:
+        return [item async for item in generation]
+    finally:
+        generation.close()
+
+
+def test_others_are_answered_while_a_grammar_is_compiled():
+    workers = HeldWorkers()
+    service = build_service(settings_of(), constraints=FakeCompiler(workers))
+
+    async def main() -> None:
+        await service.start()
+        try:
+            await service.ready()
+            held = asyncio.create_task(_items(service, 1, is_held=True))
+            for number in range(2, 5):
+                items = await asyncio.wait_for(_items(service, number, is_held=False), PATIENCE_S)
+                assert isinstance(items[-1], Finished)
+            assert not held.done()
+            workers.release()
+            last = (await asyncio.wait_for(held, PATIENCE_S))[-1]
+            assert isinstance(last, Finished)
+            assert last.reason is FinishReason.STOP
+        finally:
+            assert await service.stop(PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def test_a_request_may_leave_while_its_grammar_is_compiled():
+    workers = HeldWorkers()
+    service = build_service(settings_of(), constraints=FakeCompiler(workers))
+
+    async def main() -> None:
+        await service.start()
+        try:
+            await service.ready()
+            generation = await service.container.generate().start(asking(1, choice_grammar(["yes"], "x")))
+            generation.close()
+            items = await asyncio.wait_for(_items(service, 2, is_held=False), PATIENCE_S)
+            assert isinstance(items[-1], Finished)
+            workers.release()
+        finally:
+            assert await service.stop(PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def test_a_grammar_that_fails_to_compile_is_its_requests_failure():
+    def unreadable(_source: ModelSource) -> Vocabulary:
+        raise OSError("the folder is gone")
+
+    workers = HeldWorkers()
+    workers.release()
+    requests = [asking(1, None), asking(2, json_object_grammar()), asking(3, None)]
+    first, failed, last = answers(requests, constraints=LlguidanceCompiler(workers, unreadable))
+    assert isinstance(failed.error, ComputeFailed)
+    assert "the folder is gone" in failed.error.message
+    assert first.error is None
+    assert last.error is None
+
+
+def test_an_engine_without_constraints_says_so():
+    free, failed = answers([asking(1, None), asking(2, json_object_grammar())], constraints=None)
+    assert free.error is None
+    assert isinstance(failed.error, ComputeFailed)
+
+
+def test_a_mask_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constraint_module, "MASK_TIMEOUT_S", 0.01)
+    compiler = LlguidanceCompiler(HeldWorkers(), fake_vocabulary)
+    compiler.attach(SOURCE)
+    constraint = compiler.compile(SOURCE.id, json_object_grammar(), frozenset({EOS_ID}))
+    assert not constraint.poll()
+    for _ in range(2):
+        with pytest.raises(ComputeFailed, match="did not say"):
+            constraint.allowed()
+    assert constraint.poll()
+
+
+def test_a_compilation_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constraint_module, "COMPILE_TIMEOUT_S", -1.0)
+    compiler = LlguidanceCompiler(HeldWorkers(), fake_vocabulary)
+    compiler.attach(SOURCE)
+    constraint = compiler.compile(SOURCE.id, json_object_grammar(), frozenset({EOS_ID}))
+    assert constraint.poll()
+    with pytest.raises(ComputeFailed, match="compiling"):
+        constraint.allowed()

@@ -1,0 +1,16 @@
+"""The compilers that the token constraint port's contract is held against, over the toy model's byte tokens."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from adapters.fake.constraint import FakeCompiler
+from adapters.fake.tokenizer import fake_vocabulary
+from adapters.llguidance.compiler import LlguidanceCompiler
+from application.ports.token_constraint import ConstraintCompiler
+
+COMPILERS: dict[str, Callable[[Executor], ConstraintCompiler]] = {
+    "fake": lambda workers: FakeCompiler(workers),
+    "llguidance": lambda workers: LlguidanceCompiler(workers, fake_vocabulary),
+}
+
+__all__ = ("COMPILERS",)

@@ -1,0 +1,149 @@
+"""Engines for the port's contract suite, and a client of one that knows nothing but the port."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from adapters.fake.clock import FakeClock
+from adapters.fake.engine import FakeEngine
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizer
+from adapters.memory.block_store import MemoryBlockStore
+from application.events import Event
+from application.ports.engine import Ended, Engine, EngineItem, StepBatch
+from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.event_queue import EventQueue
+from application.settings import EngineSettings, Settings, StoreSettings
+from domain.byte_size import ByteSize
+from domain.errors import ComputeFailed
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.model_card import ModelSource
+from domain.request import choice_id
+from domain.scheduling import StepLimits
+from interfaces.composition.cache import CacheTiers
+from tests.support.engine_wire import WiredEngine
+from tests.support.patience import PATIENCE_S
+from tests.support.sync_engine import submission, tokens_of
+
+MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
+BLOCK, GRID, MAX_BATCH = 16, 32, 3
+
+
+@dataclass(frozen=True)
+class FailAt:
+    """Raises for one sequence at one call of one operation, once a process."""
+
+    operation: str
+    id: int
+    call: int
+
+    def __call__(self, operation: str, id: SequenceId | None, call: int) -> None:
+        if (operation, id, call) == (self.operation, self.id, self.call):
+            raise ComputeFailed("planted")
+
+
+OPTIONS: Mapping[ModelId, FakeOptions] = {
+    MODEL: FakeOptions(eos_every=0),
+    BROKEN: FakeOptions(load_error="its weights are cut short"),
+    FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
+}
+
+
+def engine_on_a_thread() -> Engine:
+    """With a prefix cache over a store in memory."""
+    clock, events, limits = FakeClock(tick_ns=10), EventQueue(), StepLimits(MAX_BATCH, 2 * GRID, GRID)
+    settings = Settings(
+        engine=EngineSettings(block_size=BLOCK), store=StoreSettings(hot_tier=ByteSize(num_bytes=1 << 26))
+    )
+    tiers = CacheTiers(settings, limits, MemoryBlockStore(None), events, clock)
+    return EngineThread(
+        make_backend=lambda: FakeEngine(OPTIONS),
+        prefix_cache=tiers.prefix_cache,
+        cache=tiers.access,
+        limits=limits,
+        events=events,
+        clock=clock,
+        close_cache=lambda: tiers.close(PATIENCE_S),
+    )
+
+
+def engine_behind_a_wire() -> Engine:
+    return WiredEngine(engine_on_a_thread())
+
+
+class EngineClient:
+    """Event loop only. `batches`: everything received."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.batches: list[StepBatch] = []
+        self._arrived = asyncio.Event()
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for batch in self.batches for event in batch.events]
+
+    @property
+    def num_left_queue(self) -> int:
+        return sum(batch.num_left_queue for batch in self.batches)
+
+    def receive(self, batch: StepBatch) -> None:
+        self.batches.append(batch)
+        self._arrived.set()
+
+    def items(self, id: str, choice: int = 0) -> list[EngineItem]:
+        key = RequestId(id), choice
+        return [item for batch in self.batches for *of, item in batch.items if tuple(of) == key]
+
+    def submit(self, id: str, text: str = "a prompt", num_tokens: int = 4, **changes: Any) -> None:
+        model = changes.pop("model", MODEL)
+        self.engine.submit(submission(id, model, FakeTokenizer().encode(text), num_tokens, **changes))
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not condition():
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for {what}") from None
+
+    async def until_told(self, id: str, kind: type, choice: int = 0) -> None:
+        await self.until(
+            lambda: any(isinstance(item, kind) for item in self.items(id, choice)), f"{kind.__name__} of {id}"
+        )
+
+    async def end(self, id: str, choice: int = 0) -> Ended:
+        await self.until_told(id, Ended, choice)
+        end = self.items(id, choice)[-1]
+        assert isinstance(end, Ended), f"{end} came after the end of {choice_id(RequestId(id), choice)}"
+        return end
+
+    async def tokens(self, id: str, choice: int = 0) -> list[int]:
+        assert (await self.end(id, choice)).error is None
+        return tokens_of(self.items(id, choice))
+
+
+def with_engine(make: Callable[[], Engine], work: Callable[[EngineClient], Awaitable[None]], *models: ModelId) -> None:
+    """Run a test's coroutine with `models` (MODEL, if none is named) loaded."""
+
+    async def run() -> None:
+        client = EngineClient(make())
+        client.engine.start(client.receive)
+        try:
+            for model in models or (MODEL,):
+                await client.engine.load(source(model))
+            await work(client)
+        finally:
+            assert await client.engine.stop(PATIENCE_S)
+
+    asyncio.run(run())
+
+
+def source(model: ModelId) -> ModelSource:
+    return ModelSource(model, "nowhere")
+
+
+__all__ = ("BROKEN", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire", "engine_on_a_thread")
+__all__ += ("source", "with_engine")

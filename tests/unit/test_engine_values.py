@@ -1,0 +1,147 @@
+"""Every value that crosses the engine port survives being sent."""
+
+import dataclasses
+import typing
+
+import pytest
+
+from application import events
+from application.events import Event
+from application.ports import engine
+from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
+from application.ports.engine import (
+    Ended,
+    EngineError,
+    EngineItem,
+    EngineModel,
+    EngineStatus,
+    StepBatch,
+    Submission,
+    Tokens,
+)
+from application.ports.tokenizer import EncodedPrompt
+from domain import errors
+from domain.errors import DomainError
+from domain.explanation import Divergence, Explanation, StopReason
+from domain.fork_point import ForkKind, ForkPoint
+from domain.ids import ModelId, RequestId
+from domain.model_card import DecodeMode, ModelDescription, ModelSource
+from domain.request import FinishReason, Usage
+from domain.sampling import SamplingParams
+from domain.state_layout import LayerState, StateKind, StateLayout
+from domain.stream import Admitted, PrefillProgress, TokenLogprob
+from tests.support.engine_wire import wired, wired_batch
+
+ID, MODEL = RequestId("cmpl-1.2"), ModelId("a/b")
+USAGE = Usage(10, 3, 4, 1)
+SAMPLING = SamplingParams(0.5, 0.9, 7, 0.1, 1.1, 0.2, 0.3, ((5, -100.0),), -(2**63), 20)
+LAYER = LayerState(StateKind.COMPOSITE, "Pair", children=(LayerState(StateKind.WINDOWED, "Ring", window=8),))
+
+EVENTS: tuple[Event, ...] = (
+    events.RequestQueued(ID, MODEL, ModelId("alias"), True, 9, 1, SAMPLING, 5, 2, {"traceparent": "00-1-2-01"}),
+    events.RequestAdmitted(ID, 2),
+    events.PrefillChunkComputed(ID, 0, 8, 1, 2),
+    events.DecodeStarted(ID, 3),
+    events.FirstToken(ID, 4),
+    events.RequestEnded(ID, "error", USAGE, 5, "compute_failed", "it \ufffd failed"),
+    events.RequestRefused(MODEL, "queue_full", 6),
+    events.HttpRefused("host", "detail", 7),
+    events.StepCompleted(1, 2, 3, 4, 5, 6),
+    events.ModelLoaded(MODEL, 1, 2**40, "batched", "a note", 3, 2**41),
+    events.ModelUnloaded(MODEL, 1, 2),
+    events.FaultObserved("engine.step", "why", 1),
+    events.RecordsPersisted(1, 2, 3, 4, 5),
+    events.RecordsDropped(1, 2, "orphan", 3),
+    events.RecordsEvicted(1, 2),
+    events.StoreFault("checksum", "where", 1),
+    events.PrefixMatched(ID, 9, 4, 1, 6, "evicted", 1, 2, 5),
+    events.PrefixAwaited(ID, RequestId("other"), 8, 1),
+    events.StateRestored(ID, 8, 2**35, 1, 2, 3),
+    events.StateCaptured(ID, 1, 2, 3, 4, 5),
+)
+
+EXPLANATION = Explanation(
+    9, 4, 1, StopReason.EVICTED, 6, Divergence(5, (1,), (2,), None, "a", "b", None), ForkPoint(4, ForkKind.TURN), "so"
+)
+
+ITEMS: tuple[EngineItem, ...] = (
+    Admitted(EXPLANATION),
+    PrefillProgress(4, 9),
+    Tokens((1, 2), (TokenLogprob(1, -0.5, ((1, -0.5), (7, float("-inf")))), TokenLogprob(2, -1.0)), has_eos=True),
+    Ended(USAGE, FinishReason.STOP),
+    Ended(USAGE, None, EngineError("invalid_request", "no", "prompt")),
+)
+
+OTHERS = (
+    Submission(
+        id=ID,
+        model=MODEL,
+        prompt=EncodedPrompt((1, 2, 3), (ForkPoint(2, ForkKind.NEXT_TURN),)),
+        sampling=SAMPLING,
+        seed=2**63 - 1,
+        max_new_tokens=5,
+        min_tokens=1,
+        eos_token_ids=frozenset({2, 3}),
+        ignore_eos=True,
+        cache_salt="tenant",
+        persist=False,
+        num_choices=3,
+    ),
+    EngineError("x", "y"),
+    EngineStatus(True, True, 1, 2, 3, {"active": 5}, "why"),
+    EngineModel(
+        ModelDescription(
+            MODEL, "t", 9, 8, frozenset({1}), "bf16", 7, StateLayout((LAYER,)), DecodeMode.SINGLE, "n", b"\0\xff", "r"
+        ),
+        "a note",
+    ),
+    ModelSource(MODEL, "/a", 5, "me"),
+    CacheStats(
+        HotUsage(1, 2, 3, 4, 5, 6),
+        StoreStats(1, 2, 3, {"checksum": 1}, (StoredModel("m", 1, 2, 3, 4, 5),)),
+        QueueCounts(1, 2, 3, 4, {"orphan": 5}),
+        "why",
+    ),
+    Cleared(1, 2, 3, "left"),
+)
+
+
+@pytest.mark.parametrize("value", [*EVENTS, *ITEMS, *OTHERS], ids=lambda value: type(value).__name__)
+def test_a_value_is_what_it_was_after_being_sent(value: object) -> None:
+    assert wired(value) == value
+    assert hash(type(value)), "a class"
+    assert dataclasses.fields(value)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_what_it_was() -> None:
+    batch = StepBatch(7, tuple((ID, choice, item) for choice, item in enumerate(ITEMS)), EVENTS, 2)
+    assert wired_batch(batch) == batch
+
+
+def test_no_message_is_left_out() -> None:
+    assert {type(event) for event in EVENTS} == set(typing.get_args(Event))
+    assert {type(item) for item in ITEMS} == set(typing.get_args(EngineItem))
+    messages = {named for name in engine.__all__ if dataclasses.is_dataclass(named := getattr(engine, name))}
+    assert messages - {StepBatch} <= {type(value) for value in (*ITEMS, *OTHERS)}
+
+
+def test_messages_cannot_be_changed() -> None:
+    for value in (*EVENTS, *ITEMS, *OTHERS):
+        assert type(value).__dataclass_params__.frozen, type(value)  # type: ignore[attr-defined]
+
+
+ERRORS = [error for name in errors.__all__ if isinstance(error := getattr(errors, name), type)]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_an_error_comes_back_with_its_code(error: type[DomainError]) -> None:
+    """Those of the queue and of templates are the text side's own and never sent."""
+    made = EngineError.of(error("why")).to_error()
+    assert made.message == "why"
+    if error.code not in ("queue_full", "models_busy", "template_failed"):
+        assert made.code == error.code
+        assert issubclass(error, type(made))
+
+
+def test_the_field_an_error_is_about_is_kept() -> None:
+    assert EngineError.of(errors.InvalidRequest("why", param="prompt")).to_error().param == "prompt"

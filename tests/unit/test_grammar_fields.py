@@ -1,0 +1,89 @@
+"""Request fields to grammars, and errors that name the field."""
+
+from typing import Any
+
+import pytest
+
+from domain.errors import InvalidRequest
+from domain.grammar import Grammar, GrammarKind
+from interfaces.http.grammar_fields import FieldGrammar, grammar_of
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
+TEXT = '{"type":"object","properties":{"b":{"type":"integer"},"a":{}},"additionalProperties":false}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar", "field"),
+    [
+        ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_OBJECT), "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+            Grammar(GrammarKind.JSON_SCHEMA, TEXT),
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}},
+            Grammar(GrammarKind.JSON_SCHEMA, TEXT),
+            "response_format.schema",
+        ),
+        ({"guided_json": TEXT}, Grammar(GrammarKind.JSON_SCHEMA, TEXT), "guided_json"),
+        ({"guided_regex": "a+"}, Grammar(GrammarKind.REGEX, "a+"), "guided_regex"),
+        ({"guided_choice": ["a", "é", "a"]}, Grammar(GrammarKind.CHOICE, '["a", "é"]'), "guided_choice"),
+        ({"guided_grammar": 'start: "a"'}, Grammar(GrammarKind.LARK, 'start: "a"'), "guided_grammar"),
+        (
+            {"structured_outputs": {"json": SCHEMA, "regex": None, "disable_any_whitespace": True}},
+            Grammar(GrammarKind.JSON_SCHEMA, TEXT),
+            "structured_outputs.json",
+        ),
+        (
+            {"structured_outputs": {"json_object": True}},
+            Grammar(GrammarKind.JSON_OBJECT),
+            "structured_outputs.json_object",
+        ),
+        ({"structured_outputs": {"choice": ["a"]}}, Grammar(GrammarKind.CHOICE, '["a"]'), "structured_outputs.choice"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_field_has_its_grammar(fields: dict[str, Any], grammar: Grammar, field: str):
+    assert grammar_of(fields) == FieldGrammar(grammar, field)
+
+
+@pytest.mark.parametrize("fields", [{}, {"response_format": None}, {"response_format": {"type": "text"}}])
+def test_plain_text_has_none(fields: dict[str, Any]):
+    assert grammar_of(fields) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": "[" * 100_000}, "guided_json"),
+        ({"guided_json": 3}, "guided_json"),
+        ({"guided_regex": ""}, "guided_regex"),
+        ({"guided_regex": "a" * 300_000}, "guided_regex"),
+        ({"guided_regex": "\ud800"}, "guided_regex"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a", ""]}, "guided_choice"),
+        ({"guided_choice": ["a", 1]}, "guided_choice"),
+        ({"guided_choice": [str(number) for number in range(2_000)]}, "guided_choice"),
+        ({"guided_grammar": "root ::= [a]"}, "guided_grammar"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
+        ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ],
+)
+def test_errors_name_the_field(fields: dict[str, Any], param: str):
+    with pytest.raises(InvalidRequest) as caught:
+        grammar_of(fields)
+    assert caught.value.param == param
+    assert param in caught.value.message

@@ -1,0 +1,209 @@
+"""The text side of the port, told by hand what an engine would: text, ends, slow readers, places, telemetry."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from application.events import DecodeStarted, Event, RequestEnded
+from application.ports.engine import Ended, EngineError, Tokens
+from application.services.text_side.unread import MERGE_ABOVE
+from domain.errors import QueueFull, ServerUnavailable
+from domain.ids import RequestId
+from domain.request import FinishReason, Usage
+from domain.sampling import StopRules
+from domain.stream import Failed, Finished, PrefillProgress, TextDelta
+from tests.support.recording import RecordingEvents
+from tests.support.told_engine import ADMITTED, ID, TextSide, text_of
+
+
+def ends(side: TextSide) -> list[tuple[str, str, Usage]]:
+    return [(event.id, event.reason, event.usage) for event in side.recorded.events if isinstance(event, RequestEnded)]
+
+
+def test_items_arrive_in_order_with_their_choice() -> None:
+    async def consume() -> list[tuple[int, Any]]:
+        side = TextSide()
+        generation = side.open(num_choices=2)
+        side.tell(ADMITTED, PrefillProgress(1, 2))
+        side.say("ab", choice=1)
+        side.end(choice=1, num_tokens=2)
+        side.end()
+        return [entry async for entry in generation]
+
+    items = asyncio.run(consume())
+    assert [(number, type(item).__name__) for number, item in items] == [
+        (0, "Admitted"), (0, "PrefillProgress"), (0, "Finished"), (1, "TextDelta"), (1, "TextDelta"), (1, "Finished"),
+    ]  # fmt: skip
+    assert text_of(items, 1) == "ab"
+
+
+def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_dropped() -> None:
+    side = TextSide()
+    generation = side.open(rules=StopRules(stop=("STOP",)), num_choices=2)
+    side.tell(ADMITTED)
+    side.say("one STOP and more")
+    assert side.engine.cancelled == [(ID, 0, FinishReason.STOP, 8)]
+    finished = Finished(FinishReason.STOP, Usage(2, 8, 1), "STOP")
+    items = generation.take()
+    assert text_of(items) == "one "
+    assert items[-1] == (0, finished)
+    assert ends(side) == []  # the engine has not ended it yet
+    side.say("even more")
+    side.end(num_tokens=99)  # it had come to its end before it heard of it
+    assert generation.take() == []
+    assert ends(side) == [(ID, "stop", finished.usage)]
+    assert (side.num_released, side.requests.num_open) == (0, 1)  # the other choice runs on
+    side.end(FinishReason.STOP, choice=1)
+    assert (side.num_released, side.requests.num_open) == (1, 0)
+
+
+def test_a_stop_string_that_the_last_flush_completes_is_a_stop() -> None:
+    side = TextSide()
+    generation = side.open(rules=StopRules(stop=("�",)))
+    side.tell(Tokens((97, 0xE2)))
+    side.end(FinishReason.LENGTH, num_tokens=2)
+    assert generation.take()[-1] == (0, Finished(FinishReason.STOP, Usage(2, 2, 1), "�"))
+    assert [reason for _, reason, _ in ends(side)] == ["stop"]
+
+
+def test_the_lease_ends_when_all_choices_have_though_nobody_has_read() -> None:
+    side = TextSide()
+    generation = side.open(num_choices=2)
+    side.end()
+    assert side.num_released == 0
+    side.end(choice=1)
+    assert side.num_released == 1
+    generation.close()
+    assert (side.num_released, side.engine.cancelled) == (1, [])
+
+
+def test_a_client_that_leaves_cancels_all_choices_and_what_it_cost_is_told_when_it_is_known() -> None:
+    side = TextSide()
+    generation = side.open(num_choices=2)
+    side.say("ab")
+    generation.close()
+    generation.close()
+    assert side.engine.cancelled == [(ID, None, FinishReason.CANCELLED, None)]
+    assert (side.requests.num_read, side.requests.num_open, side.num_released) == (0, 1, 1)
+    side.say("cd")
+    side.end(FinishReason.CANCELLED, num_tokens=4)
+    side.end(FinishReason.CANCELLED, choice=1)
+    assert ends(side) == [(ID, "cancelled", Usage(2, 4, 1)), (f"{ID}.1", "cancelled", Usage(2, 0, 1))]
+    assert side.requests.num_open == 0
+
+
+def test_a_slow_reader_gets_merged_text_and_loses_nothing() -> None:
+    side = TextSide()
+    generation = side.open()
+    side.tell(*(PrefillProgress(done, 500) for done in range(500)))
+    side.tell(*(Tokens((97 + at % 26,)) for at in range(1_000)))
+    side.end(num_tokens=1_000)
+    items = generation.take()
+    assert len(items) <= MERGE_ABOVE + 4
+    tokens = [token for _, item in items if isinstance(item, TextDelta) for token in item.token_ids]
+    assert tokens == [97 + at % 26 for at in range(1_000)]
+    assert (0, PrefillProgress(499, 500)) in items
+
+
+def test_a_choice_that_is_never_read_fails_at_its_bound_and_holds_nothing_else() -> None:
+    side = TextSide()
+    generation = side.open(max_held_bytes=10_000, num_choices=2)
+    side.say("x" * 1_000)
+    side.say("y", choice=1)
+    assert side.engine.cancelled == [(ID, 0, FinishReason.CANCELLED, None)]
+    (zero, failed), *others = generation.take()
+    assert zero == 0
+    assert isinstance(failed, Failed)
+    assert "not read" in failed.error.message
+    assert [number for number, _ in others] == [1]
+    side.end(FinishReason.CANCELLED)
+    assert [reason for _, reason, _ in ends(side)] == ["error"]
+
+
+def test_an_answer_that_is_read_may_be_longer_than_the_bound() -> None:
+    side = TextSide()
+    generation = side.open(max_held_bytes=10_000)
+    num_read = 0
+    for _ in range(40):
+        side.say("x" * 50)
+        num_read += len(text_of(generation.take()))
+    assert num_read == 40 * 50
+
+
+class BrokenDetokenizer:
+    def feed(self, token_id: int) -> str:
+        raise UnicodeError(f"token {token_id} is no text")
+
+    def flush(self) -> str:
+        raise UnicodeError("nor is the end")
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1])
+def test_a_detokenizer_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
+    side = TextSide()
+    broken, sound = side.open(detokenizer=BrokenDetokenizer), side.open(RequestId("s"))
+    side.say("x" * num_tokens)
+    side.end()
+    side.say("y", id=RequestId("s"))
+    (last,) = broken.take()
+    assert isinstance(last[1], Failed)
+    assert [reason for _, reason, _ in ends(side)] == ["error"]
+    assert text_of(sound.take()) == "y"
+    assert [type(event).__name__ for event in side.recorded.events] == ["FaultObserved", "RequestEnded"]
+    assert side.requests.num_open == 1
+
+
+def test_an_error_of_the_engine_is_the_clients_error() -> None:
+    side = TextSide()
+    generation = side.open()
+    side.tell(Ended(Usage(2, 0), None, EngineError("server_unavailable", "it was unloaded")))
+    ((_, failed),) = generation.take()
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, ServerUnavailable)
+    (event,) = [event for event in side.recorded.events if isinstance(event, RequestEnded)]
+    assert (event.reason, event.error_code, event.error_message) == ("error", "server_unavailable", "it was unloaded")
+
+
+def test_a_requests_end_is_told_after_everything_else_of_its_batch() -> None:
+    side = TextSide()
+    side.open()
+    side.end(events=(DecodeStarted(ID, 4),))
+    assert [type(event).__name__ for event in side.recorded.events] == ["DecodeStarted", "RequestEnded"]
+
+
+def test_places_are_taken_all_or_none_and_given_back_as_the_engine_says() -> None:
+    side = TextSide(max_queue=4)
+    side.requests.reserve(3)
+    with pytest.raises(QueueFull):
+        side.requests.reserve(2)
+    side.requests.reserve(1)
+    side.requests.release(1)
+    side.tell(num_left_queue=2)
+    assert side.requests.num_waiting == 1
+    side.engine.is_alive = False
+    with pytest.raises(ServerUnavailable, match="gone"):
+        side.requests.reserve(1)
+    assert side.requests.num_waiting == 1
+
+
+class RaisingEvents(RecordingEvents):
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        raise OSError("no telemetry")
+
+
+def test_an_event_sink_that_raises_costs_nothing() -> None:
+    events = RaisingEvents()
+    side = TextSide(events)
+    generation = side.open()
+    side.tell(Tokens((97,)), Ended(Usage(2, 1), FinishReason.LENGTH), events=(DecodeStarted(ID, 4),))
+    assert text_of(generation.take()) == "a"
+    assert len(events.events) == 2
+
+
+def test_what_comes_for_a_request_that_is_unknown_is_dropped() -> None:
+    side = TextSide()
+    side.say("x", id=RequestId("nobody"))
+    side.end(id=RequestId("nobody"))
+    assert side.recorded.events == []

@@ -1,0 +1,59 @@
+"""What the token side tells goes out once, in one batch, also when it could not be handed over at first."""
+
+from adapters.fake.clock import FakeClock
+from application.events import FaultObserved, RecordsEvicted
+from application.ports.engine import StepBatch
+from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
+from domain.ids import RequestId
+from domain.stream import PrefillProgress
+
+ID = RequestId("r")
+
+
+class Receiver:
+    """Raises at its next `num_failures` batches."""
+
+    def __init__(self) -> None:
+        self.num_failures = 0
+        self.batches: list[StepBatch] = []
+
+    def receive(self, batch: StepBatch) -> None:
+        if self.num_failures:
+            self.num_failures -= 1
+            raise OSError("nobody is there")
+        self.batches.append(batch)
+
+
+def test_nothing_is_handed_over_when_there_is_nothing() -> None:
+    receiver = Receiver()
+    Outlet(receiver.receive, EventQueue(), FakeClock()).deliver()
+    assert receiver.batches == []
+
+
+def test_what_workers_tell_goes_out_with_the_next_batch() -> None:
+    receiver, events = Receiver(), EventQueue()
+    outlet = Outlet(receiver.receive, events, FakeClock())
+    events.emit(RecordsEvicted(1, 2))
+    outlet.send(ID, 1, PrefillProgress(1, 2))
+    outlet.left_queue()
+    outlet.deliver()
+    outlet.deliver()
+    (batch,) = receiver.batches
+    assert (batch.items, batch.events) == (((ID, 1, PrefillProgress(1, 2)),), (RecordsEvicted(1, 2),))
+    assert batch.num_left_queue == 1
+
+
+def test_a_batch_that_could_not_be_handed_over_comes_with_the_next_one() -> None:
+    receiver, events = Receiver(), EventQueue()
+    outlet = Outlet(receiver.receive, events, FakeClock())
+    outlet.send(ID, 0, PrefillProgress(1, 2))
+    outlet.left_queue()
+    receiver.num_failures = 1
+    outlet.deliver()
+    outlet.send(ID, 0, PrefillProgress(2, 2))
+    outlet.deliver()
+    (batch,) = receiver.batches
+    assert [item for _, _, item in batch.items] == [PrefillProgress(1, 2), PrefillProgress(2, 2)]
+    assert [type(event) for event in batch.events] == [FaultObserved]
+    assert batch.num_left_queue == 1
