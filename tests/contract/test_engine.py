@@ -13,6 +13,7 @@ from application.ports.engine import Ended, Engine, Tokens
 from domain.errors import ModelLoadFailed, ModelNotFound, ServerUnavailable
 from domain.explanation import StopReason
 from domain.ids import ModelId, RequestId
+from domain.model_card import LoadOptions
 from domain.request import FinishReason, choice_id
 from domain.sampling import SamplingParams
 from domain.stream import Admitted, PrefillProgress
@@ -184,7 +185,7 @@ def test_one_failing_request_harms_no_other(run: Run) -> None:
 def test_a_model_that_cannot_be_loaded_says_why_and_the_engine_goes_on(run: Run) -> None:
     async def work(client: EngineClient) -> None:
         with pytest.raises(ModelLoadFailed, match="cut short"):
-            await client.engine.load(source(BROKEN))
+            await client.engine.load(source(BROKEN), LoadOptions())
         client.submit("a")
         assert len(await client.tokens("a")) == 4
         client.submit("b", model=ModelId("unknown"))
@@ -197,7 +198,7 @@ def test_a_model_that_cannot_be_loaded_says_why_and_the_engine_goes_on(run: Run)
 
 def test_loading_and_unloading_are_told_before_they_are_answered(run: Run) -> None:
     async def work(client: EngineClient) -> None:
-        again = await client.engine.load(source(MODEL))
+        again = await client.engine.load(source(MODEL), LoadOptions())
         assert (again.description.id, again.reuse_note) == (MODEL, "")
         assert [event.id for event in client.events if isinstance(event, ModelLoaded)] == [MODEL]
         assert client.engine.status().memory
@@ -274,9 +275,9 @@ def test_stopping_ends_every_choice_once_and_refuses_what_comes_later(make: Call
     async def work() -> None:
         client = EngineClient(make())
         with pytest.raises(ServerUnavailable):
-            await client.engine.load(source(MODEL))  # it has not begun
+            await client.engine.load(source(MODEL), LoadOptions())  # it has not begun
         client.engine.start(client.receive)
-        await client.engine.load(source(MODEL))
+        await client.engine.load(source(MODEL), LoadOptions())
         for number in range(2 * MAX_BATCH):
             client.submit(str(number), LONG, num_tokens=ENDLESS, num_choices=2)
         await client.until_told("0", Tokens)
@@ -294,7 +295,7 @@ def test_stopping_ends_every_choice_once_and_refuses_what_comes_later(make: Call
         with pytest.raises(ServerUnavailable):
             client.submit("late")
         with pytest.raises(ServerUnavailable):
-            await client.engine.load(source(MODEL))
+            await client.engine.load(source(MODEL), LoadOptions())
         with pytest.raises(ServerUnavailable):
             await client.engine.unload(MODEL)
         client.engine.cancel(RequestId("late"))

@@ -102,7 +102,6 @@ class CacheDriver:
         encoded = EncodedPrompt.of_text(prompt, forks)
         self.model.open(id)
         cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, persist=persist)
-        cache.prepare()
         return Job(id, encoded, num_output, cache)
 
     def begin(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:

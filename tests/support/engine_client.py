@@ -18,7 +18,7 @@ from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, RequestId, SequenceId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.request import choice_id
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
@@ -133,7 +133,7 @@ def with_engine(make: Callable[[], Engine], work: Callable[[EngineClient], Await
         client.engine.start(client.receive)
         try:
             for model in models or (MODEL,):
-                await client.engine.load(source(model))
+                await client.engine.load(source(model), LoadOptions())
             await work(client)
         finally:
             assert await client.engine.stop(PATIENCE_S)

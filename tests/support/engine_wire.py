@@ -11,7 +11,7 @@ from application.ports.engine import Engine, EngineCache, EngineModel, EngineSta
 from application.ports.tokenizer import EncodedPrompt
 from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 
 T = TypeVar("T")
 
@@ -78,8 +78,8 @@ class WiredEngine:
     def cancel(self, id: RequestId, choice: int | None = None, **how: Any) -> None:
         self._engine.cancel(id, choice, **how)
 
-    async def load(self, source: ModelSource) -> EngineModel:
-        return wired(await self._engine.load(wired(source)))
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        return wired(await self._engine.load(wired(source), wired(options)))
 
     async def unload(self, id: ModelId) -> None:
         await self._engine.unload(id)

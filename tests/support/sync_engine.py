@@ -19,7 +19,7 @@ from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_queue import EventQueue
 from domain.ids import ModelId, RequestId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from domain.request import choice_id
 from domain.sampling import SamplingParams
 from domain.scheduling import StepLimits
@@ -121,8 +121,8 @@ class SyncEngine:
     def cancel(self, id: str, choice: int | None = None, **how: Any) -> None:
         self.engine.cancel(RequestId(id), choice, **how)
 
-    def load(self, source: ModelSource) -> "Future[EngineModel]":
-        return self._call(self.engine.load(source))
+    def load(self, source: ModelSource, options: LoadOptions) -> "Future[EngineModel]":
+        return self._call(self.engine.load(source, options))
 
     def unload(self, id: ModelId) -> "Future[None]":
         return self._call(self.engine.unload(id))

@@ -20,7 +20,7 @@ from domain.stream import Admitted, StreamItem, TextDelta
 from tests.support.recording import RecordingEvents
 
 ID = RequestId("r")
-ADMITTED = Admitted(Explanation(2, 1, 0, StopReason.LAST_TOKEN))
+ADMITTED = Admitted(Explanation(2, StopReason.LAST_TOKEN, {"hot": 1}))
 
 
 class ToldEngine:
@@ -86,7 +86,7 @@ class TextSide:
         self.tell(*(Tokens((token,)) for token in text.encode()), **where)
 
     def end(self, reason: FinishReason = FinishReason.LENGTH, num_tokens: int = 0, **where: Any) -> None:
-        self.tell(Ended(Usage(2, num_tokens, 1), reason), **where)
+        self.tell(Ended(Usage(2, num_tokens, {"hot": 1}), reason), **where)
 
     def _released(self) -> None:
         self.num_released += 1

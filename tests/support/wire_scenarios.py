@@ -33,12 +33,12 @@ class Silence:
 
 Step: TypeAlias = StreamItem | Silence | DomainError
 
-ADMITTED = Admitted(Explanation(NUM_PROMPT, 512, 256, StopReason.LAST_TOKEN))
+ADMITTED = Admitted(Explanation(NUM_PROMPT, StopReason.LAST_TOKEN, {"hot": 512, "store": 256}))
 COMPUTING = PrefillProgress(900, NUM_PROMPT)
 
 
 def ended(reason: FinishReason = FinishReason.STOP, stop_text: str | None = None) -> Finished:
-    return Finished(reason, Usage(NUM_PROMPT, 9, 512, 256), stop_text)
+    return Finished(reason, Usage(NUM_PROMPT, 9, {"hot": 512, "store": 256}), stop_text)
 
 
 HELLO = (TextDelta("Hel", (1,)), TextDelta("", (2,)), TextDelta("lo ✓", (3,)))

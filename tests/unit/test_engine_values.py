@@ -33,7 +33,7 @@ from domain.stream import Admitted, PrefillProgress, TokenLogprob
 from tests.support.engine_wire import wired, wired_batch
 
 ID, MODEL = RequestId("cmpl-1.2"), ModelId("a/b")
-USAGE = Usage(10, 3, 4, 1)
+USAGE = Usage(10, 3, {"hot": 4, "store": 1})
 SAMPLING = SamplingParams(0.5, 0.9, 7, 0.1, 1.1, 0.2, 0.3, ((5, -100.0),), -(2**63), 20)
 LAYER = LayerState(StateKind.COMPOSITE, "Pair", children=(LayerState(StateKind.WINDOWED, "Ring", window=8),))
 
@@ -54,14 +54,20 @@ EVENTS: tuple[Event, ...] = (
     events.RecordsDropped(1, 2, "orphan", 3),
     events.RecordsEvicted(1, 2),
     events.StoreFault("checksum", "where", 1),
-    events.PrefixMatched(ID, 9, 4, 1, 6, "evicted", 1, 2, 5),
+    events.PrefixMatched(ID, 9, {"hot": 4, "store": 1}, 6, "evicted", 1, 2, 5),
     events.PrefixAwaited(ID, RequestId("other"), 8, 1),
     events.StateRestored(ID, 8, 2**35, 1, 2, 3),
     events.StateCaptured(ID, 1, 2, 3, 4, 5),
 )
 
 EXPLANATION = Explanation(
-    9, 4, 1, StopReason.EVICTED, 6, Divergence(5, (1,), (2,), None, "a", "b", None), ForkPoint(4, ForkKind.TURN), "so"
+    9,
+    StopReason.EVICTED,
+    {"hot": 4, "store": 1},
+    6,
+    Divergence(5, (1,), (2,), None, "a", "b", None),
+    ForkPoint(4, ForkKind.TURN),
+    "so",
 )
 
 ITEMS: tuple[EngineItem, ...] = (
@@ -76,7 +82,7 @@ OTHERS = (
     Submission(
         id=ID,
         model=MODEL,
-        prompt=EncodedPrompt((1, 2, 3), (ForkPoint(2, ForkKind.NEXT_TURN),)),
+        prompt=EncodedPrompt.of_text((1, 2, 3), (ForkPoint(2, ForkKind.NEXT_TURN),)),
         sampling=SAMPLING,
         seed=2**63 - 1,
         max_new_tokens=5,

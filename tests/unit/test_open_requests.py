@@ -44,7 +44,7 @@ def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_d
     side.tell(ADMITTED)
     side.say("one STOP and more")
     assert side.engine.cancelled == [(ID, 0, FinishReason.STOP, 8)]
-    finished = Finished(FinishReason.STOP, Usage(2, 8, 1), "STOP")
+    finished = Finished(FinishReason.STOP, Usage(2, 8, {"hot": 1}), "STOP")
     items = generation.take()
     assert text_of(items) == "one "
     assert items[-1] == (0, finished)
@@ -63,7 +63,7 @@ def test_a_stop_string_that_the_last_flush_completes_is_a_stop() -> None:
     generation = side.open(rules=StopRules(stop=("�",)))
     side.tell(Tokens((97, 0xE2)))
     side.end(FinishReason.LENGTH, num_tokens=2)
-    assert generation.take()[-1] == (0, Finished(FinishReason.STOP, Usage(2, 2, 1), "�"))
+    assert generation.take()[-1] == (0, Finished(FinishReason.STOP, Usage(2, 2, {"hot": 1}), "�"))
     assert [reason for _, reason, _ in ends(side)] == ["stop"]
 
 
@@ -89,7 +89,7 @@ def test_a_client_that_leaves_cancels_all_choices_and_what_it_cost_is_told_when_
     side.say("cd")
     side.end(FinishReason.CANCELLED, num_tokens=4)
     side.end(FinishReason.CANCELLED, choice=1)
-    assert ends(side) == [(ID, "cancelled", Usage(2, 4, 1)), (f"{ID}.1", "cancelled", Usage(2, 0, 1))]
+    assert ends(side) == [(ID, "cancelled", Usage(2, 4, {"hot": 1})), (f"{ID}.1", "cancelled", Usage(2, 0, {"hot": 1}))]
     assert side.requests.num_open == 0
 
 
