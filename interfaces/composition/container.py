@@ -10,6 +10,7 @@ from adapters.system.ids import RandomIds
 from application.services.grammar_check import GrammarCheck
 from application.services.lane import Lane
 from application.services.prompt_encoder import PromptEncoder
+from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
@@ -101,6 +102,13 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         encoder=encoder,
         grammars=grammars,
+    )
+    answering = providers.Singleton(
+        ModelNames,
+        pool,
+        backend.provided.repository,
+        settings.provided.server.model_of,
+        settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
     check_health = providers.Singleton(

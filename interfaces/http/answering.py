@@ -49,7 +49,7 @@ def operation_route(
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
     wanted = await operation.requests(body, asked)
-    choices = await start_all(asked.services, wanted)
+    choices = await start_all(asked.services, await asked.services.answering(wanted))
     try:
         started = _started(wanted, choices, asked.services)
         if body.stream:
@@ -67,7 +67,7 @@ def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Serv
     return Started(
         requests=tuple(wanted),
         prompts=tuple(generation.prompt_ids for generation in choices.generations),
-        model=first.model.source.id,
+        model=wanted[0].model,
         tokenizer=first.model.tokenizer,
         created_s=services.clock.unix_ns() // 1_000_000_000,
     )

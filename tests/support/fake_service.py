@@ -21,6 +21,7 @@ from application.ports.document_store import DocumentStore
 from application.ports.tokenizer import TokenizerLoader
 from application.services.documents import Documents
 from application.services.prompt_encoder import PromptEncoder
+from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
@@ -162,6 +163,7 @@ def fake_service(
         clock,
         events,
         trace_context,
+        answering=ModelNames(pool, repository, settings.model_of, DEFAULT_MODEL),
     )
     app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects)
     server = HttpServer(settings)

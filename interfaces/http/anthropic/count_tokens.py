@@ -39,7 +39,8 @@ def count_tokens_route(services: Services, default_model: str) -> HTTPRouteHandl
     )
     async def count_message_tokens(data: CountTokensRequest, request: Request[Any, Any, Any]) -> TokenCountBody:
         model = ModelId(default_model if data.model is None else data.model)
-        wanted = GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))
+        asked = GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))
+        (wanted,) = await services.answering([asked])
         try:
             return TokenCountBody(await unless_client_leaves(request, services.count_tokens(wanted)))
         except ModelNotFound as error:

@@ -77,7 +77,7 @@ def explain_route(
     async def explain_cache(data: PromptBody, request: Request[Any, Any, Any]) -> ExplanationBody:
         asked = Asked(services, default_model, request.headers)
         with renamed(data.wire_names):
-            requests = await data.requests(asked)
+            requests = await services.answering(await data.requests(asked))
             try:
                 return _body([await services.explain_prompt(request) for request in requests])
             except ModelNotFound as error:

@@ -1,5 +1,6 @@
 """POST /v1/cache/warm: compute a request's prompt ahead of time and keep it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import post
@@ -52,7 +53,7 @@ def warm_route(
     async def warm_cache(data: PromptBody, request: Request[Any, Any, Any]) -> WarmedBody:
         asked = Asked(services, default_model, request.headers)
         with renamed(data.wire_names):
-            requests = await data.requests(asked)
+            requests = await services.answering(await data.requests(asked))
             if not all(one.persist for one in requests):
                 raise InvalidRequest("store is false: there is nothing to warm the store with", param="store")
             return await unless_client_leaves(request, _warm(services, requests))
@@ -60,7 +61,7 @@ def warm_route(
     return warm_cache
 
 
-async def _warm(services: Services, requests: list[GenerationRequest]) -> WarmedBody:
+async def _warm(services: Services, requests: Sequence[GenerationRequest]) -> WarmedBody:
     """One prompt after the other, so that later ones reuse what they share with earlier ones."""
     try:
         warmed = [await services.warm_prompt(request) for request in requests]
