@@ -72,6 +72,15 @@ class RequestEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallProblems:
+    """Calls of an answer that whoever runs them cannot run as they are. `kinds`: ProblemKind values, one a call."""
+
+    id: RequestId
+    kinds: tuple[str, ...]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """Turned away before it was queued."""
 
@@ -244,6 +253,7 @@ Event: TypeAlias = (
     | PrefixAwaited
     | StateRestored
     | StateCaptured
+    | ToolCallProblems
 )
 
 __all__ = (
@@ -268,4 +278,5 @@ __all__ = (
     "StateRestored",
     "StepCompleted",
     "StoreFault",
+    "ToolCallProblems",
 )

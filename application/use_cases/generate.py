@@ -3,6 +3,7 @@
 All checks happen in `start`, so whatever is wrong with a request is an exception before any byte of an answer.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,7 @@ from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
+from application.services.token_parser import PlainParser
 from domain.errors import DomainError
 from domain.ids import ModelId
 from domain.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
@@ -91,15 +93,12 @@ class Generate:
             grammar=request.grammar,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
-        follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
         generation = Generation(
             request,
             submission,
             model=served,
             engine=self._engine,
-            pipelines=[
-                OutputPipeline(served.tokenizer.detokenizer(follows), request.stop) for _ in range(request.num_choices)
-            ],
+            pipelines=[self._pipeline(request, served, prompt.token_ids) for _ in range(request.num_choices)],
             release=partial(self._pool.release, served),
         )
         self._engine.submit(submission)
@@ -107,6 +106,13 @@ class Generate:
         for choice in range(request.num_choices):
             self._events.emit(self._queued(request, submission, choice))
         return generation
+
+    def _pipeline(self, request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]) -> OutputPipeline:
+        prompt, tokenizer = request.prompt, served.tokenizer
+        if not isinstance(prompt, ChatPrompt):
+            return OutputPipeline(PlainParser(tokenizer.detokenizer(prompt_ids)), request.stop)
+        parser = tokenizer.output_parser(prompt, prompt_ids, self._ids.call_id)
+        return OutputPipeline(parser, request.stop, prompt.tools)
 
     def _queued(self, request: GenerationRequest, submission: Submission, choice: int) -> RequestQueued:
         sampling = request.sampling

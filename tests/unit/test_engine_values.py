@@ -44,6 +44,7 @@ EVENTS: tuple[Event, ...] = (
     events.DecodeStarted(ID, 3),
     events.FirstToken(ID, 4),
     events.RequestEnded(ID, "error", USAGE, 5, "compute_failed", "it \ufffd failed"),
+    events.ToolCallProblems(ID, ("unknown_tool",), 6),
     events.RequestRefused(MODEL, "queue_full", 6),
     events.HttpRefused("host", "detail", 7),
     events.StepCompleted(1, 2, 3, 4, 5, 6),
