@@ -199,11 +199,13 @@ class StoreSettings:
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
-    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`)."""
+    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
+    write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it."""
 
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
+    remember_calls: bool = True
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")

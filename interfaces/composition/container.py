@@ -25,7 +25,7 @@ from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
-from interfaces.composition.documents import build_documents
+from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
@@ -91,7 +91,8 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         check=backend.provided.check,
     )
-    encoder = providers.Singleton(PromptEncoder)
+    calls = providers.Singleton(generated_calls, settings.provided.cache, documents)
+    encoder = providers.Singleton(PromptEncoder, calls)
     generate = providers.Singleton(
         Generate,
         pool=pool,
@@ -102,6 +103,7 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         encoder=encoder,
         grammars=grammars,
+        calls=calls,
     )
     answering = providers.Singleton(
         ModelNames,

@@ -37,6 +37,7 @@ from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.documents import generated_calls
 from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
@@ -139,11 +140,14 @@ def fake_service(
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(repository, tokenizers or FakeTokenizers(), loop, model_settings, clock)
-    encoder = PromptEncoder()
     document_store = documents or MemoryDocumentStore(64 << 20, clock)
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
-    generate = Generate(pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder)
+    calls = generated_calls(cache_settings or CacheSettings(), kept)
+    encoder = PromptEncoder(calls)
+    generate = Generate(
+        pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder, calls=calls
+    )
     services = Services(
         generate,
         ListModels(repository, pool),
