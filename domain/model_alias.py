@@ -18,8 +18,8 @@ def parsed_alias(text: str) -> tuple[str, str]:
 
 
 def answering_model(asked: str, aliases: Mapping[str, str], *, served: Collection[str], default: str) -> str:
-    """The model that answers to `asked`. `aliases`: patterns of names (`*`, `?`, `[...]`), each with a model; the first that
-    fits counts. A name that nothing fits stays what it is."""
+    """The model that answers to `asked`. `aliases`: patterns of names (`*`, `?`, `[...]`), each with a model; the
+    first that fits counts. A name that nothing fits stays what it is."""
     if asked in served:
         return asked
     target = next((model for pattern, model in aliases.items() if fnmatchcase(asked, pattern)), asked)

@@ -29,8 +29,9 @@ async def as_named(requests: Sequence[GenerationRequest]) -> Sequence[Generation
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`answering` finds the models that answer to the names in requests.`trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called.
-    `metrics_text` is the body of GET /metrics; without it there is no such route.
+    """`answering` finds the models that answer to the names in requests. `trace_context` returns the W3C headers
+    (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics;
+    without it there is no such route.
     """
 
     generate: Generate
