@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CALL_TIMEOUT_S = 300
-CONTEXT_TOKENS, OUTPUT_TOKENS = 65_536, 64
+CONTEXT_TOKENS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Place:
     home: Path
     url: str
     model: str
+    max_output_tokens: int = 64
 
 
 class Agent:
@@ -72,7 +73,7 @@ class ClaudeCode(Agent):
             "ANTHROPIC_AUTH_TOKEN": "none",
             "ANTHROPIC_MODEL": place.model,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(OUTPUT_TOKENS),
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(place.max_output_tokens),
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_ERROR_REPORTING": "1",
             "DISABLE_TELEMETRY": "1",
@@ -111,7 +112,7 @@ class OpenCode(Agent):
 
     def prepare(self, place: Place) -> Mapping[str, str]:
         model = f"cairn/{place.model}"
-        limits = {"context": CONTEXT_TOKENS, "output": OUTPUT_TOKENS}
+        limits = {"context": CONTEXT_TOKENS, "output": place.max_output_tokens}
         provider = {
             "npm": "@ai-sdk/openai-compatible",
             "name": "cairn",
