@@ -1,4 +1,4 @@
-"""Real agents that are told to run a tool, run it, and send the call back as they write it: what the next turn computes.
+"""Real agents run a tool that they are told to, and send the call back as they write it: what the next turn computes.
 
     python -m bench.agent_calls --npm DIR [--agents claude,codex,opencode] [--forget]
 

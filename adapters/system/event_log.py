@@ -83,7 +83,7 @@ class EventLog:
         self._writer.write(_requests, logging.WARNING, f"request {event.id} tool_call_problems={','.join(event.kinds)}")
 
     def _http_refused(self, event: HttpRefused) -> None:
-        self._write_sparsely(logging.WARNING, f"refused before it was read: {event.reason}", event.detail)
+        self._write_sparsely(logging.WARNING, f"refused: {event.reason}", event.detail)
 
     def _loaded(self, event: ModelLoaded) -> None:
         line = (

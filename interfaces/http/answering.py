@@ -9,6 +9,7 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 
+from domain.ids import ModelId
 from domain.request import GenerationRequest
 from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
@@ -21,6 +22,7 @@ from interfaces.http.json_body import decoded_body
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import start_all
+from interfaces.http.visit import visit_of
 
 
 def operation_route(
@@ -29,7 +31,7 @@ def operation_route(
     """The handler, bound to what it needs. `error_type`: the dialect's."""
 
     async def answer(data: BodyT, request: Request[Any, Any, Any]) -> Response[Any]:
-        asked = Asked(services, default_model, request.headers)
+        asked = Asked(services, default_model, visit_of(request.scope), request.headers)
         with renamed(operation.wire_names(data)):
             return await unless_client_leaves(request, _answer(operation, data, asked, keepalive_s))
 
@@ -48,10 +50,11 @@ def operation_route(
 
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
-    wanted = await operation.requests(body, asked)
-    choices = await start_all(asked.services, await asked.services.answering(wanted))
+    named = await operation.requests(body, asked)
+    wanted = asked.visit.admit(await asked.services.answering(named))
+    choices = await start_all(asked, wanted)
     try:
-        started = _started(wanted, choices, asked.services)
+        started = _started(wanted, choices, asked.services, named[0].model)
         if body.stream:
             return await open_stream(choices, operation.framing(body, started), keepalive_s)
         answer = operation.answer(body, started, await collect(choices))
@@ -62,12 +65,12 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     return Response(answer, headers=cache_headers(choices.explanations))
 
 
-def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Services) -> Started:
+def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Services, model: ModelId) -> Started:
     first = choices.generations[0]
     return Started(
         requests=tuple(wanted),
         prompts=tuple(generation.prompt_ids for generation in choices.generations),
-        model=wanted[0].model,
+        model=model,
         tokenizer=first.model.tokenizer,
         created_s=services.clock.unix_ns() // 1_000_000_000,
     )
