@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar, TypeAlias
 
+from domain.call_problem import CallProblem
 from domain.errors import DomainError
 from domain.explanation import Explanation
 from domain.request import FinishReason, Usage
@@ -122,13 +123,15 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The completion ended well. Nothing follows. `stop_text` is the stop string that matched, if one did."""
+    """The completion ended well. Nothing follows. `stop_text` is the stop string that matched, if one did.
+    `call_problems`: of its tool calls, in their order."""
 
     is_content: ClassVar[bool] = False
 
     reason: FinishReason
     usage: Usage
     stop_text: str | None = None
+    call_problems: tuple[CallProblem, ...] = ()
 
     def merges_with(self, later: "StreamItem") -> bool:
         return False

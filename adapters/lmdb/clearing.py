@@ -5,7 +5,7 @@ stays to a new file and zeroing the gaps that LMDB copies along. The old file is
 disk puts an overwritten byte is its own affair. Readers of other processes keep it until they open the store again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from adapters.lmdb.compaction import compact
 from adapters.lmdb.directory import StoreDirectory
@@ -27,27 +27,29 @@ def erase(
     num_bytes = sum(space.stored_bytes for space in gone)
     if is_everything:
         num_records = sum(space.num_blocks + space.num_snapshots for space in gone)
-        _replaced(environment, directory.empty)
+        replaced(directory, environment)
         writer.forget_names()
         problem = ""
     else:
         num_records = sum(writer.delete_namespace(space.info.namespace) for space in gone)
-        problem = _compacted(directory, environment)
+        problem = compacted(directory, environment)
     # It may hold anything that ever was stored.
     directory.drop_damaged()
     return EraseReport(num_records, num_bytes, problem)
 
 
-def _replaced(environment: Environment, remove: Callable[[], None]) -> None:
+def replaced(directory: StoreDirectory, environment: Environment) -> None:
+    """Everything goes. Raises what LMDB raises."""
     with environment.exclusive():
         environment.close()
         try:
-            remove()
+            directory.empty()
         finally:
             environment.open()
 
 
-def _compacted(directory: StoreDirectory, environment: Environment) -> str:
+def compacted(directory: StoreDirectory, environment: Environment) -> str:
+    """What was deleted goes from the file as well. Returns why something may be left; empty when nothing is."""
     with environment.exclusive():
         try:
             compact(directory, environment)
@@ -57,4 +59,4 @@ def _compacted(directory: StoreDirectory, environment: Environment) -> str:
     return ""
 
 
-__all__ = ("erase",)
+__all__ = ("compacted", "erase", "replaced")

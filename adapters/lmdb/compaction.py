@@ -1,9 +1,11 @@
-"""Giving space back: a copy of what is live, swapped in for the database. It needs room for what is live, no more.
+"""Giving disk space back: live records are copied to a new file, which replaces the database.
 
-Where that room is not there, the old file stays: as large as it is, growing no further, evicted down to the quota.
+The copy needs free space for the live records. Without it the old file stays at its size: it grows no further, and
+eviction keeps its records below the quota.
 """
 
 import os
+from typing import Protocol
 
 import lmdb
 
@@ -12,14 +14,25 @@ from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import FaultLog, classify
 from adapters.lmdb.private_files import open_private, sync_file
+from adapters.lmdb.room import Quota
 from adapters.lmdb.volume import free_bytes
-from adapters.lmdb.writer import Writer
 from application.ports.block_store import OpenFailure, StoreOpenError
 
 # What evicting may add to a full file before its pages can be given back.
 _SPARE_BYTES = 64 << 20
 # Names, and what other programs write meanwhile.
 _MARGIN_BYTES = 1 << 20
+
+
+class Shrinking(Protocol):
+    """Whoever evicts from a database."""
+
+    @property
+    def quota(self) -> Quota: ...
+
+    def shrink(self) -> int:
+        """Evict down to the limit; returns how many went."""
+        ...
 
 
 def compact(directory: StoreDirectory, environment: Environment) -> None:
@@ -44,7 +57,7 @@ def compact(directory: StoreDirectory, environment: Environment) -> None:
         environment.open()
 
 
-def shrink(directory: StoreDirectory, environment: Environment, writer: Writer, *, always: bool = False) -> None:
+def shrink(directory: StoreDirectory, environment: Environment, writer: Shrinking, *, always: bool = False) -> None:
     """Evict down to the quota; compact when the file is larger than that, or `always`. What was evicted stays evicted.
 
     Raises StoreOpenError(VOLUME) without room for the copy, or Damaged, lmdb.Error, OSError.
@@ -63,7 +76,7 @@ def shrink(directory: StoreDirectory, environment: Environment, writer: Writer, 
             environment.resize()
 
 
-def fit(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
+def fit(directory: StoreDirectory, environment: Environment, writer: Shrinking, log: FaultLog) -> None:
     """When the quota was lowered: give the space back, if the volume has room for the copy. Raises Damaged."""
     quota = writer.quota
     is_fitting = environment.live_bytes() <= quota.limit_pages * quota.page_bytes
@@ -108,4 +121,4 @@ def _no_room(directory: StoreDirectory, what: str) -> StoreOpenError:
     return StoreOpenError(OpenFailure.VOLUME, f"{directory.path} has no room for a copy of what is live ({what})")
 
 
-__all__ = ("compact", "fit", "shrink")
+__all__ = ("Shrinking", "compact", "fit", "shrink")

@@ -19,14 +19,15 @@ from adapters.lmdb.private_files import (
     replace_durably,
     sync_folder,
 )
-from adapters.lmdb.recognition import is_store_database
+from adapters.lmdb.recognition import BLOCKS, StoreKind, is_store_database
 from adapters.lmdb.volume import boot_id, free_bytes, network_file_system
 from adapters.lmdb.writer_lock import WriterLock
 from application.ports.block_store import OpenFailure, StoreOpenError
 
 FORMAT = 1
-_FORMAT_START = b"cairn block store\nformat "
-_FORMAT_TEXT = b"%s%d\n" % (_FORMAT_START, FORMAT)
+DOCUMENTS_FOLDER = "documents"
+"""In a block store's folder: a store of its own."""
+
 _FULL_BYTES = 1 << 20
 # The last pages of a transaction may be free ones that were never written; more than this is a truncated file.
 _UNWRITTEN_BYTES = 1 << 20
@@ -38,8 +39,9 @@ _OF_SYSTEM = {"lost+found", ".DS_Store"}
 class StoreDirectory:
     """Paths and checks only; nothing here keeps LMDB open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: StoreKind = BLOCKS) -> None:
         self.path = path
+        self.kind = kind
         self.data = path / "data.mdb"
         self.readers = path / "lock.mdb"
         self.damaged = path / "data.damaged"
@@ -98,7 +100,7 @@ class StoreDirectory:
             if not self.path.is_dir():
                 raise StoreOpenError(OpenFailure.VOLUME, f"there is no store in {self.path}")
             self._refuse_others()
-            if not self._is_marked() and not is_store_database(self.data):
+            if not self._is_marked() and not is_store_database(self.data, self.kind):
                 raise self._foreign()
         except OSError as failure:
             raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be read: {failure.strerror}") from None
@@ -191,16 +193,21 @@ class StoreDirectory:
     def _refuse_other_content(self) -> None:
         """So that a wrong setting neither fills nor closes a folder that is used for something else."""
         ours = {file.name for file in self._files} | {f"{file.name}.new" for file in self._files}
-        names = {entry.name for entry in os.scandir(self.path)} - ours - {self._old_copy.name} - _OF_SYSTEM
-        if names and not self._is_marked() and not is_store_database(self.data):
+        names = (
+            {entry.name for entry in os.scandir(self.path)}
+            - ours
+            - {self._old_copy.name, DOCUMENTS_FOLDER}
+            - _OF_SYSTEM
+        )
+        if names and not self._is_marked() and not is_store_database(self.data, self.kind):
             raise self._foreign()
 
     def _recognise_or_make(self) -> None:
         if self._is_marked():
             return
-        if _size(self.data) and not is_store_database(self.data):
+        if _size(self.data) and not is_store_database(self.data, self.kind):
             raise self._foreign()
-        replace_durably(self._format, _FORMAT_TEXT)
+        replace_durably(self._format, b"%s%d\n" % (self._format_start, FORMAT))
 
     def _is_marked(self) -> bool:
         """False: `format` is absent or torn. Raises StoreOpenError when it is of another kind or a later format."""
@@ -208,15 +215,20 @@ class StoreDirectory:
             text = read_private(self._format)
         except FileNotFoundError:
             return False
-        if _FORMAT_TEXT.startswith(text.rstrip(b"\0")) and text != _FORMAT_TEXT:
+        whole = b"%s%d\n" % (self._format_start, FORMAT)
+        if whole.startswith(text.rstrip(b"\0")) and text != whole:
             return False
-        number = text.removeprefix(_FORMAT_START).strip()
-        if not text.startswith(_FORMAT_START) or not number.isdigit():
+        number = text.removeprefix(self._format_start).strip()
+        if not text.startswith(self._format_start) or not number.isdigit():
             raise self._foreign()
         if int(number) > FORMAT:
             message = f"{self.path} has format {number.decode()}; this version reads {FORMAT}"
             raise StoreOpenError(OpenFailure.NEWER, message)
         return True
+
+    @property
+    def _format_start(self) -> bytes:
+        return self.kind.title + b"\nformat "
 
     def _remove_leftovers(self) -> None:
         """Of a process that was killed while it copied or wrote a file."""
@@ -237,7 +249,9 @@ class StoreDirectory:
             os.close(handle)
 
     def _foreign(self) -> StoreOpenError:
-        return StoreOpenError(OpenFailure.FOREIGN, f"{self.path} is not a cairn store; name an empty folder or a store")
+        return StoreOpenError(
+            OpenFailure.FOREIGN, f"{self.path} is not a {self.kind.title.decode()}; name an empty folder or a store"
+        )
 
     def _unwritable(self, failure: OSError) -> StoreOpenError:
         return StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be written: {failure.strerror}")
@@ -250,4 +264,4 @@ def _size(path: Path) -> int:
         return 0
 
 
-__all__ = ("FORMAT", "StoreDirectory")
+__all__ = ("DOCUMENTS_FOLDER", "FORMAT", "StoreDirectory")

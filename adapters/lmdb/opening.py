@@ -5,12 +5,10 @@ from time import sleep
 import lmdb
 
 from adapters.lmdb import faults
-from adapters.lmdb.compaction import fit
+from adapters.lmdb.compaction import Shrinking, fit
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment, SamePidError
 from adapters.lmdb.faults import Damaged, FaultLog, classify
-from adapters.lmdb.rows import STATE_KEY, State
-from adapters.lmdb.writer import Writer
 from application.ports.block_store import OpenFailure, StoreOpenError
 
 # A file that is being written to may look wrong for as long as a commit takes.
@@ -25,7 +23,7 @@ def open_for_reading(directory: StoreDirectory, environment: Environment) -> Non
             raise StoreOpenError(OpenFailure.VOLUME, f"there is no database in {directory.path} yet")
         try:
             environment.open()
-            _read_state(environment)
+            _read_state(directory, environment)
             return
         except SamePidError as failure:
             raise _same_pid(directory, failure) from None
@@ -40,7 +38,7 @@ def open_for_reading(directory: StoreDirectory, environment: Environment) -> Non
 
 
 def open_for_writing(
-    directory: StoreDirectory, environment: Environment, writer: Writer, durability: str, log: FaultLog
+    directory: StoreDirectory, environment: Environment, writer: Shrinking, durability: str, log: FaultLog
 ) -> None:
     """Claims the directory; a damaged database is set aside and replaced by an empty one. Raises StoreOpenError."""
     if opened := directory.claim():
@@ -70,10 +68,10 @@ def open_for_writing(
         raise StoreOpenError(OpenFailure.VOLUME, f"{directory.path} cannot be opened: {failure}") from None
 
 
-def _open_or_replace(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
+def _open_or_replace(directory: StoreDirectory, environment: Environment, writer: Shrinking, log: FaultLog) -> None:
     try:
         environment.open()
-        _read_state(environment)
+        _read_state(directory, environment)
         fit(directory, environment, writer, log)
     except (Damaged, lmdb.Error) as failure:
         if classify(failure) != faults.DAMAGED:
@@ -84,11 +82,11 @@ def _open_or_replace(directory: StoreDirectory, environment: Environment, writer
         environment.open()
 
 
-def _read_state(environment: Environment) -> None:
+def _read_state(directory: StoreDirectory, environment: Environment) -> None:
     with environment.reading() as txn:
-        value = txn.get(STATE_KEY, db=environment.trees.sys)
+        value = txn.get(directory.kind.state_key, db=environment.trees.sys)
         if value is not None:
-            State.unpack(value)
+            directory.kind.check_state(value)
 
 
 def _same_pid(directory: StoreDirectory, failure: SamePidError) -> StoreOpenError:

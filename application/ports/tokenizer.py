@@ -7,6 +7,7 @@ a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from application.ports.output_parser import OutputParser
@@ -15,6 +16,7 @@ from domain.grammar import Reasoning
 from domain.model_card import ModelSource
 from domain.output.written_calls import WrittenCalls
 from domain.prompt_content import EncodedPrompt
+from domain.reasoning_budget import ReasoningMarks
 from domain.request import ChatPrompt
 
 
@@ -26,6 +28,16 @@ class PromptTooLong(Exception):
         super().__init__(f"{num_tokens} tokens")
         self.num_tokens = num_tokens
         self.is_exact = is_exact
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFeatures:
+    """What a chat template shows to the model: tools, reasoning, and system messages after the first turn in their
+    place and as what they are."""
+
+    tools: bool
+    reasoning: bool
+    late_system: bool
 
 
 class Detokenizer(Protocol):
@@ -72,7 +84,8 @@ class Tokenizer(Protocol):
         ...
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
-        """Apply the chat template with the generation prompt. Raises TemplateFailed, naming what it refused, and
+        """Apply the chat template with the generation prompt, or up to the end of the last message's content where the
+        prompt continues it. Raises TemplateFailed, naming what it refused, and
         PromptTooLong as `encode` does."""
         ...
 
@@ -90,12 +103,22 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def template_features(self) -> TemplateFeatures | None:
+        """None without a chat template."""
+        ...
+
+    @property
     def written_calls(self) -> WrittenCalls | None:
         """How a grammar has this model write calls; None where its family's form is no grammar's."""
         ...
 
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:
         """What may stand before an answer to the chat that was rendered so; None where nothing does."""
+        ...
+
+    def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
+        """What opens and ends the reasoning in an answer to the chat that was rendered to `prompt_ids`. None where that
+        is not known, and where tokens of text spell it: they may merge with what is beside them."""
         ...
 
     def output_parser(
@@ -114,4 +137,13 @@ class TokenizerLoader(Protocol):
         ...
 
 
-__all__ = ("Detokenizer", "EncodedPrompt", "ForkKind", "ForkPoint", "PromptTooLong", "Tokenizer", "TokenizerLoader")
+__all__ = (
+    "Detokenizer",
+    "EncodedPrompt",
+    "ForkKind",
+    "ForkPoint",
+    "PromptTooLong",
+    "TemplateFeatures",
+    "Tokenizer",
+    "TokenizerLoader",
+)

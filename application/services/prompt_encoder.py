@@ -7,6 +7,7 @@ length proves it: before encoding, and before ids are looked at.
 
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
+from application.services.text_side.generated_calls import GeneratedCalls
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.model_card import ModelDescription
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
@@ -24,12 +25,14 @@ NUM_THREADS = 2
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: GeneratedCalls | None = None) -> None:
+        """`calls`: what models wrote for the tool calls in prompts."""
+        self._calls = calls or GeneratedCalls()
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
         """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
-        prompt, max_tokens = request.prompt, model.context_length - 1
+        prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
         try:
             if isinstance(prompt, ChatPrompt):
                 return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from interfaces.cli.cache_requests import ApiKey, Url
-from interfaces.cli.cache_store import OfModel, StoreDir, num_records, open_store, tell, working
+from interfaces.cli.cache_store import FaultPrinter, OfModel, StoreDir, num_records, open_store, tell, working
 from interfaces.cli.failure import FAILED, fail
 from interfaces.cli.options import AsJson, settings_with
 
 if TYPE_CHECKING:
     from adapters.lmdb.block_store import LmdbBlockStore
+    from application.ports.document_store import DocumentStore
     from domain.namespace_choice import NamespaceChoice
 
 Salt = Annotated[
@@ -31,8 +32,8 @@ def clear(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove everything, or everything of a model or a tenant, for good: from a running server's memory, the store, and
-    the files of the store. Status 1 when something may be left in those."""
+    """Remove everything, or everything of a model or a tenant, for good, stored responses too: from a running server's
+    memory, the store, and the files of the store. Status 1 when something may be left in those."""
     from domain.namespace_choice import NamespaceChoice
 
     choice = NamespaceChoice.of(model, salt, settings_with({}).settings.cache.salt)
@@ -42,7 +43,7 @@ def clear(
         removed = _by_server(url, api_key, model, salt)
     else:
         try:
-            removed = _by_itself(opened, choice, yes, as_json)
+            removed = _by_itself(opened, store, choice, yes, as_json)
         finally:
             opened.close()
     tell(removed, as_json)
@@ -63,14 +64,45 @@ def _own(directory: str | None) -> "LmdbBlockStore | None":
         fail(f"{failure}{hint}")
 
 
-def _by_itself(opened: "LmdbBlockStore", choice: "NamespaceChoice", yes: bool, as_json: bool) -> dict[str, object]:
+def _by_itself(
+    opened: "LmdbBlockStore", directory: str | None, choice: "NamespaceChoice", yes: bool, as_json: bool
+) -> dict[str, object]:
+    from application.services.documents import erase_chosen
     from application.use_cases.clear_store import clear_store
     from application.use_cases.walk_store import chosen
 
-    _confirm(num_records(chosen(opened, choice)), yes)
-    with working("removing", as_json):
-        report = clear_store(opened, choice)
-    return {"removed": report.num_records, "removed_bytes": report.num_bytes, "problem": report.problem or None}
+    documents = _documents(directory)
+    try:
+        num_documents = documents.usage().num_documents if documents is not None else 0
+        _confirm(num_records(chosen(opened, choice)), yes, num_documents)
+        with working("removing", as_json):
+            report = clear_store(opened, choice)
+            gone = erase_chosen(choice, documents) if documents is not None else None
+    finally:
+        if documents is not None:
+            documents.close()
+    problems = "; ".join(one.problem for one in (report, gone) if one is not None and one.problem)
+    return {
+        "removed": report.num_records,
+        "removed_bytes": report.num_bytes,
+        "removed_documents": gone.num_records if gone is not None else 0,
+        "problem": problems or None,
+    }
+
+
+def _documents(directory: str | None) -> "DocumentStore | None":
+    """Those beside the store, which this process writes to; None where there never were any."""
+    from adapters.system.clock import SystemClock
+    from application.ports.block_store import StoreOpenError
+    from interfaces.composition.documents import documents_dir, open_lmdb_documents
+
+    settings = settings_with({"store.dir": ("--store", directory)}).settings.store
+    if not documents_dir(settings).exists():
+        return None
+    try:
+        return open_lmdb_documents(settings, FaultPrinter(), SystemClock())
+    except StoreOpenError as failure:
+        fail(str(failure))
 
 
 def _by_server(url: str | None, api_key: str | None, model: str | None, salt: str | None) -> dict[str, object]:
@@ -83,6 +115,7 @@ def _by_server(url: str | None, api_key: str | None, model: str | None, salt: st
     return {
         "removed": cast(int, answer["records"]),
         "removed_bytes": cast(int, answer["bytes"]),
+        "removed_documents": cast(int, answer["documents"]),
         "removed_from_memory": cast(int, answer["hot_records"]),
         "problem": answer["problem"],
     }
@@ -102,10 +135,11 @@ def _read_count(choice: "NamespaceChoice") -> int | None:
         opened.close()
 
 
-def _confirm(total: int | None, yes: bool) -> None:
-    """`total` None: not known."""
-    if total != 0 and not yes:
+def _confirm(total: int | None, yes: bool, num_documents: int = 0) -> None:
+    """`total` None: not known. `num_documents`: that there are, whoever's."""
+    if (total != 0 or num_documents) and not yes:
         what = "what is kept of them" if total is None else f"{total} records"
+        what += f" and those of {num_documents} stored responses and the like that are meant" if num_documents else ""
         typer.confirm(f"Remove {what}?", abort=True, err=True)
 
 

@@ -24,7 +24,7 @@ OfModel = Annotated[
 ]
 
 
-class _FaultPrinter:
+class FaultPrinter:
     """An EventSink that tells faults as they happen."""
 
     def emit(self, event: Event) -> None:
@@ -53,7 +53,7 @@ def open_store(directory: str | None, *, read_only: bool) -> "LmdbBlockStore":
     from interfaces.composition.store import open_lmdb_store
 
     settings = settings_with({"store.dir": ("--store", directory)}).settings.store
-    return open_lmdb_store(settings, _FaultPrinter(), SystemClock(), read_only=read_only)
+    return open_lmdb_store(settings, FaultPrinter(), SystemClock(), read_only=read_only)
 
 
 @contextmanager
@@ -99,4 +99,4 @@ def tell(facts: dict[str, object], as_json: bool) -> None:
             typer.echo(f"{label}: {'none' if value is None else value or 0}")
 
 
-__all__ = ("OfModel", "StoreDir", "num_records", "open_store", "opened", "progress", "tell", "working")
+__all__ = ("FaultPrinter", "OfModel", "StoreDir", "num_records", "open_store", "opened", "progress", "tell", "working")

@@ -10,10 +10,11 @@ from adapters.system.ids import RandomIds
 from application.services.grammar_check import GrammarCheck
 from application.services.lane import Lane
 from application.services.prompt_encoder import PromptEncoder
+from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -24,6 +25,7 @@ from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
@@ -57,9 +59,10 @@ class Container(containers.DeclarativeContainer):
         fake=providers.Singleton(fake_backend, settings),
     )
     limits = providers.Singleton(step_limits, settings, backend)
+    documents = providers.Singleton(build_documents, settings, events, clock)
 
     # The token side. Nothing of it is known to the text side but `engine`.
-    engine_events = providers.Singleton(EventQueue)
+    engine_events = providers.Singleton(Outlet, clock)
     store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
     cache = providers.Singleton(CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
@@ -72,7 +75,7 @@ class Container(containers.DeclarativeContainer):
         prefix_cache=cache.provided.prefix_cache,
         cache=cache.provided.access,
         limits=limits,
-        events=engine_events,
+        outlet=engine_events,
         clock=clock,
         close_cache=cache.provided.close,
         constraints=constraints,
@@ -91,7 +94,8 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         check=backend.provided.check,
     )
-    encoder = providers.Singleton(PromptEncoder)
+    calls = providers.Singleton(generated_calls, settings.provided.cache, documents)
+    encoder = providers.Singleton(PromptEncoder, calls)
     generate = providers.Singleton(
         Generate,
         pool=pool,
@@ -102,6 +106,14 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         encoder=encoder,
         grammars=grammars,
+        calls=calls,
+    )
+    answering = providers.Singleton(
+        ModelNames,
+        pool,
+        backend.provided.repository,
+        settings.provided.server.model_of,
+        settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
     check_health = providers.Singleton(

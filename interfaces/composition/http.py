@@ -30,11 +30,13 @@ def build_app(container: Container) -> Litestar:
         warm_prompt=container.warm_prompt(),
         cache_stats=container.engine().cache.stats,
         clear_cache=container.engine().cache.clear,
+        documents=container.documents(),
         ids=container.ids(),
         clock=container.clock(),
         events=container.events(),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
+        answering=container.answering(),
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.
     middleware = [cast(Middleware, telemetry.middleware)] if telemetry.middleware is not None else []

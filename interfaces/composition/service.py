@@ -10,6 +10,7 @@ from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.settings import Settings
 from domain.errors import DomainError
 from domain.ids import ModelId
+from interfaces.composition.cache import CLOSE_TIMEOUT_S
 from interfaces.composition.container import Container
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Service:
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)
         self.container.grammar_lane().close()
+        await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         await asyncio.to_thread(self.container.request_log().close)
         return stopped

@@ -50,7 +50,7 @@ def open_lmdb_store(
     options = LmdbOptions(
         num_bytes,
         durability=settings.durability,
-        free_reserve_bytes=min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES),
+        free_reserve_bytes=free_reserve_bytes(path),
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
@@ -61,6 +61,11 @@ def open_lmdb_store(
         message = f"the quota of {path} could not be remembered and may be another at the next start: {failure}"
         events.emit(StoreFault(faults.classify(failure), message, clock.now_ns()))
     return store
+
+
+def free_reserve_bytes(path: Path) -> int:
+    """What writing leaves free on the volume. Raises OSError."""
+    return min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
 
 
 def num_threads() -> int:
@@ -108,4 +113,12 @@ def _compresses(settings: StoreSettings, path: Path) -> bool:
     return rates is None or compression_pays(rates)
 
 
-__all__ = ("build_store", "num_threads", "open_lmdb_store", "quota_bytes", "store_dir", "store_rates")
+__all__ = (
+    "build_store",
+    "free_reserve_bytes",
+    "num_threads",
+    "open_lmdb_store",
+    "quota_bytes",
+    "store_dir",
+    "store_rates",
+)

@@ -9,6 +9,7 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 
+from domain.ids import ModelId
 from domain.request import GenerationRequest
 from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
@@ -49,10 +50,11 @@ def operation_route(
 
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
-    wanted = asked.visit.admit(await operation.requests(body, asked))
+    named = await operation.requests(body, asked)
+    wanted = asked.visit.admit(await asked.services.answering(named))
     choices = await start_all(asked, wanted)
     try:
-        started = _started(wanted, choices, asked.services)
+        started = _started(wanted, choices, asked.services, named[0].model)
         if body.stream:
             return await open_stream(choices, operation.framing(body, started), keepalive_s)
         answer = operation.answer(body, started, await collect(choices))
@@ -63,12 +65,12 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     return Response(answer, headers=cache_headers(choices.explanations))
 
 
-def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Services) -> Started:
+def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Services, model: ModelId) -> Started:
     first = choices.generations[0]
     return Started(
         requests=tuple(wanted),
         prompts=tuple(generation.prompt_ids for generation in choices.generations),
-        model=first.model.source.id,
+        model=model,
         tokenizer=first.model.tokenizer,
         created_s=services.clock.unix_ns() // 1_000_000_000,
     )

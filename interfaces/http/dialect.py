@@ -43,7 +43,7 @@ class Started:
     """The generations behind an answer, all submitted. `created_s`: Unix time.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
-    from 0, prompt by prompt.
+    from 0, prompt by prompt. `model`: as the client named it, which may be an alias.
     """
 
     requests: tuple[GenerationRequest, ...]

@@ -1,18 +1,20 @@
 """What the HTTP side needs of the application, handed to it whole: use cases and three small ports."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
+from application.services.documents import Documents
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
 from application.use_cases.warm_prompt import WarmPrompt
+from domain.request import GenerationRequest
 
 
 def no_trace_context() -> Mapping[str, str]:
@@ -20,10 +22,16 @@ def no_trace_context() -> Mapping[str, str]:
     return {}
 
 
+async def as_named(requests: Sequence[GenerationRequest]) -> Sequence[GenerationRequest]:
+    """For a server without aliases."""
+    return requests
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called.
-    `metrics_text` is the body of GET /metrics; without it there is no such route.
+    """`answering` finds the models that answer to the names in requests. `trace_context` returns the W3C headers
+    (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics;
+    without it there is no such route.
     """
 
     generate: Generate
@@ -34,11 +42,13 @@ class Services:
     warm_prompt: WarmPrompt
     cache_stats: Callable[[], Awaitable[CacheStats]]
     clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]]
+    documents: Documents
     ids: IdSource
     clock: Clock
     events: EventSink
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
     metrics_text: Callable[[], bytes] | None = None
+    answering: Callable[[Sequence[GenerationRequest]], Awaitable[Sequence[GenerationRequest]]] = as_named
 
 
-__all__ = ("Services", "no_trace_context")
+__all__ = ("Services", "as_named", "no_trace_context")

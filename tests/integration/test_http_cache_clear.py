@@ -58,7 +58,14 @@ def test_without_a_store_memory_is_cleared() -> None:
     with fake_service(OPTIONS, reuses=True) as service:
         reused(service)
         assert clear(service)["hot_records"] > 0
-        assert clear(service) == {"hot_records": 0, "records": 0, "bytes": 0, "problem": None}
+        assert clear(service) == {
+            "hot_records": 0,
+            "records": 0,
+            "bytes": 0,
+            "documents": 0,
+            "document_bytes": 0,
+            "problem": None,
+        }
         assert reused(service) == 0
 
 

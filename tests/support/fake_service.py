@@ -15,13 +15,17 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
+from adapters.memory.document_store import MemoryDocumentStore
 from application.ports.block_store import BlockStore
+from application.ports.document_store import DocumentStore
 from application.ports.tokenizer import TokenizerLoader
+from application.services.documents import Documents
 from application.services.prompt_encoder import PromptEncoder
+from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -34,6 +38,7 @@ from domain.ids import ModelId
 from domain.key_ring import KeyRing
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.documents import generated_calls
 from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
@@ -103,14 +108,16 @@ def fake_service(
     cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
     dialects: Dialects = DIALECTS,
+    documents: DocumentStore | None = None,
     keys: KeyRing | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
-    `reuses`: with a prefix cache of `hot_bytes` over `store`, which is closed at the end.
+    `reuses`: with a prefix cache of `hot_bytes` over `store`. `store` and `documents` are closed at the end.
     """
     settings = settings or ServerSettings(port=0)
-    clock, ids, events, engine_events = FakeClock(), FakeIds(), RecordingEvents(), EventQueue()
+    clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
+    engine_events = Outlet(clock)
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
@@ -128,7 +135,7 @@ def fake_service(
         prefix_cache=tiers.prefix_cache,
         cache=tiers.access,
         limits=limits,
-        events=engine_events,
+        outlet=engine_events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
     )
@@ -136,12 +143,18 @@ def fake_service(
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(repository, tokenizers or FakeTokenizers(), loop, model_settings, clock)
-    encoder = PromptEncoder()
-    generate = Generate(pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder)
+    document_store = documents or MemoryDocumentStore(64 << 20, clock)
+    salt = cache_settings.salt if cache_settings is not None else ""
+    kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
+    calls = generated_calls(cache_settings or CacheSettings(), kept)
+    encoder = PromptEncoder(calls)
+    generate = Generate(
+        pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder, calls=calls
+    )
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(loop, requests, pool, clock, stall_s=60),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stall_s=60),
         ExplainPrompt(
             pool,
             loop.cache,
@@ -152,10 +165,12 @@ def fake_service(
         WarmPrompt(pool, generate, loop.cache),
         loop.cache.stats,
         loop.cache.clear,
+        kept,
         ids,
         clock,
         events,
         trace_context,
+        answering=ModelNames(pool, repository, settings.model_of, DEFAULT_MODEL),
     )
     app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects, keys=keys)
     server = HttpServer(settings)
@@ -184,6 +199,7 @@ def fake_service(
         server.stop()
         thread.join(PATIENCE_S)
         encoder.close()
+        kept.close(PATIENCE_S)
         pool.close()
         assert not thread.is_alive(), "the server did not stop"
         assert not loop.status().is_alive, "the compute thread did not end"

@@ -34,10 +34,14 @@ def with_answer_grammar(
     if not isinstance(prompt, ChatPrompt):
         return request
     grammar = _grammar(request.grammar, prompt, tokenizer)
-    reasoning = None if grammar is None else tokenizer.reasoning_before(prompt_ids)
-    if grammar is not None and reasoning is not None:
-        grammar = after_reasoning(grammar, reasoning)
-    return replace(request, grammar=grammar)
+    if grammar is None:
+        return request
+    if prompt.continues:
+        if request.grammar is None and prompt.tool_choice.mode is CallMode.AUTO:
+            return request  # what was begun cannot be held to anything
+        raise InvalidRequest("an answer that was begun can neither be given a form nor be a call", param="messages")
+    reasoning = tokenizer.reasoning_before(prompt_ids)
+    return replace(request, grammar=grammar if reasoning is None else after_reasoning(grammar, reasoning))
 
 
 def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) -> Grammar | None:

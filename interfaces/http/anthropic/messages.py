@@ -7,7 +7,14 @@ from domain.request import GenerationRequest
 from interfaces.http.anthropic.answer import MessageBody, message_body
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.anthropic.messages_request import MessagesRequest
-from interfaces.http.anthropic.prompt import chat_prompt, grammar, sampling_params, stop_rules, wire_names
+from interfaces.http.anthropic.prompt import (
+    chat_prompt,
+    grammar,
+    reasoning_limit,
+    sampling_params,
+    stop_rules,
+    wire_names,
+)
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
@@ -36,6 +43,7 @@ class Messages(Operation[MessagesRequest]):
             body.cache_salt or "",
             asked.services.trace_context(),
             grammar=grammar(body),
+            reasoning=reasoning_limit(body),
         )
         return [wanted]
 

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from domain.chat import Role
 from domain.grammar import Grammar
+from domain.reasoning_budget import ReasoningLimit
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.anthropic.conversation import conversation
@@ -13,7 +15,7 @@ from interfaces.http.parameters import refuse_unsupported
 from interfaces.http.thinking import thinking_kwargs
 
 FORMAT = "output_config.format"
-_NAMES = {"stop": "stop_sequences"}
+_NAMES = {"stop": "stop_sequences", "reasoning_budget": "thinking.budget_tokens"}
 
 
 def chat_prompt(body: PromptFields) -> ChatPrompt:
@@ -21,11 +23,13 @@ def chat_prompt(body: PromptFields) -> ChatPrompt:
     refuse_unsupported(body)
     output = body.output_config
     thinks = body.thinking is not None and body.thinking.type != "disabled"
+    messages = conversation(body.system, body.messages)
     return ChatPrompt(
-        conversation(body.system, body.messages),
+        messages,
         tool_specs(body.tools or ()),
         thinking_kwargs(thinks, None if output is None else output.effort),
         tool_choice(body.tool_choice),
+        continues=messages[-1:] != () and messages[-1].role is Role.ASSISTANT,
     )
 
 
@@ -45,6 +49,14 @@ def _format(body: PromptFields) -> dict[str, Any] | None:
     return None if body.output_config is None else body.output_config.format
 
 
+def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
+    """Raises InvalidRequest."""
+    thinking = body.thinking
+    if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
+        return None
+    return ReasoningLimit(thinking.budget_tokens, is_firm=False)
+
+
 def sampling_params(body: MessagesRequest) -> SamplingParams:
     """Raises InvalidRequest."""
     defaults = SamplingParams()
@@ -60,4 +72,4 @@ def stop_rules(body: MessagesRequest) -> StopRules:
     return StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True)
 
 
-__all__ = ("chat_prompt", "grammar", "sampling_params", "stop_rules", "wire_names")
+__all__ = ("chat_prompt", "grammar", "reasoning_limit", "sampling_params", "stop_rules", "wire_names")

@@ -13,6 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.ports.cache_stats import Cleared
+from application.services.documents import Documents
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
 from interfaces.http.visit import admins_only, visit_of
@@ -27,17 +28,19 @@ class ClearRequest(Struct, forbid_unknown_fields=True):
 
 
 class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
-    """Records that went: of memory; of the store and the queue in front of it, with their bytes in the store.
-    `problem`: why something may be left in the store's files, else null."""
+    """Records that went: of memory; of the store and the queue in front of it, with their bytes in the store; stored
+    responses and the like, with theirs. `problem`: why something may be left in the store's files, else null."""
 
     hot_records: int
     records: int
     bytes: int
+    documents: int
+    document_bytes: int
     problem: str | None
 
 
 def clear_route(
-    clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]], error_type: type[Struct]
+    clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]], documents: Documents, error_type: type[Struct]
 ) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
@@ -53,7 +56,16 @@ def clear_route(
     async def clear(data: ClearRequest, request: Request[Any, Any, Any]) -> ClearedBody:
         salt = None if data.salt is None else visit_of(request.scope).client.tenant(data.salt)
         cleared = await clear_cache(data.model, salt)
-        return ClearedBody(cleared.num_hot, cleared.num_stored, cleared.stored_bytes, cleared.problem or None)
+        gone = await documents.erase(data.model, salt)
+        problems = "; ".join(problem for problem in (cleared.problem, gone.problem) if problem)
+        return ClearedBody(
+            cleared.num_hot,
+            cleared.num_stored,
+            cleared.stored_bytes,
+            gone.num_records,
+            gone.num_bytes,
+            problems or None,
+        )
 
     return clear
 

@@ -7,6 +7,8 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
+from application.services.documents import Documents
+from domain.errors import StoreUnresponsive
 from interfaces.http.documented import errors
 from interfaces.http.visit import admins_only
 
@@ -53,16 +55,30 @@ class QueueBody(Struct):
     dropped: dict[str, int]
 
 
+class DocumentsBody(Struct):
+    """Stored responses and the like. `evicted` and `faults` (by kind): since their store was opened."""
+
+    quota_bytes: int
+    stored_bytes: int
+    documents: int
+    evicted: int
+    faults: dict[str, int]
+
+
 class CacheStatsBody(Struct, tag_field="object", tag="cairn.cache_stats"):
-    """`store` and `queue` are null when nothing is persisted. `problem`: why `store` is null although there is one."""
+    """`store` and `queue` are null when nothing is persisted, `documents` while their store does not answer. `problem`:
+    why `store` is null although there is one."""
 
     hot: HotBody
     store: StoreBody | None
     queue: QueueBody | None
+    documents: DocumentsBody | None
     problem: str = ""
 
 
-def stats_route(cache_stats: Callable[[], Awaitable[CacheStats]], error_type: type[Struct]) -> HTTPRouteHandler:
+def stats_route(
+    cache_stats: Callable[[], Awaitable[CacheStats]], documents: Documents, error_type: type[Struct]
+) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
     @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(error_type, 401))
@@ -72,6 +88,7 @@ def stats_route(cache_stats: Callable[[], Awaitable[CacheStats]], error_type: ty
             _hot(stats.hot),
             _store(stats.store) if stats.store is not None else None,
             _queue(stats.queue) if stats.queue is not None else None,
+            await _documents(documents),
             stats.problem,
         )
 
@@ -102,6 +119,14 @@ def _stored(model: StoredModel) -> StoredModelBody:
 
 def _queue(counts: QueueCounts) -> QueueBody:
     return QueueBody(counts.enqueued, counts.persisted, counts.queued, counts.queued_bytes, dict(counts.dropped))
+
+
+async def _documents(documents: Documents) -> DocumentsBody | None:
+    try:
+        usage = await documents.usage()
+    except StoreUnresponsive:
+        return None
+    return DocumentsBody(usage.quota_bytes, usage.stored_bytes, usage.num_documents, usage.evicted, dict(usage.faults))
 
 
 __all__ = ("CacheStatsBody", "stats_route")

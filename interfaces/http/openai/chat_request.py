@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
+from domain.reasoning_budget import ReasoningLimit
 from domain.request import ChatPrompt
-from interfaces.http.openai.chat_messages import Message, chat_messages
+from interfaces.http.openai.chat_messages import AssistantMessage, Message, chat_messages
 from interfaces.http.openai.completion_fields import CompletionFields
 from interfaces.http.parameters import mapped, supported
 from interfaces.http.tool_choices import openai_tool_choice
@@ -47,6 +48,17 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     ] = None
     reasoning_effort: Annotated[str | None, mapped("handed to the model's template")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, supported("arguments of the model's template")] = None
+    reasoning_budget: Annotated[
+        int | None, supported("tokens of reasoning, after which it is ended; -1 is none; a 400 where nothing ends it")
+    ] = None
+    thinking_budget: Annotated[int | None, supported("the same")] = None
+    thinking_token_budget: Annotated[int | None, supported("the same")] = None
+    continue_final_message: Annotated[bool | None, supported("the answer goes on with the last message")] = None
+    add_generation_prompt: Annotated[bool | None, mapped("false only with `continue_final_message`")] = None
+
+
+_BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
+"""One thing, by the names that servers have for it."""
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
@@ -55,7 +67,16 @@ def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
     if body.reasoning_effort is not None:
         template_kwargs.setdefault("reasoning_effort", body.reasoning_effort)
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
-    return ChatPrompt(chat_messages(body.messages), _tools(body), template_kwargs, choice)
+    messages, continues = chat_messages(body.messages), _continues(body)
+    return ChatPrompt(messages, _tools(body), template_kwargs, choice, continues=continues)
+
+
+def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
+    """-1 is no limit, as elsewhere; without a budget, the effort `none` is one of no tokens. Raises InvalidRequest."""
+    if (name := _budget_name(body)) is not None:
+        budget = getattr(body, name)
+        return None if budget == -1 else ReasoningLimit(budget)
+    return ReasoningLimit(0, is_firm=False) if body.reasoning_effort == "none" else None
 
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:
@@ -71,8 +92,27 @@ def max_tokens(body: ChatCompletionRequest) -> int | None:
 
 def wire_names(body: ChatCompletionRequest) -> dict[str, str]:
     """The client's names for fields that the domain calls otherwise, for `renamed`."""
-    length = {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
-    return {**length, **body.grammar_names}
+    names = {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
+    return names | body.grammar_names | {"reasoning_budget": _budget_name(body) or _BUDGETS[0]}
+
+
+def _budget_name(body: ChatCompletionRequest) -> str | None:
+    return next((name for name in _BUDGETS if getattr(body, name) is not None), None)
+
+
+def _continues(body: ChatCompletionRequest) -> bool:
+    """As vLLM's clients ask for it, or by a mark on the message, as DeepSeek's and Kimi's do."""
+    last = body.messages[-1] if body.messages else None
+    is_marked = isinstance(last, AssistantMessage) and bool(last.prefix or last.partial)
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        raise InvalidRequest(
+            "add_generation_prompt can only be false with continue_final_message", param="add_generation_prompt"
+        )
+    if body.continue_final_message and body.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+        )
+    return is_marked or bool(body.continue_final_message)
 
 
 def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
@@ -82,4 +122,4 @@ def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
     )
 
 
-__all__ = ("ChatCompletionRequest", "chat_prompt", "max_tokens", "num_logprobs", "wire_names")
+__all__ = ("ChatCompletionRequest", "chat_prompt", "max_tokens", "num_logprobs", "reasoning_limit", "wire_names")

@@ -5,6 +5,7 @@ from typing import Any
 
 from domain.chat import ChatMessage, Json, Role
 from domain.grammar import Grammar
+from domain.reasoning_budget import ReasoningLimit
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.grammar_fields import response_format_grammar
@@ -66,6 +67,12 @@ def stop_rules(body: ResponsesRequest) -> StopRules:
     return StopRules(body.max_output_tokens, fits_room=True)
 
 
+def reasoning_limit(body: ResponsesRequest) -> ReasoningLimit | None:
+    """The effort `none` is a budget of no tokens, for templates that have no switch."""
+    is_none = body.reasoning is not None and body.reasoning.effort == "none"
+    return ReasoningLimit(0, is_firm=False) if is_none else None
+
+
 def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
     effort = None if body.reasoning is None else body.reasoning.effort
     if effort is None:
@@ -73,4 +80,4 @@ def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
     return thinking_kwargs(effort != "none", None if effort == "none" else effort)
 
 
-__all__ = ("chat_prompt", "grammar", "sampling_params", "stop_rules", "tools_of", "wire_names")
+__all__ = ("chat_prompt", "grammar", "reasoning_limit", "sampling_params", "stop_rules", "tools_of", "wire_names")

@@ -9,7 +9,15 @@ from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
-from interfaces.http.responses.prompt import chat_prompt, grammar, sampling_params, stop_rules, tools_of, wire_names
+from interfaces.http.responses.prompt import (
+    chat_prompt,
+    grammar,
+    reasoning_limit,
+    sampling_params,
+    stop_rules,
+    tools_of,
+    wire_names,
+)
 from interfaces.http.responses.responses_request import ResponsesRequest
 
 
@@ -38,6 +46,7 @@ class Responses(Operation[ResponsesRequest]):
             body.cache_salt or "",
             asked.services.trace_context(),
             grammar=grammar(body),
+            reasoning=reasoning_limit(body),
         )
         return [wanted]
 

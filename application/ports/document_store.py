@@ -1,0 +1,60 @@
+"""Where documents are kept: few, small, whole.
+
+Contract
+* Threading: every method is safe from any thread and blocks its caller for its own I/O: never call it on an event loop.
+* Atomicity: one `put` is one transaction, also after kill -9. A document that is there already is replaced, and is the
+  youngest again.
+* Quota: usage never exceeds it. The oldest documents make room; what was put last is never evicted by its own `put`.
+* Age: what is older than the maximum age is a miss from that moment, and goes from the store with one of the next puts.
+* Trouble (full disk, vanished volume, corruption) is contained: reads answer None, writes False, and each kind of fault
+  is reported once by name and counted in `usage().faults`. What fails its checksum is removed.
+* Deleting makes a document unreadable at once; only `erase` promises that its bytes are gone.
+* After `close`: reads answer None, writes False; nothing raises.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from application.ports.block_store import EraseReport
+from domain.document import Document, DocumentInfo, DocumentKey
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentUsage:
+    """`stored_bytes`: what counts against the quota. `evicted`, `faults` (by kind): since the store was opened."""
+
+    quota_bytes: int
+    stored_bytes: int
+    num_documents: int
+    evicted: int = 0
+    faults: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+class DocumentStore(Protocol):
+    """See the module docstring for the contract that holds for every method."""
+
+    def put(self, documents: Sequence[Document]) -> bool:
+        """All or none: False when they cannot be kept."""
+        ...
+
+    def get(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
+        """In the order asked; None for a miss."""
+        ...
+
+    def delete(self, key: DocumentKey) -> bool:
+        """Whether it was there."""
+        ...
+
+    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> EraseReport:
+        """Remove those that `includes` says (None: all) for good: no file of the store holds any of them afterwards."""
+        ...
+
+    def usage(self) -> DocumentUsage: ...
+
+    def close(self) -> None:
+        """Repeating it does nothing."""
+        ...
+
+
+__all__ = ("DocumentStore", "DocumentUsage")

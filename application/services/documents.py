@@ -1,0 +1,154 @@
+"""Documents for an event loop: their store is opened, read and written in a lane of its own.
+
+What is kept is found by whoever asks afterwards, because the lane does one thing after the other; nobody waits for the
+write. While the store hangs, whoever asks is refused, at once after the first, and what is to be kept is lost and
+counted: an answer never waits for its copy.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Any, TypeVar
+
+from application.events import FaultObserved
+from application.ports.block_store import EraseReport
+from application.ports.clock import Clock
+from application.ports.document_store import DocumentStore, DocumentUsage
+from application.ports.event_sink import EventSink
+from application.services.lane import Lane
+from domain.document import Document, DocumentInfo, DocumentKey, Owner
+from domain.errors import ServerUnavailable, StoreUnresponsive
+from domain.namespace_choice import NamespaceChoice
+
+T = TypeVar("T")
+
+MAX_PENDING = 64
+MAX_PENDING_BYTES = 64 << 20
+"""Of bodies that wait to be written."""
+
+ERASE_TIMEOUT_S = 600.0
+"""Erasing may copy what stays."""
+
+
+class Documents:
+    """Event loop only, but for what it says. `opens` runs in the lane, at the first use; it never raises. `salt`: the
+    server's own."""
+
+    def __init__(
+        self, opens: Callable[[], DocumentStore], events: EventSink, clock: Clock, *, salt: str, timeout_s: float
+    ) -> None:
+        self._opens = opens
+        self._events = events
+        self._clock = clock
+        self._salt = salt
+        self._timeout_s = timeout_s
+        self._lane = Lane("documents", 1, max_pending=MAX_PENDING)
+        self._opened: DocumentStore | None = None
+        self._late: Future[Any] | None = None
+        self._pending_bytes = 0
+
+    def owner(self, requested_salt: str, key_name: str = "") -> Owner:
+        """Of what a request leaves."""
+        return Owner.of(self._salt, requested_salt, key_name)
+
+    def keep(self, key: DocumentKey, model: str, num_bytes: int, write: Callable[[], bytes]) -> None:
+        """Have `write` make the body in the lane, and store it. Returns at once. `num_bytes`: about how much memory the
+        body takes until then."""
+        created_s = self._clock.unix_ns() // 10**9
+        if self._pending_bytes + num_bytes > MAX_PENDING_BYTES:
+            return self._lost(f"{self._pending_bytes} bytes wait to be written already")
+        try:
+            future = self._lane.submit(
+                lambda: self._store().put([Document(key, write(), model, created_s)]),
+            )
+        except ServerUnavailable as error:
+            return self._lost(error.message)
+        self._pending_bytes += num_bytes
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(partial(_tell, loop, partial(self._kept, num_bytes, future)))
+        return None
+
+    async def find(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
+        """Raises StoreUnresponsive while the store hangs."""
+        return await self.ask(lambda store: store.get(keys))
+
+    async def ask(self, work: Callable[[DocumentStore], T], timeout_s: float | None = None) -> T:
+        """What `work` finds out in the lane. Raises StoreUnresponsive."""
+        if self._late is not None and not self._late.done():
+            raise StoreUnresponsive("the documents' store hangs or is slow")
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            future = self._lane.submit(lambda: work(self._store()))
+        except ServerUnavailable as error:
+            raise StoreUnresponsive(error.message) from None
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
+        except TimeoutError:
+            self._late = future
+            self._note("store.documents", f"the documents' store has not answered within {timeout_s:g} s")
+            raise StoreUnresponsive(f"the documents' store has not answered within {timeout_s:g} s") from None
+
+    async def erase(self, model: str | None, salt: str | None) -> EraseReport:
+        """Of one model and one `cache_salt`, or of any (None), whatever key they came with. Raises
+        StoreUnresponsive."""
+        return await self.ask(partial(erase_chosen, NamespaceChoice.of(model, salt, self._salt)), ERASE_TIMEOUT_S)
+
+    async def usage(self) -> DocumentUsage:
+        """Raises StoreUnresponsive."""
+        return await self.ask(lambda store: store.usage())
+
+    def close(self, timeout_s: float) -> None:
+        """Write what waits and close, for at most so long; a store that hangs is left behind. Any thread; blocks."""
+        try:
+            closing = self._lane.submit(self._close)
+        except ServerUnavailable:
+            return
+        is_late = bool(wait([closing], timeout_s).not_done)
+        self._lane.close()
+        if is_late:
+            self._note("store.documents", "the documents' volume hangs: what was under way is left behind")
+
+    def _store(self) -> DocumentStore:
+        """In the lane."""
+        if self._opened is None:
+            self._opened = self._opens()
+        return self._opened
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def _kept(self, num_bytes: int, future: "Future[bool]") -> None:
+        self._pending_bytes -= num_bytes
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            self._lost(f"{type(error).__name__}: {error}")
+        elif not future.result():
+            self._lost("the store did not take it")
+
+    def _lost(self, why: str) -> None:
+        self._note("store.documents", f"a document is not kept: {why}")
+
+    def _note(self, where: str, message: str) -> None:
+        self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
+
+
+def erase_chosen(choice: NamespaceChoice, store: DocumentStore) -> EraseReport:
+    includes: Callable[[DocumentInfo], bool] | None = None
+    if not choice.is_everything:
+
+        def includes(info: DocumentInfo) -> bool:
+            return info.is_chosen(choice)
+
+    return store.erase(includes)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "Future[bool]") -> None:
+    """From the lane to the event loop, unless that is over."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(tell)
+
+
+__all__ = ("Documents", "erase_chosen")

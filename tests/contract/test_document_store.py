@@ -1,0 +1,192 @@
+"""What every document store keeps to, on LMDB and in memory."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from adapters.lmdb.documents import LmdbDocumentStore
+from adapters.memory.document_store import MemoryDocumentStore
+from adapters.zstd.codec import ZstdStateCodec
+from application.ports.document_store import DocumentStore
+from domain.document import Document, DocumentKey, Owner
+from domain.namespace_choice import NamespaceChoice
+from tests.support.store_records import EventList
+
+QUOTA_BYTES = 4 << 20
+AGE_S = 3600
+
+Opens = Callable[[], DocumentStore]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+def opens(request: pytest.FixtureRequest, store_path: Path, clock: FakeClock) -> Opens:
+    def lmdb() -> DocumentStore:
+        codec = ZstdStateCodec()
+        return LmdbDocumentStore(store_path, QUOTA_BYTES, codec, EventList(), clock, max_age_s=AGE_S)
+
+    return lmdb if request.param == "lmdb" else lambda: MemoryDocumentStore(QUOTA_BYTES, clock, max_age_s=AGE_S)
+
+
+@pytest.fixture
+def store(opens: Opens) -> Iterator[DocumentStore]:
+    opened = opens()
+    yield opened
+    opened.close()
+
+
+def key(name: str, tenant: str = "", key_name: str = "", kind: str = "response") -> DocumentKey:
+    return DocumentKey(Owner.of("the server's", tenant, key_name), kind, name)
+
+
+def noise(seed: int, num_bytes: int) -> bytes:
+    return Random(seed).randbytes(num_bytes)
+
+
+def document(key: DocumentKey, body: bytes, clock: FakeClock, model: str = "demo") -> Document:
+    return Document(key, body, model, clock.unix_ns() // 10**9)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4000, 300_000, 1_200_000])
+def test_what_is_put_is_found_as_it_was(store: DocumentStore, clock: FakeClock, num_bytes: int) -> None:
+    noisy = document(key("noise"), noise(1, num_bytes), clock)
+    even = document(key("even"), b"\x00" * num_bytes, clock, "other")
+    assert store.put([noisy, even])
+    assert store.get([even.key, key("absent"), noisy.key]) == [even, None, noisy]
+    assert store.usage().num_documents == 2
+
+
+def test_a_second_put_replaces(store: DocumentStore, clock: FakeClock) -> None:
+    assert store.put([document(key("a"), b"one", clock)])
+    clock.advance(5)
+    again = document(key("a"), b"two", clock, "other")
+    assert store.put([again])
+    assert store.get([key("a")]) == [again]
+    assert store.usage().num_documents == 1
+
+
+def test_nobody_finds_what_is_another_s(store: DocumentStore, clock: FakeClock) -> None:
+    keys = [key("a"), key("a", "alice"), key("a", key_name="bob"), key("a", "alice", "bob"), key("a", kind="call")]
+    for index, one in enumerate(keys):
+        assert store.get([one]) == [None]
+        assert store.put([document(one, b"%d" % index, clock)])
+    assert [found and found.body for found in store.get(keys)] == [b"%d" % index for index in range(len(keys))]
+    assert store.delete(keys[0])
+    assert [found is None for found in store.get(keys)] == [True, False, False, False, False]
+
+
+def test_parts_of_a_key_do_not_run_into_each_other() -> None:
+    ids = [DocumentKey(Owner(*parts[:2]), *parts[2:]).id for parts in (("a", "b", "c", "d"), ("ab", "", "c", "d"))]
+    assert len({*ids, DocumentKey(Owner("a", "b"), "cd", "").id}) == 3
+
+
+def test_deleting(store: DocumentStore, clock: FakeClock) -> None:
+    assert not store.delete(key("a"))
+    assert store.put([document(key("a"), b"x", clock)])
+    assert store.delete(key("a"))
+    assert store.get([key("a")]) == [None]
+    assert not store.delete(key("a"))
+
+
+def test_the_oldest_make_room(store: DocumentStore, clock: FakeClock) -> None:
+    keys = [key(str(number)) for number in range(60)]
+    for number, one in enumerate(keys):
+        assert store.put([document(one, noise(number, 200_000), clock)])
+        assert store.usage().stored_bytes <= QUOTA_BYTES
+    there = [found is not None for found in store.get(keys)]
+    assert there == sorted(there)
+    assert 5 < there.count(True) < 60
+    assert store.usage().evicted == there.count(False)
+
+
+def test_what_is_put_again_is_the_youngest(store: DocumentStore, clock: FakeClock) -> None:
+    for number in range(4):
+        assert store.put([document(key(str(number)), noise(number, 200_000), clock)])
+    assert store.put([document(key("0"), b"again", clock)])
+    number = 4
+    while store.get([key("1")]) != [None]:
+        assert store.put([document(key(str(number)), noise(number, 200_000), clock)])
+        number += 1
+    assert store.get([key("0")]) != [None]
+
+
+def test_many_small_ones_stay_within_the_quota(store: DocumentStore, clock: FakeClock) -> None:
+    for start in range(0, 6_000, 100):
+        batch = [document(key(str(number)), noise(number, 700), clock) for number in range(start, start + 100)]
+        assert store.put(batch)
+        assert store.usage().stored_bytes <= QUOTA_BYTES
+        assert all(store.get([one.key for one in batch]))
+
+
+def test_what_can_never_fit_is_refused_and_costs_nothing(store: DocumentStore, clock: FakeClock) -> None:
+    small = document(key("small"), b"x", clock)
+    assert store.put([small])
+    assert not store.put([document(key("large"), noise(1, QUOTA_BYTES + 1), clock), document(key("b"), b"", clock)])
+    assert store.get([small.key, key("large"), key("b")]) == [small, None, None]
+
+
+def test_what_is_too_old_is_a_miss_and_goes(store: DocumentStore, clock: FakeClock) -> None:
+    assert store.put([document(key("old"), b"x", clock), document(key("old too"), b"x", clock)])
+    clock.advance(AGE_S - 1)
+    assert store.get([key("old")]) != [None]
+    assert store.put([document(key("young"), b"x", clock)])
+    clock.advance(2)
+    assert store.get([key("old")]) == [None]
+    assert not store.delete(key("old"))
+    assert store.put([document(key("new"), b"x", clock)])
+    assert store.usage().num_documents == 2
+    assert store.get([key("young")]) != [None]
+
+
+def test_erasing_by_tenant_and_by_model(store: DocumentStore, clock: FakeClock) -> None:
+    alice, bob = key("a", "alice", "some key"), key("a", "bob")
+    assert store.put([document(alice, noise(1, 90_000), clock), document(bob, b"x", clock, "other")])
+    chosen = NamespaceChoice.of(None, "alice", "the server's")
+    report = store.erase(lambda info: info.is_chosen(chosen))
+    assert (report.num_records, report.problem) == (1, "")
+    assert report.num_bytes > 0
+    assert [found is None for found in store.get([alice, bob])] == [True, False]
+    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("demo"))).num_records == 0
+    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("other"))).num_records == 1
+    assert store.usage().num_documents == 0
+
+
+def test_erasing_everything(store: DocumentStore, clock: FakeClock) -> None:
+    for number in range(5):
+        assert store.put([document(key(str(number), str(number)), b"x", clock)])
+    assert store.erase().num_records == 5
+    assert store.erase().num_records == 0
+    assert store.get([key("1", "1")]) == [None]
+    assert store.put([document(key("a"), b"x", clock)])
+    assert store.get([key("a")]) != [None]
+
+
+def test_after_closing_nothing_raises(store: DocumentStore, clock: FakeClock) -> None:
+    assert store.put([document(key("a"), b"x", clock)])
+    store.close()
+    store.close()
+    assert store.get([key("a")]) == [None]
+    assert not store.put([document(key("b"), b"x", clock)])
+    assert not store.delete(key("a"))
+    assert store.erase().num_records == 0
+    assert store.usage().num_documents == 0
+
+
+def test_random_operations_agree_with_a_dictionary(store: DocumentStore, clock: FakeClock) -> None:
+    random, model = Random(7), dict[DocumentKey, Document]()
+    for _ in range(400):
+        one = key(str(random.randrange(20)), random.choice(["", "alice"]))
+        if random.random() < 0.6:
+            model[one] = document(one, noise(random.randrange(1000), random.randrange(5000)), clock)
+            assert store.put([model[one]])
+        else:
+            assert store.delete(one) is (model.pop(one, None) is not None)
+        assert store.get([one]) == [model.get(one)]
+    assert store.usage().num_documents == len(model)
