@@ -89,6 +89,7 @@ class Generate:
             persist=request.persist,
             num_choices=request.num_choices,
             grammar=request.grammar,
+            num_prompt_logprobs=request.num_prompt_logprobs,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
         follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh

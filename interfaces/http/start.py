@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 
 from application.services.text_side.generation import Generation
-from domain.errors import ModelNotFound
+from domain.errors import InvalidRequest, ModelNotFound
 from domain.request import GenerationRequest
 from interfaces.http.fan_in import FanIn
 from interfaces.http.services import Services
+
+MAX_PROMPT_LOGPROBS = 2**19
+"""Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
 
 
 async def start_all(services: Services, requests: Sequence[GenerationRequest]) -> FanIn:
@@ -15,6 +18,7 @@ async def start_all(services: Services, requests: Sequence[GenerationRequest]) -
     try:
         for request in requests:
             started.append(await services.generate.start(request, started[0].model if started else None))
+            _check_scores(started)
         return FanIn(started)
     except ModelNotFound as error:
         _close(started)
@@ -28,6 +32,19 @@ async def naming_what_is_served(services: Services, error: ModelNotFound) -> Mod
     """The same error, with the models that would have been found."""
     served = ", ".join(entry.source.id for entry in await services.list_models.all()) or "none"
     return ModelNotFound(f"{error.message}; served here: {served}", param="model")
+
+
+def _check_scores(started: Sequence[Generation]) -> None:
+    num_values = 0
+    for generation in started:
+        if (num_tops := generation.request.num_prompt_logprobs) is not None:
+            num_values += len(generation.prompt_ids) * (1 + num_tops) * generation.request.num_choices
+    if num_values > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"prompt_logprobs would report {num_values} values in one answer; at most {MAX_PROMPT_LOGPROBS} are:"
+            " send fewer prompts at once, or ask for fewer alternatives",
+            param="prompt_logprobs",
+        )
 
 
 def _close(generations: Sequence[Generation]) -> None:
