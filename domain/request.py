@@ -51,8 +51,9 @@ class GenerationRequest:
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
     this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
     the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
-    without a stop string is complete. `num_prompt_logprobs`: report the log probability of each prompt token with so
-    many alternatives (0 to 20), which computes the whole prompt; None for none. Only then may `max_tokens` be 0.
+    without a stop string is complete. `client`: the name of the key it came with, empty for none.
+    `num_prompt_logprobs`: report the log probability of each prompt token with so many alternatives (0 to 20), which
+    computes the whole prompt; None for none. Only then may `max_tokens` be 0.
     """
 
     id: RequestId
@@ -65,6 +66,7 @@ class GenerationRequest:
     persist: bool = True
     num_choices: int = 1
     grammar: Grammar | None = None
+    client: str = ""
     num_prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:

@@ -24,14 +24,17 @@ from interfaces.http.collected import Collected
 from interfaces.http.errors import Problem
 from interfaces.http.keep_alive import Progress
 from interfaces.http.services import Services
+from interfaces.http.visit import Visit
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operation may use besides the body. `headers`: the request's, by lower-case name."""
+    """What an operation may use besides the body. `visit`: of the client that asks. `headers`: the request's, by
+    lower-case name."""
 
     services: Services
     default_model: str
+    visit: Visit
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

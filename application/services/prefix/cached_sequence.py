@@ -130,7 +130,7 @@ class CachedSequence:
             if fetched is not None:  # nothing of it counts as there
                 found = replace(found, holdings={})
             fetched = None
-            reason = StopReason.UNREADABLE if found.match.position and self._restores else reason
+            reason = StopReason.UNREADABLE if found.match.position else reason
         reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
         told = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
         self.explanation = told if self._restores else told.scored()
@@ -267,7 +267,7 @@ class CachedSequence:
 
     def _decide(self, found: Found) -> None:
         """Wait for an earlier sequence, start fetching, or be ready to compute from the start."""
-        if not self._restores:
+        if not self._restores:  # what was found is known to be there, and not written again
             self._enter(Ready(found))
             return
         context, tiers = self._context, self._context.tiers

@@ -1,4 +1,4 @@
-"""GET /v1/cache/stats: how full the prefix cache is. Totals over all tenants, so for operators only."""
+"""GET /v1/cache/stats: how full the prefix cache is. Totals over all tenants, so for admins only."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
 from interfaces.http.documented import errors
+from interfaces.http.visit import admins_only
 
 
 class HotBody(Struct):
@@ -64,7 +65,7 @@ class CacheStatsBody(Struct, tag_field="object", tag="cairn.cache_stats"):
 def stats_route(cache_stats: Callable[[], Awaitable[CacheStats]], error_type: type[Struct]) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
-    @get("/v1/cache/stats", operation_id="readCacheStats", responses=errors(error_type, 401))
+    @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(error_type, 401))
     async def read_cache_stats() -> CacheStatsBody:
         stats = await cache_stats()
         return CacheStatsBody(
