@@ -52,21 +52,18 @@ class Documents:
         """Of what a request leaves."""
         return Owner.of(self._salt, requested_salt, key_name)
 
-    def keep(self, key: DocumentKey, model: str, num_bytes: int, write: Callable[[], bytes]) -> None:
-        """Have `write` make the body in the lane, and store it. Returns at once. `num_bytes`: about how much memory the
-        body takes until then."""
-        created_s = self._clock.unix_ns() // 10**9
-        if self._pending_bytes + num_bytes > MAX_PENDING_BYTES:
+    def keep(self, key: DocumentKey, model: str, body: bytes) -> None:
+        """Returns at once."""
+        document = Document(key, body, model, self._clock.unix_ns() // 10**9)
+        if self._pending_bytes + len(body) > MAX_PENDING_BYTES:
             return self._lost(f"{self._pending_bytes} bytes wait to be written already")
         try:
-            future = self._lane.submit(
-                lambda: self._store().put([Document(key, write(), model, created_s)]),
-            )
+            future = self._lane.submit(lambda: self._store().put([document]))
         except ServerUnavailable as error:
             return self._lost(error.message)
-        self._pending_bytes += num_bytes
+        self._pending_bytes += len(body)
         loop = asyncio.get_running_loop()
-        future.add_done_callback(partial(_tell, loop, partial(self._kept, num_bytes, future)))
+        future.add_done_callback(partial(_tell, loop, partial(self._kept, len(body), future)))
         return None
 
     async def find(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:

@@ -48,10 +48,11 @@ def operation_route(
 
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
+    body = await operation.resolved(body, asked)
     wanted = await operation.requests(body, asked)
     choices = await start_all(asked.services, wanted)
     try:
-        started = _started(wanted, choices, asked.services)
+        started = _started(asked, wanted, choices)
         if body.stream:
             return await open_stream(choices, operation.framing(body, started), keepalive_s)
         answer = operation.answer(body, started, await collect(choices))
@@ -62,14 +63,15 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     return Response(answer, headers=cache_headers(choices.explanations))
 
 
-def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Services) -> Started:
+def _started(asked: Asked, wanted: Sequence[GenerationRequest], choices: FanIn) -> Started:
     first = choices.generations[0]
     return Started(
+        asked=asked,
         requests=tuple(wanted),
         prompts=tuple(generation.prompt_ids for generation in choices.generations),
         model=first.model.source.id,
         tokenizer=first.model.tokenizer,
-        created_s=services.clock.unix_ns() // 1_000_000_000,
+        created_s=asked.services.clock.unix_ns() // 1_000_000_000,
     )
 
 

@@ -37,12 +37,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The generations behind an answer, all submitted. `created_s`: Unix time.
+    """The generations behind an answer, all submitted, with what they were asked with. `created_s`: Unix time.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
     from 0, prompt by prompt.
     """
 
+    asked: Asked
     requests: tuple[GenerationRequest, ...]
     prompts: tuple[tuple[int, ...], ...]
     model: ModelId
@@ -123,6 +124,10 @@ class Operation(Protocol[BodyT]):
     def wire_names(self, body: BodyT) -> Mapping[str, str]:
         """The client's names for fields that the domain calls otherwise: errors name what the client sent."""
         return {}
+
+    async def resolved(self, body: BodyT, asked: Asked) -> BodyT:
+        """The body with what it refers to: it goes to all methods below. Raises any DomainError."""
+        return body
 
     async def requests(self, body: BodyT, asked: Asked) -> Sequence[GenerationRequest]:
         """One a prompt, at least one, with equal `num_choices`. Raises any DomainError."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.dialect import Framing
-from interfaces.http.responses.answer import AnswerContext
+from interfaces.http.responses.answer import AnswerContext, ResponseBody
 from interfaces.http.responses.framing import ResponseFraming
 from interfaces.http.responses.prompt import tools_of
 from interfaces.http.responses.responses_request import Reasoning, ResponsesRequest
@@ -48,12 +48,16 @@ def summarised_context() -> AnswerContext:
     return responses_context(asked)
 
 
+def keeps_nothing(_response: ResponseBody) -> None:
+    pass
+
+
 def framings() -> dict[str, Framing]:
     """A fresh one of each."""
     return {
         "anthropic": MessageFraming("msg-1", "demo", NUM_PROMPT),
-        "responses": ResponseFraming(responses_context()),
-        "responses_summary": ResponseFraming(summarised_context()),
+        "responses": ResponseFraming(responses_context(), keeps_nothing),
+        "responses_summary": ResponseFraming(summarised_context(), keeps_nothing),
     }
 
 

@@ -30,7 +30,8 @@ class PromptBody:
 
     async def requests(self, asked: Asked) -> list[GenerationRequest]:
         """One a prompt, however many choices it asks for. Raises any DomainError."""
-        return [replace(request, num_choices=1) for request in await self.operation.requests(self.body, asked)]
+        body = await self.operation.resolved(self.body, asked)
+        return [replace(request, num_choices=1) for request in await self.operation.requests(body, asked)]
 
 
 class PromptBodies:
