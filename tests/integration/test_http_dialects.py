@@ -94,7 +94,7 @@ class TestAnswers:
             client = RawClient(service.base_url, PATH, {"telegram": "x", "words": 100, "stream": stream})
             gate.wait_until_reached()
             client.leave()
-            service.wait_until(lambda: len(service.hub) == 0, "the server to see that its client left")
+            service.wait_until(lambda: service.requests.num_read == 0, "the server to see that its client left")
             gate.open()
             service.wait_until_idle()
             assert [event.reason for event in service.events.of("RequestEnded")] == ["cancelled"]  # type: ignore[attr-defined]

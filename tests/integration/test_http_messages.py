@@ -119,7 +119,7 @@ def test_overload_says_when_to_try_again() -> None:
         running = RawClient(service.base_url, PATH, body)
         gate.wait_until_reached()
         waiting = RawClient(service.base_url, PATH, body)
-        service.wait_until(lambda: len(service.hub) == 2, "the second to be queued")
+        service.wait_until(lambda: service.requests.num_open == 2, "the second to be queued")
         response = service.client.post(PATH, json=body)
         gate.open()
         for client in (running, waiting):

@@ -32,7 +32,7 @@ class CachingServer:
 
     def num_streams(self) -> int:
         """Answers somebody listens to. One less means that its cancellation has reached the engine."""
-        return len(self.live.service.container.hub())
+        return self.live.service.container.requests().num_open
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def test_both_go_on_and_what_each_says_is_kept(layout: StateLayout, is_known: bo
         driver.step(job)
     num_lookups = len(driver.events.of("PrefixMatched"))
     choice = forked(driver, job, 40)
-    assert (choice.explanation.reused, choice.explanation.num_computed) == ({"hot": 192}, len(PROMPT) - 192)
+    assert (choice.explanation.reused, choice.explanation.num_prompt) == ({"hot": job.position}, len(PROMPT))
     assert driver.cache.num_open() == 2
     driver.step(job)
     divert(driver, choice)
