@@ -14,7 +14,7 @@ from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
 from interfaces.http.dialect import Asked, BodyT, Operation, Started
 from interfaces.http.disconnect import unless_client_leaves
-from interfaces.http.documented import StreamableOperation, errors
+from interfaces.http.documented import errors, streamable
 from interfaces.http.event_stream import open_stream
 from interfaces.http.fan_in import FanIn
 from interfaces.http.json_body import decoded_body
@@ -29,7 +29,7 @@ def operation_route(
     """The handler, bound to what it needs. `error_type`: the dialect's."""
 
     async def answer(data: BodyT, request: Request[Any, Any, Any]) -> Response[Any]:
-        asked = Asked(services, default_model, request.headers)
+        asked = Asked(services, default_model, request.headers, services.clock.now_ns())
         with renamed(operation.wire_names(data)):
             return await unless_client_leaves(request, _answer(operation, data, asked, keepalive_s))
 
@@ -40,7 +40,7 @@ def operation_route(
         dto=decoded_body(operation.body_type, operation.decode),
         return_dto=None,
         status_code=200,
-        operation_class=StreamableOperation,
+        operation_class=streamable(operation.stream_type),
         operation_id=operation.operation_id,
         summary=operation.operation_id[0].upper() + operation.operation_id[1:],
         responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
@@ -54,8 +54,8 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     try:
         started = _started(asked, wanted, choices)
         if body.stream:
-            return await open_stream(choices, operation.framing(body, started), keepalive_s)
-        answer = operation.answer(body, started, await collect(choices))
+            return await open_stream(choices, operation.framing(body, started), keepalive_s, operation.stream_type)
+        answer = operation.answer(body, started, await collect(choices, asked.services.clock))
     except BaseException:
         choices.close()
         raise
@@ -71,6 +71,7 @@ def _started(asked: Asked, wanted: Sequence[GenerationRequest], choices: FanIn) 
         prompts=tuple(generation.prompt_ids for generation in choices.generations),
         model=first.model.source.id,
         tokenizer=first.model.tokenizer,
+        submitted_ns=asked.services.clock.now_ns(),
         created_s=asked.services.clock.unix_ns() // 1_000_000_000,
     )
 

@@ -25,19 +25,24 @@ from interfaces.http.errors import Problem
 from interfaces.http.keep_alive import Progress
 from interfaces.http.services import Services
 
+SERVER_SENT_EVENTS = "text/event-stream"
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operation may use besides the body. `headers`: the request's, by lower-case name."""
+    """What an operation may use besides the body. `headers`: the request's, by lower-case name. `at_ns`: when it came,
+    by the monotonic clock."""
 
     services: Services
     default_model: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    at_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The generations behind an answer, all submitted, with what they were asked with. `created_s`: Unix time.
+    """The generations behind an answer, all submitted, with what they were asked with. `created_s`: Unix time;
+    `submitted_ns`: the same moment by the monotonic clock.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
     from 0, prompt by prompt.
@@ -49,6 +54,7 @@ class Started:
     model: ModelId
     tokenizer: Tokenizer
     created_s: int
+    submitted_ns: int = 0
 
     @property
     def id(self) -> RequestId:
@@ -105,15 +111,16 @@ BodyT = TypeVar("BodyT", bound=Body)
 class Operation(Protocol[BodyT]):
     """One route on which a dialect's clients ask for generation. Stateless: one object serves every request.
 
-    `body_type` and `answer_type` are what the OpenAPI document says. `told_by`: the field by which `/v1/cache/*`, which
-    take bodies of any dialect, recognise a body of this operation; empty for one they do not take. `noun` names it
-    there: "a chat".
+    `body_type` and `answer_type` are what the OpenAPI document says. `stream_type`: the media type of its streams.
+    `told_by`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this operation;
+    empty for one they do not take. `noun` names it there: "a chat".
     """
 
     path: str
     operation_id: str
     body_type: type[BodyT]
     answer_type: type[Struct]
+    stream_type: str = SERVER_SENT_EVENTS
     told_by: str = ""
     noun: str = ""
 
