@@ -15,9 +15,9 @@ PINNED := -c constraints.txt --disable-pip-version-check --quiet
 COMPAT := .venv-compat
 OLDEST := mlx-lm==0.32.0 $(if $(filter Darwin,$(shell uname -s)),mlx,mlx[cpu])==0.32.2
 
-# Test files are spread over the processors (ARGS="-n 0" for one process); a file stays together, for it shares servers
-# and models, and files go out in order, for the long ones come first.
-SPREAD := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Test files are spread over processes, one more than processors, for tests also wait (ARGS="-n 0" for one process). A
+# file stays together, for it shares servers and models, and files go out in order, for the long ones come first.
+SPREAD = -n $$($(BIN)/python -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))') --dist loadfile --no-loadscope-reorder
 
 ARGS ?=
 BENCH ?= serve decode prefix store

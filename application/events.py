@@ -16,7 +16,7 @@ from domain.sampling import SamplingParams
 @dataclass(frozen=True, slots=True)
 class RequestQueued:
     """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
-    client set."""
+    client set. `client`: the name of its key, empty for none."""
 
     id: RequestId
     model: ModelId
@@ -28,6 +28,7 @@ class RequestQueued:
     max_tokens: int | None = None
     num_stop_strings: int = 0
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class HttpRefused:
-    """A connection or a request that was turned away, or cut off, before its body was looked at. `reason` is one of a
-    few codes; `detail` may hold what a client sent, made harmless and short."""
+    """A connection or a request that was turned away, or cut off, before its body was looked at; or for what its key
+    does not allow. `reason` is one of a few codes; `detail` may hold what a client sent, made harmless and short."""
 
     reason: str
     detail: str

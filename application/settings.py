@@ -26,8 +26,9 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The HTTP side. A non-loopback `host` needs an `api_key`.
+    """The HTTP side. A non-loopback `host` needs an `api_key` or a `key_file`.
 
+    `key_file`: where the keys of clients are, besides `api_key`, which is an admin's without limits.
     `allowed_hosts`: names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that
     may ask, as `https://host:port`; none by default. `max_connections`: open at once. The timeouts are for the headers
     of a request, for its body (more for a long one that keeps coming), and for a client to take what is sent to it.
@@ -36,6 +37,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    key_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     log_level: str = "info"
@@ -73,12 +75,18 @@ class ServerSettings:
         require(self.log_format in {"plain", "json"}, "server.log_format", "must be plain or json")
         require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
         require(self.api_key != "", "server.api_key", "must not be empty")
+        require(self.key_file != "", "server.key_file", "must not be empty")
         require(
-            self.api_key is not None or is_loopback(self.host),
+            self.needs_key or is_loopback(self.host),
             "server.host",
-            f"{self.host} can be reached from other machines and needs server.api_key;"
+            f"{self.host} can be reached from other machines and needs server.api_key or server.key_file;"
             " without one keep to 127.0.0.1, ::1 or localhost",
         )
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether who asks must have a key."""
+        return self.api_key is not None or self.key_file is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +225,11 @@ class Settings:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody but programs of this machine can ask: on loopback, without a key, and not opened to hosts or
+        """Whether nobody but programs of this machine can ask: on loopback, without keys, and not opened to hosts or
         pages of any name."""
         server = self.server
         is_open = ANY in server.allowed_hosts or ANY in server.cors_origins
-        return server.api_key is None and is_loopback(server.host) and not is_open
+        return not server.needs_key and is_loopback(server.host) and not is_open
 
     @property
     def shows_text(self) -> bool:

@@ -102,6 +102,24 @@ class ModelsBusy(QueueFull):
     code = "models_busy"
 
 
+class LimitReached(QueueFull):
+    """The client's own share is used up, whatever is left for others."""
+
+    code = "rate_limit_exceeded"
+
+
+class NotAllowed(DomainError):
+    """The client is known, and may not do this."""
+
+    code = "not_allowed"
+
+
+class InvalidKeys(DomainError):
+    """Keys that cannot be used as they were set up; the message names none of them but by its name."""
+
+    code = "invalid_keys"
+
+
 class ServerUnavailable(DomainError):
     """The engine is stopping, stopped or not ready."""
 
@@ -132,10 +150,13 @@ __all__ = (
     "DocumentNotFound",
     "DomainError",
     "IllegalTransition",
+    "InvalidKeys",
     "InvalidRequest",
+    "LimitReached",
     "ModelLoadFailed",
     "ModelNotFound",
     "ModelsBusy",
+    "NotAllowed",
     "QueueFull",
     "ServerUnavailable",
     "StoreUnresponsive",

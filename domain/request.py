@@ -51,7 +51,7 @@ class GenerationRequest:
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
     this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
     the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
-    without a stop string is complete.
+    without a stop string is complete. `client`: the name of the key it came with, empty for none.
     """
 
     id: RequestId
@@ -64,6 +64,7 @@ class GenerationRequest:
     persist: bool = True
     num_choices: int = 1
     grammar: Grammar | None = None
+    client: str = ""
 
     def __post_init__(self) -> None:
         if self.grammar is not None and self.stop.ignore_eos:

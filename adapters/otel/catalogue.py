@@ -101,7 +101,7 @@ HTTP_REFUSED = MetricSpec(
     names.CAIRN_HTTP_REFUSED,
     MetricKind.COUNTER,
     "{request}",
-    "Requests and connections turned away or cut off before their body was looked at.",
+    "Requests and connections turned away or cut off before their body was looked at, and what a key does not allow.",
     (names.CAIRN_REASON,),
 )
 PROMPT_TOKENS = MetricSpec(

@@ -10,6 +10,7 @@ the whole application it also sees requests that match no route; then the route 
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,10 @@ EXCLUDED_PATHS = ("/health", "/metrics")
 _SCOPE = "cairn.scope"
 _OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _CONTEXT = frozenset({b"traceparent", b"tracestate", b"baggage", b"b3"})
+_SECRET = frozenset({b"authorization", b"x-api-key", b"cookie"})
+"""Headers that are hidden from the instrumentation, whatever it is told to capture."""
+_SECRETIVE = re.compile(rb"key|token|auth|secret", re.IGNORECASE)
+"""A query in which somebody may have put a key, by mistake: none is taken from there."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 _logger = logging.getLogger("cairn.telemetry")
@@ -96,9 +101,14 @@ def _plain(scope: Message) -> Message:
     """The scope without the bytes that the instrumentation cannot decode, and with nothing that makes a span long."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     query: bytes = scope.get("query_string", b"")
-    plain = [(name, _cut(name, value)) for name, value in headers if name.isascii() and value.isascii()]
+    query = query[:SHOWN_CHARS] if query.isascii() and not _SECRETIVE.search(query) else b""
+    plain = [(name, _cut(name, value)) for name, value in headers if _is_traced(name, value)]
     short = {"path": scope["path"][:SHOWN_CHARS], "raw_path": scope.get("raw_path", b"")[:SHOWN_CHARS]}
-    return {**scope, **short, "headers": plain, "query_string": query[:SHOWN_CHARS] if query.isascii() else b""}
+    return {**scope, **short, "headers": plain, "query_string": query}
+
+
+def _is_traced(name: bytes, value: bytes) -> bool:
+    return name.isascii() and value.isascii() and name not in _SECRET
 
 
 def _cut(name: bytes, value: bytes) -> bytes:

@@ -39,6 +39,7 @@ PROVIDER_CAIRN: Final = "cairn"
 VALUE_OTHER: Final = "_OTHER"
 
 # Cairn's own attributes
+CAIRN_KEY_NAME: Final = "cairn.key.name"
 CAIRN_STOP_SEQUENCES: Final = "cairn.request.stop_sequences"
 CAIRN_CHUNK_START: Final = "cairn.chunk.start"
 CAIRN_CHUNK_END: Final = "cairn.chunk.end"

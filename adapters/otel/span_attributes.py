@@ -32,6 +32,8 @@ def request_attributes(event: RequestQueued) -> Attributes:
         names.GEN_AI_RESPONSE_MODEL: encodable(event.model),
         names.GEN_AI_USAGE_INPUT_TOKENS: event.num_prompt_tokens,
     }
+    if event.client:
+        attributes[names.CAIRN_KEY_NAME] = event.client
     if event.max_tokens is not None:
         attributes[names.GEN_AI_REQUEST_MAX_TOKENS] = event.max_tokens
     if event.num_stop_strings:

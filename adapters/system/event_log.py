@@ -78,7 +78,7 @@ class EventLog:
         self._writer.write(_requests, level, f"request refused model='{shown(event.model)}' error={event.error_code}")
 
     def _http_refused(self, event: HttpRefused) -> None:
-        self._write_sparsely(logging.WARNING, f"refused before it was read: {event.reason}", event.detail)
+        self._write_sparsely(logging.WARNING, f"refused: {event.reason}", event.detail)
 
     def _loaded(self, event: ModelLoaded) -> None:
         line = (

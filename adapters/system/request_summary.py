@@ -15,6 +15,7 @@ def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
     rate = num_output / decode_s if decode_s else None
     pairs: list[tuple[str, str | int | None]] = [
         ("model", timeline.model),
+        ("key", timeline.client or None),
         ("prompt", timeline.num_prompt_tokens),
         ("reused", event.usage.reused_tokens),
         ("computed", timeline.num_computed_tokens),

@@ -17,7 +17,7 @@ from application.ports.clock import Clock
 from application.ports.document_store import DocumentStore, DocumentUsage
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
-from domain.document import Document, DocumentInfo, DocumentKey, Owner
+from domain.document import Document, DocumentKey, Owner
 from domain.errors import ServerUnavailable, StoreUnresponsive
 from domain.namespace_choice import NamespaceChoice
 
@@ -133,13 +133,7 @@ class Documents:
 
 
 def erase_chosen(choice: NamespaceChoice, store: DocumentStore) -> EraseReport:
-    includes: Callable[[DocumentInfo], bool] | None = None
-    if not choice.is_everything:
-
-        def includes(info: DocumentInfo) -> bool:
-            return info.is_chosen(choice)
-
-    return store.erase(includes)
+    return store.erase(None if choice.is_everything else lambda info: info.is_chosen(choice))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "Future[bool]") -> None:

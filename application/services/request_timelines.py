@@ -37,7 +37,8 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class RequestTimeline:
-    """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent."""
+    """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
+    `client`: the name of its key, empty for none."""
 
     id: RequestId
     model: ModelId
@@ -50,6 +51,7 @@ class RequestTimeline:
     decode_started_ns: int | None = None
     first_token_ns: int | None = None
     num_computed_tokens: int = 0
+    client: str = ""
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
         """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
@@ -88,6 +90,7 @@ class RequestTimelines:
             is_chat=event.is_chat,
             num_prompt_tokens=event.num_prompt_tokens,
             queued_ns=event.at_ns,
+            client=event.client,
         )
         if (replaced := self._open.pop(event.id, None)) is not None:
             self._count(replaced, -1)

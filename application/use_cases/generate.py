@@ -123,6 +123,7 @@ class Generate:
             max_tokens=request.stop.max_tokens,
             num_stop_strings=len(request.stop.stop),
             trace_carrier=request.trace_carrier,
+            client=request.client,
         )
 
 

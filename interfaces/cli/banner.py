@@ -21,7 +21,7 @@ def banner(settings: Settings, base_url: str, model: ModelDescription, facts: Se
 
 def curl_lines(settings: Settings, base_url: str, model: str) -> list[str]:
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}]})
-    key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.api_key else ""
+    key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.needs_key else ""
     return [
         f"  curl {base_url}/v1/chat/completions -H 'content-type: application/json'{key} \\",
         f"    -d {shlex.quote(body)}",

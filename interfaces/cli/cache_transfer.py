@@ -33,11 +33,11 @@ def export_records(
 ) -> None:
     """Write records to a file (mode 0600; prompts are in it as token ids) that `import` reads, here or elsewhere."""
     from adapters.export.format import ExportWriter
+    from adapters.system.private_file import private_file
     from adapters.zstd.codec import ZstdStateCodec
     from application.use_cases.export_store import export_store
     from application.use_cases.walk_store import chosen
     from domain.namespace_choice import NamespaceChoice
-    from interfaces.cli.private_file import private_file
 
     key = _key(key_file)
     with opened(store, read_only=True) as source:
@@ -81,7 +81,7 @@ def import_records(
 def new_key(file: File) -> None:
     """Make a key (a file of mode 0600) that exports are signed with; whoever has it can sign, so carry it safely."""
     from adapters.export.seal import KEY_BYTES
-    from interfaces.cli.private_file import create_secret
+    from adapters.system.private_file import create_secret
 
     try:
         create_secret(file, secrets.token_hex(KEY_BYTES).encode() + b"\n")
@@ -93,7 +93,7 @@ def new_key(file: File) -> None:
 
 def _key(file: Path | None) -> "ExportKey | None":
     from adapters.export.seal import ExportKey
-    from interfaces.cli.private_file import read_secret
+    from adapters.system.private_file import read_secret
 
     if file is None:
         return None

@@ -13,10 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 from adapters.config.locations import config_file
 from adapters.system.disk_speed import measure_disk_speed
+from adapters.system.key_file import KeyFile
 from adapters.system.machine import open_file_limits, usable_cpus
 from adapters.system.memory_probe import SystemMemory
 from application.settings import ANY, CacheSettings, Settings
 from domain.byte_size import format_bytes
+from domain.errors import InvalidKeys
 
 LIBRARIES = ("cairn", "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zstandard")
 MIN_OPEN_FILES = 4096
@@ -140,7 +142,7 @@ def _data(settings: Settings) -> Iterator[Check]:
 def _guard(settings: Settings) -> Iterator[Check]:
     """Settings that give up a part of what SECURITY.md promises."""
     server = settings.server
-    key = "with a key" if server.api_key is not None else "without a key"
+    key = "with a key" if server.needs_key else "without a key"
     problems = [
         problem
         for applies, problem in (
@@ -156,6 +158,12 @@ def _guard(settings: Settings) -> Iterator[Check]:
         )
         if applies
     ]
+    if server.key_file is not None:
+        file = KeyFile(server.key_file)
+        try:
+            key = f"{len(file.read())} keys in {file.path}"
+        except InvalidKeys as error:
+            problems.append(error.message)
     yield Check("access", f"{server.host}, {key}", "; ".join(problems))
 
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from interfaces.cli import cache, cache_requests, config, doctor, models, run, serve
+from interfaces.cli import cache, cache_requests, config, doctor, keys, models, run, serve
 from interfaces.cli.leave import leave
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("run")(run.run)
 app.command("models")(models.models)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.config_app, name="config")
+app.add_typer(keys.keys_app, name="keys")
 cache.cache_app.command("explain")(cache_requests.explain)
 cache.cache_app.command("warm")(cache_requests.warm)
 app.add_typer(cache.cache_app, name="cache")

@@ -82,13 +82,14 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 def _run(settings: "Settings") -> None:
     import asyncio
 
+    from domain.errors import InvalidKeys
     from interfaces.cli.server_process import serve_until_stopped
     from interfaces.http.server import AddressUnavailable, new_event_loop
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             outcome = runner.run(serve_until_stopped(settings))
-    except AddressUnavailable as error:
+    except (AddressUnavailable, InvalidKeys) as error:
         fail(str(error))
     if not outcome.is_clean:
         # The compute thread hangs inside native code: a normal exit would wait for it for ever.

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from dataclasses import dataclass
 
 import typer
@@ -28,7 +29,8 @@ class Outcome:
 
 
 async def serve_until_stopped(settings: Settings) -> Outcome:
-    """Serve until a signal, or until the default model turns out not to load. Raises AddressUnavailable."""
+    """Serve until a signal, or until the default model turns out not to load. Raises AddressUnavailable,
+    and InvalidKeys."""
     server = HttpServer(settings.server)
     signals = StopSignals(server.stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
@@ -36,6 +38,8 @@ async def serve_until_stopped(settings: Settings) -> Outcome:
     service = build_service(settings)
     facts = [("device", computing), ("data", _data_fact(service)), ("config", _config_fact())]
     app = service.app
+    if settings.server.key_file is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)
     announcing: asyncio.Task[str] | None = None
     if signals.is_stopping:
         server.close()

@@ -26,6 +26,7 @@ from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import build_documents
+from interfaces.composition.keys import ServerKeys
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
@@ -49,6 +50,8 @@ class Container(containers.DeclarativeContainer):
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
     request_log = providers.Singleton(EventLog)
     events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
+
+    keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
 
     backend = providers.Selector(
         settings.provided.engine.backend,

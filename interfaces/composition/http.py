@@ -40,8 +40,15 @@ def build_app(container: Container) -> Litestar:
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.
     middleware = [cast(Middleware, telemetry.middleware)] if telemetry.middleware is not None else []
+    keys = container.keys()
     return create_app(
-        services, settings.server, default_model=settings.model.default, version=cairn_version(), middleware=middleware
+        services,
+        settings.server,
+        default_model=settings.model.default,
+        version=cairn_version(),
+        middleware=middleware,
+        keys=keys.ring,
+        lifespan=[keys.watching],
     )
 
 

@@ -21,6 +21,7 @@ from interfaces.http.json_body import decoded_body
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import start_all
+from interfaces.http.visit import visit_of
 
 
 def operation_route(
@@ -29,7 +30,8 @@ def operation_route(
     """The handler, bound to what it needs. `error_type`: the dialect's."""
 
     async def answer(data: BodyT, request: Request[Any, Any, Any]) -> Response[Any]:
-        asked = Asked(services, default_model, request.headers, services.clock.now_ns())
+        visit = visit_of(request.scope)
+        asked = Asked(services, default_model, visit, request.headers, services.clock.now_ns())
         with renamed(operation.wire_names(data)):
             return await unless_client_leaves(request, _answer(operation, data, asked, keepalive_s))
 
@@ -49,8 +51,8 @@ def operation_route(
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
     body = await operation.resolved(body, asked)
-    wanted = await operation.requests(body, asked)
-    choices = await start_all(asked.services, wanted)
+    wanted = asked.visit.admit(await operation.requests(body, asked))
+    choices = await start_all(asked, wanted)
     try:
         started = _started(asked, wanted, choices)
         if body.stream:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +20,11 @@ from litestar.types import Middleware
 from application.events import FaultObserved
 from application.settings import ServerSettings
 from domain.errors import DomainError
+from domain.key_ring import KeyRing, own_keys
 from domain.shown import shown
 from interfaces.http.allowed_hosts import allowed_hosts
 from interfaces.http.answering import operation_route
-from interfaces.http.auth import ApiKey, ApiKeyAuth
+from interfaces.http.auth import Authentication
 from interfaces.http.cache.clear import clear_route
 from interfaces.http.cache.explain import explain_route
 from interfaces.http.cache.stats import stats_route
@@ -35,15 +37,26 @@ from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
 from interfaces.http.native.routes import native_routes
 from interfaces.http.prompt_body import PromptBodies
-from interfaces.http.refusal import refusals_to
+from interfaces.http.refusal import Refusals, refusals_to
 from interfaces.http.request_id import add_request_id, request_id
 from interfaces.http.services import Services
+from interfaces.http.visit import add_allowance
 
 _log = logging.getLogger("cairn.http")
 
 _DEFAULT_MAX_BODY_BYTES = 16 * 2**20
 
-_READABLE_HEADERS = ["x-cairn-cache", "x-request-id", "retry-after"]
+_REFUSED = frozenset({401, 403, 429})
+"""Statuses that say something of who asks, and are counted by reason."""
+
+_READABLE_HEADERS = [
+    "x-cairn-cache",
+    "x-request-id",
+    "retry-after",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+]
 """Of an answer, by pages of other origins."""
 
 
@@ -55,22 +68,26 @@ def create_app(
     version: str = "0",
     middleware: Sequence[Middleware] = (),
     dialects: Dialects = DIALECTS,
+    keys: KeyRing | None = None,
+    lifespan: Sequence[Callable[[Litestar], AbstractAsyncContextManager[None]]] = (),
 ) -> Litestar:
-    """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does)."""
-    api_key = ApiKey(settings.api_key) if settings.api_key else None
-    auth = [ApiKeyAuth(api_key)] if api_key is not None else []
+    """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does). `keys`:
+    None for the one in the settings, if there is one. `lifespan`: what runs while the application does."""
+    if keys is None:
+        keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
     refusals = refusals_to(dialects, services.events, services.clock)
     app = Litestar(
         route_handlers=[
             *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
             *_cache_routes(dialects, services, default_model),
             *native_routes(services, default_model, _bodies(dialects), dialects.of("/tokenize").error_type),
-            *health_routes(services.check_health, version, api_key),
+            *health_routes(services.check_health, version),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
-        middleware=[*middleware, *auth],
-        exception_handlers={Exception: _error_handler(services, dialects)},
-        before_send=[add_request_id(services.ids)],
+        lifespan=list(lifespan),
+        middleware=[*middleware, Authentication(keys, services.clock)],
+        exception_handlers={Exception: _error_handler(services, dialects, refusals)},
+        before_send=[add_request_id(services.ids), add_allowance],
         request_max_body_size=settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES,
         openapi_config=OpenAPIConfig(
             title="Cairn",
@@ -125,12 +142,14 @@ async def _refuse_unknown(response: Response[Any]) -> Response[Any]:
 
 
 def _error_handler(
-    services: Services, dialects: Dialects
+    services: Services, dialects: Dialects, refusals: Refusals
 ) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
     def handle(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         problem = problem_of(error)
         if problem.status in (404, 405) and not isinstance(error, DomainError):
             problem = replace(problem, message=f"{problem.message}: {request.method} {shown(request.url.path)}")
+        if problem.status in _REFUSED:
+            refusals.note(problem)
         if problem.is_defect:
             where = f"http {request.method} {shown(request.url.path)}"
             _log.error("%s failed, request %s", where, request_id(request.scope, services.ids), exc_info=error)

@@ -1,8 +1,6 @@
-"""One API key for the whole server, as `Authorization: Bearer KEY` or `x-api-key: KEY`. Health checks stay open."""
+"""Who asks, by the key in `Authorization: Bearer KEY` or `x-api-key: KEY` and nowhere else. Health checks stay open."""
 
 from collections.abc import Iterable
-from hashlib import sha256
-from hmac import compare_digest
 from typing import TypeAlias
 
 from litestar.enums import ScopeType
@@ -10,9 +8,18 @@ from litestar.exceptions import NotAuthorizedException
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from application.ports.clock import Clock
+from domain.client import NOBODY
+from domain.client_meter import ClientMeter
+from domain.key_ring import KeyRing
+from interfaces.http.visit import Visit, begin_visit
+
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
+
+MAX_OFFERED = 4
+"""Keys in one request that are looked at, each compared with all: clients send one, or one in each header."""
 
 
 def is_open(path: str) -> bool:
@@ -20,37 +27,40 @@ def is_open(path: str) -> bool:
     return path.rstrip("/") in OPEN_PATHS
 
 
-class ApiKey:
-    """Compares digests in constant time, so that neither the key's bytes nor its length can be probed."""
-
-    def __init__(self, api_key: str) -> None:
-        self._digest = sha256(api_key.encode()).digest()
-
-    def is_in(self, headers: Headers) -> bool:
-        return any([compare_digest(sha256(key).digest(), self._digest) for key in offered_keys(headers)])  # no way out
-
-
-class ApiKeyAuth(ASGIMiddleware):
-    """Refuses what needs the key and does not have it, by its headers alone."""
+class Authentication(ASGIMiddleware):
+    """Begins and ends each visit. Refuses, by its headers alone, what needs a key and has none, or comes too often."""
 
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, api_key: ApiKey) -> None:
-        self._api_key = api_key
+    def __init__(self, keys: KeyRing, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        if not is_open(scope["path"]):
-            self._check(scope["headers"])
-        await next_app(scope, receive, send)
+        is_charged = not is_open(scope["path"])
+        visit = Visit(self._meter(scope["headers"], is_needed=is_charged), self._clock)
+        begin_visit(scope, visit)
+        try:
+            if is_charged:
+                visit.arrive()
+            await next_app(scope, receive, send)
+        finally:
+            visit.end()
 
-    def _check(self, headers: Headers) -> None:
-        if not self._api_key.is_in(headers):
-            offered = offered_keys(headers)
-            what = "the API key is not valid" if offered else "an API key is required"
-            raise NotAuthorizedException(
-                f"{what}: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+    def _meter(self, headers: Headers, *, is_needed: bool) -> ClientMeter:
+        offered = offered_keys(headers)
+        found = self._keys.find(offered if len(offered) <= MAX_OFFERED else ())
+        if len(found) == 1:
+            return found[0]
+        if not is_needed:
+            return ClientMeter(NOBODY)
+        what = "the API key is not valid" if offered else "an API key is required"
+        if found:
+            what = "the API key must be one client's"
+        raise NotAuthorizedException(
+            f"{what}: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
 
 def offered_keys(headers: Headers) -> list[bytes]:
@@ -66,4 +76,4 @@ def _key(name: bytes, value: bytes) -> bytes | None:
     return None
 
 
-__all__ = ("OPEN_PATHS", "ApiKey", "ApiKeyAuth", "is_open")
+__all__ = ("MAX_OFFERED", "OPEN_PATHS", "Authentication", "is_open")

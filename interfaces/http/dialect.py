@@ -24,17 +24,19 @@ from interfaces.http.collected import Collected
 from interfaces.http.errors import Problem
 from interfaces.http.keep_alive import Progress
 from interfaces.http.services import Services
+from interfaces.http.visit import Visit
 
 SERVER_SENT_EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operation may use besides the body. `headers`: the request's, by lower-case name. `at_ns`: when it came,
-    by the monotonic clock."""
+    """What an operation may use besides the body. `visit`: of the client that asks. `headers`: the request's, by
+    lower-case name. `at_ns`: when it came, by the monotonic clock."""
 
     services: Services
     default_model: str
+    visit: Visit
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     at_ns: int = 0
 

@@ -38,21 +38,22 @@ def _cache_header() -> OpenAPIHeader:
 
 
 def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
-    """The error answers a route has, all of `error_type`; those of the guard in front of every route among them."""
+    """The error answers a route has, all of `error_type`; those in front of every route among them."""
     reasons = {
         400: "The request is malformed or can never succeed; `param` names the field.",
         401: "An API key is required.",
-        403: "Web pages of this origin may not ask.",
+        403: "The key does not allow this, or web pages of this origin may not ask.",
         404: "No such model.",
         413: "The body is too large.",
         415: "The body is not JSON by its content type.",
         421: "The request is addressed to a host that this server does not answer to.",
+        429: "A limit of the key is reached; `Retry-After` says when to try again.",
         500: "The computation failed.",
         503: "The server is busy or not ready; `Retry-After` says when to try again.",
     }
     return {
         status: ResponseSpec(error_type, description=reasons[status], generate_examples=False)
-        for status in sorted({*statuses, 403, 421})
+        for status in sorted({*statuses, 403, 421, 429})
     }
 
 

@@ -10,7 +10,7 @@ from litestar.response import Response
 from msgspec import Struct
 
 from application.use_cases.check_health import CheckHealth
-from interfaces.http.auth import ApiKey
+from interfaces.http.visit import visit_of
 
 
 class LiveBody(Struct):
@@ -18,8 +18,8 @@ class LiveBody(Struct):
 
 
 class ReadyBody(Struct):
-    """`problem` is empty when ready. `waiting` and `running` count requests. `models`: those loaded; null for somebody
-    without the server's key, who is not told what is wrong in full either."""
+    """`problem` is empty when ready. `waiting` and `running` count requests. `models`: those loaded; null for who
+    is no admin, and is not told what is wrong in full either."""
 
     status: Literal["ready", "not ready"]
     problem: str
@@ -32,7 +32,7 @@ class VersionBody(Struct):
     version: str
 
 
-def health_routes(check_health: CheckHealth, version: str, api_key: ApiKey | None) -> list[HTTPRouteHandler]:
+def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
 
     @get(["/health", "/health/live"], sync_to_thread=False)
@@ -46,7 +46,7 @@ def health_routes(check_health: CheckHealth, version: str, api_key: ApiKey | Non
     )
     def ready(request: Request[Any, Any, Any]) -> Response[ReadyBody]:
         health = check_health()
-        tells_all = api_key is None or api_key.is_in(request.scope["headers"])
+        tells_all = visit_of(request.scope).client.is_admin
         body = ReadyBody(
             "ready" if health.is_ready else "not ready",
             health.problem if tells_all else health.problem.partition(":")[0],

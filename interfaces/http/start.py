@@ -3,31 +3,39 @@
 from collections.abc import Sequence
 
 from application.services.text_side.generation import Generation
+from application.use_cases.list_models import ModelEntry
+from domain.client import Client
 from domain.errors import ModelNotFound
 from domain.request import GenerationRequest
+from interfaces.http.dialect import Asked
 from interfaces.http.fan_in import FanIn
 from interfaces.http.services import Services
 
 
-async def start_all(services: Services, requests: Sequence[GenerationRequest]) -> FanIn:
+async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> FanIn:
     """Whatever is wrong with any of them is raised here, before any byte is sent; then nothing is left running."""
     started: list[Generation] = []
     try:
         for request in requests:
-            started.append(await services.generate.start(request, started[0].model if started else None))
+            started.append(await asked.services.generate.start(request, started[0].model if started else None))
         return FanIn(started)
     except ModelNotFound as error:
         _close(started)
-        raise await naming_what_is_served(services, error) from None
+        raise await naming_what_is_served(asked.services, error, asked.visit.client) from None
     except BaseException:
         _close(started)
         raise
 
 
-async def naming_what_is_served(services: Services, error: ModelNotFound) -> ModelNotFound:
+async def naming_what_is_served(services: Services, error: ModelNotFound, client: Client) -> ModelNotFound:
     """The same error, with the models that would have been found."""
-    served = ", ".join(entry.source.id for entry in await services.list_models.all()) or "none"
+    served = ", ".join(entry.source.id for entry in await models_for(services, client)) or "none"
     return ModelNotFound(f"{error.message}; served here: {served}", param="model")
+
+
+async def models_for(services: Services, client: Client) -> list[ModelEntry]:
+    """Those that the client may use."""
+    return [entry for entry in await services.list_models.all() if client.may_use(entry.source.id)]
 
 
 def _close(generations: Sequence[Generation]) -> None:
@@ -35,4 +43,4 @@ def _close(generations: Sequence[Generation]) -> None:
         generation.close()
 
 
-__all__ = ("naming_what_is_served", "start_all")
+__all__ = ("models_for", "naming_what_is_served", "start_all")

@@ -14,7 +14,9 @@ from adapters.memory.document_store import MemoryDocumentStore
 from adapters.system.clock import SystemClock
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
+from domain.client import Client
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.keyed_service import headers, keyed_service
 from tests.support.live_service import live_service
 
 SALT = "x-cairn-cache-salt"
@@ -248,3 +250,27 @@ def test_they_survive_a_restart_on_disk(tmp_path: Path) -> None:
     with live_service(settings) as live, client_of(live.base_url) as client:
         assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
         assert ask(client, "More", previous_response_id=first.id).usage.input_tokens > first.usage.input_tokens
+
+
+def test_keys_keep_each_other_s_responses_apart() -> None:
+    clients = (Client("alice", is_admin=True), Client("bob"), Client("carol", salt="carol's"))
+    with keyed_service(*clients) as service:
+
+        def status(name: str, id: str, **more: str) -> int:
+            sent = {**headers(name), **more}
+            listed = service.client.get(f"/v1/responses/{id}/input_items", headers=sent).status_code
+            found = service.client.get(f"/v1/responses/{id}", headers=sent).status_code
+            body = {"input": "More", "previous_response_id": id, "max_output_tokens": 1}
+            went_on = service.client.post("/v1/responses", json=body, headers=sent).status_code
+            assert (listed, went_on) == ((200, 200) if found == 200 else (404, 400))
+            return found
+
+        names = [client.name for client in clients]
+        for name in names:
+            body = {"input": "Hello", "max_output_tokens": 1, "cache_salt": "s"}
+            id = service.client.post("/v1/responses", json=body, headers=headers(name)).json()["id"]
+            told = [status(other, id, **{SALT: "s"}) for other in names]
+            assert told == [200 if other == name else 404 for other in names]
+            assert status(name, id) == 404
+        cleared = service.client.post("/v1/cache/clear", json={"salt": "s"}, headers=headers("alice")).json()
+        assert cleared["documents"] == 4  # alice's and bob's, who have no salt of their own, each with its second

@@ -107,7 +107,7 @@ def test_version_and_document() -> None:
         assert document["info"]["title"] == "Cairn"
         operation = document["paths"]["/v1/chat/completions"]["post"]
         assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
-        expected = {"200", "400", "401", "403", "404", "413", "415", "421", "500", "503"}
+        expected = {"200", "400", "401", "403", "404", "413", "415", "421", "429", "500", "503"}
         assert set(operation["responses"]) == expected
         assert "ErrorBody" in document["components"]["schemas"]
 

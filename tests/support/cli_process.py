@@ -65,6 +65,11 @@ class CairnProcess:
             if text in line:
                 return line
 
+    def read_to_end(self) -> None:
+        """Into `seen`, of a process that ends."""
+        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+            self.seen.append(line)
+
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

@@ -35,6 +35,7 @@ from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
+from domain.key_ring import KeyRing
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http.app import create_app
@@ -107,6 +108,7 @@ def fake_service(
     trace_context: Callable[[], Mapping[str, str]] = dict,
     dialects: Dialects = DIALECTS,
     documents: DocumentStore | None = None,
+    keys: KeyRing | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -165,7 +167,7 @@ def fake_service(
         events,
         trace_context,
     )
-    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects)
+    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects, keys=keys)
     server = HttpServer(settings)
     started = threading.Event()
 

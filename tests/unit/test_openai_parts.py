@@ -11,8 +11,11 @@ from msgspec.json import encode
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeTokenizer
 from domain.chat import ChatMessage, Role
+from domain.client import ANYBODY
+from domain.client_meter import ClientMeter
 from domain.ids import ModelId, RequestId
 from domain.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
 from domain.stream import (
@@ -30,6 +33,7 @@ from interfaces.http.keep_alive import Progress
 from interfaces.http.openai.chat import ChatCompletions
 from interfaces.http.openai.completions import Completions
 from interfaces.http.services import Services
+from interfaces.http.visit import Visit
 from tests.support.sse import comments, events
 
 CALLS: list[ContentDelta] = [
@@ -47,7 +51,8 @@ CALLS: list[ContentDelta] = [
 
 def started(prompt: Prompt, num_choices: int = 1) -> Started:
     request = GenerationRequest(RequestId("id-1"), ModelId("m"), prompt, num_choices=num_choices)
-    asked = Asked(cast(Services, None), "m")  # OpenAI's own operations ask for nothing
+    visit = Visit(ClientMeter(ANYBODY), FakeClock())
+    asked = Asked(cast(Services, None), "m", visit)  # these operations ask for nothing
     return Started(asked, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000)
 
 

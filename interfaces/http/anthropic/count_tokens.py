@@ -18,6 +18,7 @@ from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
+from interfaces.http.visit import visit_of
 
 
 class TokenCountBody(Struct):
@@ -39,11 +40,14 @@ def count_tokens_route(services: Services, default_model: str) -> HTTPRouteHandl
     )
     async def count_message_tokens(data: CountTokensRequest, request: Request[Any, Any, Any]) -> TokenCountBody:
         model = ModelId(default_model if data.model is None else data.model)
-        wanted = GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))
+        visit = visit_of(request.scope)
+        (wanted,) = visit.admit(
+            [GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))], num_at_once=0
+        )
         try:
             return TokenCountBody(await unless_client_leaves(request, services.count_tokens(wanted)))
         except ModelNotFound as error:
-            raise await naming_what_is_served(services, error) from None
+            raise await naming_what_is_served(services, error, visit.client) from None
 
     return count_message_tokens
 

@@ -18,6 +18,7 @@ from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
+from interfaces.http.visit import visit_of
 
 
 class DivergenceBody(Struct):
@@ -75,13 +76,13 @@ def explain_route(
         responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
     )
     async def explain_cache(data: PromptBody, request: Request[Any, Any, Any]) -> ExplanationBody:
-        asked = Asked(services, default_model, request.headers)
+        asked = Asked(services, default_model, visit_of(request.scope), request.headers)
         with renamed(data.wire_names):
-            requests = await data.requests(asked)
+            requests = asked.visit.admit(await data.requests(asked), num_at_once=0)
             try:
                 return _body([await services.explain_prompt(request) for request in requests])
             except ModelNotFound as error:
-                raise await naming_what_is_served(services, error) from None
+                raise await naming_what_is_served(services, error, asked.visit.client) from None
 
     return explain_cache
 

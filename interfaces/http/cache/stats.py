@@ -1,4 +1,4 @@
-"""GET /v1/cache/stats: how full the prefix cache is. Totals over all tenants, so for operators only."""
+"""GET /v1/cache/stats: how full the prefix cache is. Totals over all tenants, so for admins only."""
 
 from collections.abc import Awaitable, Callable
 
@@ -10,6 +10,7 @@ from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, Sto
 from application.services.documents import Documents
 from domain.errors import StoreUnresponsive
 from interfaces.http.documented import errors
+from interfaces.http.visit import admins_only
 
 
 class HotBody(Struct):
@@ -80,7 +81,7 @@ def stats_route(
 ) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
-    @get("/v1/cache/stats", operation_id="readCacheStats", responses=errors(error_type, 401))
+    @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(error_type, 401))
     async def read_cache_stats() -> CacheStatsBody:
         stats = await cache_stats()
         return CacheStatsBody(

@@ -1,5 +1,6 @@
 """POST /v1/cache/warm: compute a request's prompt ahead of time and keep it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import post
@@ -17,6 +18,7 @@ from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
+from interfaces.http.visit import visit_of
 
 
 class PromptWarmed(Struct):
@@ -50,22 +52,22 @@ def warm_route(
         responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
     )
     async def warm_cache(data: PromptBody, request: Request[Any, Any, Any]) -> WarmedBody:
-        asked = Asked(services, default_model, request.headers)
+        asked = Asked(services, default_model, visit_of(request.scope), request.headers)
         with renamed(data.wire_names):
-            requests = await data.requests(asked)
+            requests = asked.visit.admit(await data.requests(asked), num_at_once=1)
             if not all(one.persist for one in requests):
                 raise InvalidRequest("store is false: there is nothing to warm the store with", param="store")
-            return await unless_client_leaves(request, _warm(services, requests))
+            return await unless_client_leaves(request, _warm(asked, requests))
 
     return warm_cache
 
 
-async def _warm(services: Services, requests: list[GenerationRequest]) -> WarmedBody:
+async def _warm(asked: Asked, requests: Sequence[GenerationRequest]) -> WarmedBody:
     """One prompt after the other, so that later ones reuse what they share with earlier ones."""
     try:
-        warmed = [await services.warm_prompt(request) for request in requests]
+        warmed = [await asked.services.warm_prompt(request) for request in requests]
     except ModelNotFound as error:
-        raise await naming_what_is_served(services, error) from None
+        raise await naming_what_is_served(asked.services, error, asked.visit.client) from None
     return WarmedBody(warmed[0].model, [_prompt(one) for one in warmed])
 
 

@@ -48,7 +48,7 @@ class TokenizeBody:
 
     async def request(self, asked: Asked) -> GenerationRequest:
         """Raises any DomainError."""
-        requests = await self.body.requests(asked)
+        requests = asked.visit.admit(await self.body.requests(asked), num_at_once=0)
         _refuse(len(requests) > 1, "prompt", "several prompts here")
         _refuse(isinstance(requests[0].prompt, TokenPrompt), "prompt", "token ids here")
         return requests[0]

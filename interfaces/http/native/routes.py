@@ -30,6 +30,7 @@ from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served
+from interfaces.http.visit import visit_of
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ def native_routes(
     )
     async def tokenize(data: TokenizeBody, request: Request[Any, Any, Any]) -> TokenizedBody:
         with renamed(data.body.wire_names):
-            wanted = await data.request(Asked(services, default_model, request.headers))
+            wanted = await data.request(Asked(services, default_model, visit_of(request.scope), request.headers))
             found = await _answered(
                 services,
                 request,
@@ -75,6 +76,7 @@ def native_routes(
     )
     async def detokenize(data: DetokenizeRequest, request: Request[Any, Any, Any]) -> PromptTextBody:
         model = ModelId(default_model if data.model is None else data.model)
+        visit_of(request.scope).client.check_model(model)
         return PromptTextBody(await _answered(services, request, services.tokenize.text(model, data.tokens)))
 
     @post(
@@ -87,7 +89,8 @@ def native_routes(
     )
     async def apply_template(data: PromptBody, request: Request[Any, Any, Any]) -> PromptTextBody:
         with renamed(data.wire_names):
-            (wanted, *_) = await data.requests(Asked(services, default_model, request.headers))
+            asked = Asked(services, default_model, visit_of(request.scope), request.headers)
+            (wanted, *_) = asked.visit.admit(await data.requests(asked), num_at_once=0)
             return PromptTextBody(await _answered(services, request, services.tokenize.prompt_text(wanted)))
 
     return [tokenize, detokenize, apply_template]
@@ -97,7 +100,7 @@ async def _answered(services: Services, request: Request[Any, Any, Any], work: C
     try:
         return await unless_client_leaves(request, work)
     except ModelNotFound as error:
-        raise await naming_what_is_served(services, error) from None
+        raise await naming_what_is_served(services, error, visit_of(request.scope).client) from None
 
 
 __all__ = ("native_routes",)

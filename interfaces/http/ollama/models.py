@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from litestar import get, post
+from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 from msgspec import Struct
@@ -20,7 +21,8 @@ from interfaces.http.json_body import json_body
 from interfaces.http.ollama.errors import OllamaError
 from interfaces.http.ollama.prompt import model_id
 from interfaces.http.services import Services
-from interfaces.http.start import naming_what_is_served
+from interfaces.http.start import models_for, naming_what_is_served
+from interfaces.http.visit import visit_of
 
 SPOKEN_VERSION = "0.12.6"
 """Of Ollama, whose routes these are like: clients ask which they may use."""
@@ -103,12 +105,13 @@ def model_routes(services: Services, default_model: str) -> list[HTTPRouteHandle
     """The handlers, bound to what they need."""
 
     @get("/api/tags", operation_id="ollamaTags", responses=errors(OllamaError, 401))
-    async def tags() -> TagsBody:
-        return TagsBody([_tagged(entry) for entry in await services.list_models.all()])
+    async def tags(request: Request[Any, Any, Any]) -> TagsBody:
+        return TagsBody([_tagged(entry) for entry in await models_for(services, visit_of(request.scope).client)])
 
     @get("/api/ps", operation_id="ollamaPs", responses=errors(OllamaError, 401))
-    async def ps() -> RunningBody:
-        return RunningBody([body for entry in await services.list_models.all() if (body := _running(entry))])
+    async def ps(request: Request[Any, Any, Any]) -> RunningBody:
+        entries = await models_for(services, visit_of(request.scope).client)
+        return RunningBody([body for entry in entries if (body := _running(entry))])
 
     @get("/api/version", operation_id="ollamaVersion", sync_to_thread=False, responses=errors(OllamaError, 401))
     def version() -> VersionBody:
@@ -122,11 +125,13 @@ def model_routes(services: Services, default_model: str) -> list[HTTPRouteHandle
         operation_id="ollamaShow",
         responses=errors(OllamaError, 400, 401, 404, 413, 415),
     )
-    async def show(data: ShowRequest) -> ShowBody:
-        id = model_id(data.model or data.name, default_model)
+    async def show(data: ShowRequest, request: Request[Any, Any, Any]) -> ShowBody:
+        id, client = model_id(data.model or data.name, default_model), visit_of(request.scope).client
+        client.check_model(id)
         entry = await services.list_models.one(id)
         if entry is None:
-            raise await naming_what_is_served(services, ModelNotFound(f"model '{shown(id)}' not found"))
+            missing = ModelNotFound(f"model '{shown(id)}' not found")
+            raise await naming_what_is_served(services, missing, client)
         info: dict[str, Any] = {}
         if (model := entry.description) is not None:
             info = {

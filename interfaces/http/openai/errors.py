@@ -7,6 +7,8 @@ from domain.errors import DomainError
 from interfaces.http import sse
 from interfaces.http.errors import Problem, problem_of
 
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+
 
 class ErrorDetail(Struct):
     """`param` is the path of the offending request field, where there is one."""
@@ -34,8 +36,8 @@ def error_event(error: DomainError) -> bytes:
 
 
 def _type(status: int) -> str:
-    if status == 401:
-        return "authentication_error"
+    if status in _TYPES:
+        return _TYPES[status]
     return "server_error" if status >= 500 else "invalid_request_error"
 
 

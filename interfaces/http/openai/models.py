@@ -1,6 +1,9 @@
 """GET /v1/models and GET /v1/models/{id}: everything that can be served, loaded or not."""
 
+from typing import Any
+
 from litestar import get
+from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct, field
 
@@ -12,7 +15,8 @@ from domain.shown import shown
 from interfaces.http.documented import errors
 from interfaces.http.openai.errors import ErrorBody
 from interfaces.http.services import Services
-from interfaces.http.start import naming_what_is_served
+from interfaces.http.start import models_for, naming_what_is_served
+from interfaces.http.visit import visit_of
 
 
 class LoadedBody(Struct):
@@ -47,15 +51,17 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
     """The handlers, bound to what they need."""
 
     @get("/v1/models", operation_id="listModels", responses=errors(ErrorBody, 401))
-    async def list_models() -> ModelListBody:
-        return ModelListBody([_body(entry) for entry in await services.list_models.all()])
+    async def list_models(request: Request[Any, Any, Any]) -> ModelListBody:
+        return ModelListBody([_body(entry) for entry in await models_for(services, visit_of(request.scope).client)])
 
     @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(ErrorBody, 401, 404))
-    async def retrieve_model(model_id: str) -> ModelBody:
-        id = ModelId(model_id.removeprefix("/"))
+    async def retrieve_model(model_id: str, request: Request[Any, Any, Any]) -> ModelBody:
+        id, client = ModelId(model_id.removeprefix("/")), visit_of(request.scope).client
+        client.check_model(id)
         entry = await services.list_models.one(id)
         if entry is None:
-            raise await naming_what_is_served(services, ModelNotFound(f"no model named '{shown(id)}' is here"))
+            missing = ModelNotFound(f"no model named '{shown(id)}' is here")
+            raise await naming_what_is_served(services, missing, client)
         return _body(entry)
 
     return [list_models, retrieve_model]

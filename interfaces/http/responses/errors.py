@@ -9,6 +9,8 @@ from msgspec import Struct
 from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
 from interfaces.http.errors import Problem, problem_of
 
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+
 
 class ResponseProblemDetail(Struct):
     """`param` is the path of the offending request field, where there is one."""
@@ -29,9 +31,8 @@ class ResponseError(Struct):
 
 
 def error_body(problem: Problem) -> ResponseProblem:
-    kind = "server_error" if problem.status >= 500 else "invalid_request_error"
-    if problem.status == 401:
-        kind = "authentication_error"
+    default = "server_error" if problem.status >= 500 else "invalid_request_error"
+    kind = _TYPES.get(problem.status, default)
     return ResponseProblem(ResponseProblemDetail(_message(problem), kind, problem.param, problem.code))
 
 

@@ -47,7 +47,7 @@ def _with_id(item: Item, suffix: str) -> Item:
     is_answer = item.get("role") == "assistant"
     content = item.get("content")
     if isinstance(content, str):
-        part = {"type": "output_text" if is_answer else "input_text", "text": content}
+        part: dict[str, Any] = {"type": "output_text" if is_answer else "input_text", "text": content}
         content = [{**part, "annotations": []} if is_answer else part]
     id = item.get("id") or f"msg_{suffix}"
     return {"status": "completed", **item, "type": "message", "id": id, "content": content}

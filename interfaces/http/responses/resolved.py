@@ -27,8 +27,9 @@ async def resolved(body: ResponsesRequest, documents: Documents, owner: Owner) -
     if body.previous_response_id is not None:
         chain = await stored.chain(documents, owner, body.previous_response_id)
         earlier = [item for one in chain for item in one.items]
-    fields = {**msgspec.structs.asdict(body), "input": await _dereferenced(body.input, documents, owner)}
-    return ResolvedRequest(**fields, earlier=earlier)
+    items = await _dereferenced(body.input, documents, owner)
+    fields: dict[str, Any] = {**msgspec.structs.asdict(body), "input": items, "earlier": earlier}
+    return ResolvedRequest(**fields)
 
 
 def earlier_items(body: ResponsesRequest) -> Sequence[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from domain.request import GenerationRequest
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
-from interfaces.http.owner import requested_salt
+from interfaces.http.owner import owner_of, requested_salt
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
 from interfaces.http.responses.prompt import WIRE_NAMES, chat_prompt, sampling_params, stop_rules, tools_of
@@ -69,7 +69,7 @@ def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> Non
 
 
 def _owner(body: ResponsesRequest, asked: Asked) -> Owner:
-    return asked.services.documents.owner(requested_salt(asked.headers, body.cache_salt))
+    return owner_of(asked.services.documents, asked.visit, requested_salt(asked.headers, body.cache_salt))
 
 
 __all__ = ("Responses",)

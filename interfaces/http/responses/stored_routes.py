@@ -12,12 +12,13 @@ from msgspec import Struct
 from domain.document import DocumentKey, Owner
 from domain.errors import DocumentNotFound, InvalidRequest
 from interfaces.http.documented import errors
-from interfaces.http.owner import requested_salt
+from interfaces.http.owner import owner_of, requested_salt
 from interfaces.http.responses import stored
 from interfaces.http.responses.answer import ResponseBody
 from interfaces.http.responses.errors import ResponseProblem
 from interfaces.http.responses.input_items import ItemPage, item_page, listed_items
 from interfaces.http.services import Services
+from interfaces.http.visit import visit_of
 
 PATH = "/v1/responses/{response_id:str}"
 
@@ -32,7 +33,7 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
     documents = services.documents
 
     def owner(request: Request[Any, Any, Any]) -> Owner:
-        return documents.owner(requested_salt(request.headers))
+        return owner_of(documents, visit_of(request.scope), requested_salt(request.headers))
 
     @get(PATH, operation_id="getResponse", responses=errors(ResponseProblem, 400, 401, 404, 503))
     async def get_response(
