@@ -48,7 +48,9 @@ def _with_id(item: Item, suffix: str) -> Item:
     content = item.get("content")
     if isinstance(content, str):
         part: dict[str, Any] = {"type": "output_text" if is_answer else "input_text", "text": content}
-        content = [{**part, "annotations": []} if is_answer else part]
+        if is_answer:
+            part["annotations"] = []
+        content = [part]
     id = item.get("id") or f"msg_{suffix}"
     return {"status": "completed", **item, "type": "message", "id": id, "content": content}
 
