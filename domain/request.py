@@ -5,25 +5,38 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from domain.chat import ChatMessage, Json, ToolSpec
+from domain.chat import ChatMessage, Json, Role, ToolSpec
 from domain.errors import InvalidRequest
 from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
+from domain.reasoning_budget import ReasoningLimit
 from domain.sampling import MAX_SEED, SamplingParams, StopRules
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, with the template's own keyword arguments."""
+    """Messages for the model's chat template, with the template's own keyword arguments. `continues`: the last message
+    is the beginning of the answer, which goes on where its content ends."""
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
     template_kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if not self.messages:
             raise InvalidRequest("messages must not be empty", param="messages")
+        last = self.messages[-1]
+        if self.continues and (last.role is not Role.ASSISTANT or last.tool_calls):
+            raise InvalidRequest(
+                "only a last message of the assistant's that ends with text can be continued", param="messages"
+            )
+
+    @property
+    def prefilled(self) -> str:
+        """The text with which the answer begins, and which is not told again."""
+        return self.messages[-1].content if self.continues else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,8 @@ class GenerationRequest:
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
     this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
     the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
-    without a stop string is complete. `client`: the name of the key it came with, empty for none.
+    without a stop string is complete. `reasoning`: how long a chat's answer may reason; None for as long as it likes.
+    `client`: the name of the key it came with, empty for none.
     """
 
     id: RequestId
@@ -64,6 +78,7 @@ class GenerationRequest:
     persist: bool = True
     num_choices: int = 1
     grammar: Grammar | None = None
+    reasoning: ReasoningLimit | None = None
     client: str = ""
 
     def __post_init__(self) -> None:

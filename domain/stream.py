@@ -14,6 +14,7 @@ from typing import ClassVar, TypeAlias
 
 from domain.errors import DomainError
 from domain.explanation import Explanation
+from domain.output.call_problem import CallProblem
 from domain.request import FinishReason, Usage
 
 
@@ -122,13 +123,15 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The completion ended well. Nothing follows. `stop_text` is the stop string that matched, if one did."""
+    """The completion ended well. Nothing follows. `stop_text` is the stop string that matched, if one did.
+    `call_problems`: of its tool calls, in their order."""
 
     is_content: ClassVar[bool] = False
 
     reason: FinishReason
     usage: Usage
     stop_text: str | None = None
+    call_problems: tuple[CallProblem, ...] = ()
 
     def merges_with(self, later: "StreamItem") -> bool:
         return False

@@ -87,7 +87,7 @@ REQUESTS_ENDED = MetricSpec(
     names.CAIRN_REQUESTS_ENDED,
     MetricKind.COUNTER,
     "{request}",
-    "Requests that ended, by reason: stop, length, cancelled or error.",
+    "Requests that ended, by reason: stop, tool_calls, length, cancelled or error.",
     (*_MODEL, names.CAIRN_REASON, names.ERROR_TYPE),
 )
 REQUESTS_REFUSED = MetricSpec(
@@ -113,6 +113,13 @@ PROMPT_TOKENS = MetricSpec(
 )
 OUTPUT_TOKENS = MetricSpec(
     names.CAIRN_OUTPUT_TOKENS, MetricKind.COUNTER, "{token}", "Tokens of ended completions.", _MODEL
+)
+TOOL_CALL_PROBLEMS = MetricSpec(
+    names.CAIRN_TOOL_CALL_PROBLEMS,
+    MetricKind.COUNTER,
+    "{call}",
+    "Tool calls that cannot be run as they are: unknown_tool, malformed_arguments or schema_mismatch.",
+    (names.CAIRN_KIND,),
 )
 STEP_TOKENS = MetricSpec(
     names.CAIRN_STEP_TOKENS,
@@ -167,7 +174,7 @@ TELEMETRY_FAILURES = MetricSpec(
 CATALOGUE = (
     *(REQUEST_DURATION, TIME_TO_FIRST_TOKEN, TIME_PER_OUTPUT_TOKEN, QUEUE_TIME, PREFILL_TIME, DECODE_TIME),
     *(REQUESTS_WAITING, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED, HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
-    *(STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
+    *(TOOL_CALL_PROBLEMS, STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
     *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME, FAULTS, TELEMETRY_FAILURES),
 )
@@ -205,6 +212,7 @@ __all__ = (
     "TELEMETRY_FAILURES",
     "TIME_PER_OUTPUT_TOKEN",
     "TIME_TO_FIRST_TOKEN",
+    "TOOL_CALL_PROBLEMS",
     "MetricKind",
     "MetricSpec",
 )

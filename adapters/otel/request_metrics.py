@@ -20,6 +20,7 @@ from application.events import (
     RequestEnded,
     RequestQueued,
     RequestRefused,
+    ToolCallProblems,
 )
 from application.services.event_router import Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
@@ -48,6 +49,7 @@ class RequestMetrics:
             FirstToken: self._first_token,
             RequestEnded: self._ended,
             RequestRefused: self._refused,
+            ToolCallProblems: self._call_problems,
         }
 
     def loaded(self, event: ModelLoaded) -> None:
@@ -99,6 +101,10 @@ class RequestMetrics:
         model = event.model if event.model in self._known_models else names.VALUE_OTHER
         attributes = {names.GEN_AI_REQUEST_MODEL: model, names.ERROR_TYPE: event.error_code}
         self._instruments.add(catalogue.REQUESTS_REFUSED, 1, attributes)
+
+    def _call_problems(self, event: ToolCallProblems) -> None:
+        for kind in event.kinds:
+            self._instruments.add(catalogue.TOOL_CALL_PROBLEMS, 1, {names.CAIRN_KIND: kind})
 
     def _record_stage(self, spec: catalogue.MetricSpec, timeline: RequestTimeline, stage: Stage, ended_ns: int) -> None:
         self._instruments.record(spec, timeline.time_in_s(stage, ended_ns), _model_attributes(timeline.model))

@@ -23,6 +23,7 @@ from application.events import (
     RequestQueued,
     RequestRefused,
     StoreFault,
+    ToolCallProblems,
 )
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
@@ -52,6 +53,7 @@ class EventLog:
                 FirstToken: self._timelines.first_token,
                 RequestEnded: self._ended,
                 RequestRefused: self._refused,
+                ToolCallProblems: self._call_problems,
                 HttpRefused: self._http_refused,
                 ModelLoaded: self._loaded,
                 ModelUnloaded: self._unloaded,
@@ -76,6 +78,9 @@ class EventLog:
     def _refused(self, event: RequestRefused) -> None:
         level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
         self._writer.write(_requests, level, f"request refused model='{shown(event.model)}' error={event.error_code}")
+
+    def _call_problems(self, event: ToolCallProblems) -> None:
+        self._writer.write(_requests, logging.WARNING, f"request {event.id} tool_call_problems={','.join(event.kinds)}")
 
     def _http_refused(self, event: HttpRefused) -> None:
         self._write_sparsely(logging.WARNING, f"refused: {event.reason}", event.detail)

@@ -11,6 +11,9 @@ class RandomIds:
     def request_id(self, prefix: str) -> RequestId:
         return RequestId(f"{prefix}-{secrets.token_hex(12)}")
 
+    def call_id(self) -> str:
+        return f"call_{secrets.token_hex(12)}"
+
     def seed(self) -> int:
         return secrets.randbits(63)
 

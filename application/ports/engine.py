@@ -28,6 +28,7 @@ from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prompt_content import EncodedPrompt
+from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
 from domain.stream import Admitted, PrefillProgress, TokenLogprob
@@ -39,7 +40,7 @@ class Submission:
 
     `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context.
     `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`,
-    `persist` and `grammar` as in GenerationRequest.
+    `persist` and `grammar` as in GenerationRequest. `reasoning_budget`: None for no bound.
     """
 
     id: RequestId
@@ -55,6 +56,7 @@ class Submission:
     persist: bool = True
     num_choices: int = 1
     grammar: Grammar | None = None
+    reasoning_budget: ReasoningBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class StepBatch:
     num_left_queue: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
     choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.

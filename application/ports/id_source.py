@@ -12,6 +12,10 @@ class IdSource(Protocol):
         """A new id such as `chatcmpl-5f0c...`; unguessable."""
         ...
 
+    def call_id(self) -> str:
+        """A new id of a tool call: `call_` and 24 hexadecimal digits; unguessable."""
+        ...
+
     def seed(self) -> int:
         """A fresh sampling seed, 0 <= seed < 2**63."""
         ...

@@ -1,14 +1,30 @@
-"""An OutputParser over a tokenizer's detokenizer: special tokens that mark something become marks, others nothing."""
+"""OutputParsers over a tokenizer's detokenizer."""
 
 from collections.abc import Mapping, Sequence
 
 from application.ports.tokenizer import Detokenizer
 from domain.output.text_parser import TextParser
-from domain.stream import ContentDelta
+from domain.stream import ContentDelta, TextDelta
+
+
+class PlainParser:
+    """All is text: the completion of a raw prompt."""
+
+    __slots__ = ("_detokenizer",)
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+
+    def feed(self, token_id: int) -> Sequence[ContentDelta]:
+        return (TextDelta(self._detokenizer.feed(token_id)),)
+
+    def finish(self) -> Sequence[ContentDelta]:
+        return (TextDelta(self._detokenizer.flush()),)
 
 
 class TokenParser:
-    """`mark_of`: the ids of the tokens that the text parser knows as marks."""
+    """Special tokens that mark something become marks, others nothing. `mark_of`: the ids of the tokens that the text
+    parser knows as marks."""
 
     __slots__ = ("_detokenizer", "_mark_of", "_parser")
 
@@ -26,4 +42,4 @@ class TokenParser:
         return (*self._parser.feed(self._detokenizer.flush()), *self._parser.finish())
 
 
-__all__ = ("TokenParser",)
+__all__ = ("PlainParser", "TokenParser")

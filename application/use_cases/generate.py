@@ -3,6 +3,7 @@
 All checks happen in `start`, so whatever is wrong with a request is an exception before any byte of an answer.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,8 +18,10 @@ from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
-from domain.errors import DomainError
+from application.services.token_parser import PlainParser
+from domain.errors import DomainError, InvalidRequest
 from domain.ids import ModelId
+from domain.reasoning_budget import ReasoningBudget
 from domain.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
 from domain.shown import shown
 
@@ -89,17 +92,15 @@ class Generate:
             persist=request.persist,
             num_choices=request.num_choices,
             grammar=request.grammar,
+            reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
         )
         await self._grammars.check(request, served.tokenizer, served.description)
-        follows = () if isinstance(request.prompt, ChatPrompt) else prompt.token_ids  # a reply starts afresh
         generation = Generation(
             request,
             submission,
             model=served,
             engine=self._engine,
-            pipelines=[
-                OutputPipeline(served.tokenizer.detokenizer(follows), request.stop) for _ in range(request.num_choices)
-            ],
+            pipelines=[self._pipeline(request, served, prompt.token_ids) for _ in range(request.num_choices)],
             release=partial(self._pool.release, served),
         )
         self._engine.submit(submission)
@@ -107,6 +108,13 @@ class Generate:
         for choice in range(request.num_choices):
             self._events.emit(self._queued(request, submission, choice))
         return generation
+
+    def _pipeline(self, request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]) -> OutputPipeline:
+        prompt, tokenizer = request.prompt, served.tokenizer
+        if not isinstance(prompt, ChatPrompt):
+            return OutputPipeline(PlainParser(tokenizer.detokenizer(prompt_ids)), request.stop)
+        parser = tokenizer.output_parser(prompt, prompt_ids, self._ids.call_id)
+        return OutputPipeline(parser, request.stop, prompt.tools)
 
     def _queued(self, request: GenerationRequest, submission: Submission, choice: int) -> RequestQueued:
         sampling = request.sampling
@@ -125,6 +133,23 @@ class Generate:
             trace_carrier=request.trace_carrier,
             client=request.client,
         )
+
+
+def _reasoning_budget(
+    request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]
+) -> ReasoningBudget | None:
+    limit, prompt = request.reasoning, request.prompt
+    if limit is None or not isinstance(prompt, ChatPrompt):
+        return None
+    marks = served.tokenizer.reasoning_marks(prompt, prompt_ids)
+    if marks is not None:
+        return ReasoningBudget(limit.num_tokens, marks)
+    if limit.is_firm:
+        raise InvalidRequest(
+            f"no tokens are known that end the reasoning of {served.source.id}, so that it cannot be bounded",
+            param="reasoning_budget",
+        )
+    return None
 
 
 __all__ = ("Generate",)

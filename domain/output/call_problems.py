@@ -2,29 +2,11 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 from domain.chat import Json, ToolCall, ToolSpec
+from domain.output.call_problem import CallProblem, ProblemKind
 from domain.output.schema_check import first_misfit
 from domain.stream import ContentDelta, ToolCallDelta
-
-
-class ProblemKind(Enum):
-    """MALFORMED_ARGUMENTS: no JSON object, or one that was not ended. SCHEMA_MISMATCH: not what the tool asks for."""
-
-    UNKNOWN_TOOL = "unknown_tool"
-    MALFORMED_ARGUMENTS = "malformed_arguments"
-    SCHEMA_MISMATCH = "schema_mismatch"
-
-
-@dataclass(frozen=True, slots=True)
-class CallProblem:
-    """`detail` is one sentence; it holds no more of the arguments than their keys."""
-
-    call_id: str
-    kind: ProblemKind
-    detail: str
 
 
 def joined_calls(deltas: Iterable[ContentDelta]) -> tuple[ToolCall, ...]:
@@ -62,4 +44,4 @@ def _refuse(constant: str) -> Json:
     raise ValueError(constant)
 
 
-__all__ = ("CallProblem", "ProblemKind", "call_problems", "joined_calls")
+__all__ = ("call_problems", "joined_calls")

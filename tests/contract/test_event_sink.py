@@ -27,6 +27,7 @@ from application.events import (
     StateRestored,
     StepCompleted,
     StoreFault,
+    ToolCallProblems,
 )
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
@@ -52,6 +53,7 @@ OTHERS: list[Event] = [
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),
+    ToolCallProblems(SCRIPT_ID, ("malformed_arguments",), at(0)),
 ]
 
 

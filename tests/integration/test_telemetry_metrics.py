@@ -27,6 +27,7 @@ from application.events import (
     StateRestored,
     StepCompleted,
     StoreFault,
+    ToolCallProblems,
 )
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
@@ -55,6 +56,7 @@ EVERYTHING: list[Event] = [
     HttpRefused("host_not_allowed", "evil.example", at(0)),
     StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
     FaultObserved("engine.sequence", "no", at(0)),
+    ToolCallProblems(SCRIPT_ID, ("unknown_tool", "unknown_tool"), at(0)),
     PrefixMatched(SCRIPT_ID, 1025, {"hot": 512, "store": 256}, 1024, "no-snapshot", at(0), at(0.02)),
     PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
     StateRestored(SCRIPT_ID, 768, 3_000_000, at(0), at(0.01), at(0.02)),

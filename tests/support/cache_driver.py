@@ -81,8 +81,9 @@ class CacheDriver:
         grid = BlockGrid(BLOCK, GRID, is_exact)
         hashing = hashing or InlineLane()
         self.cache = PrefixCache(
-            self.tiers, self.clock, self.events, grid, hashing, is_enabled=is_enabled, on_ready=self._wake
+            tiers=self.tiers, clock=self.clock, events=self.events, grid=grid, hashing=hashing, is_enabled=is_enabled
         )
+        self.cache.wake_with(self._wake)
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
         self.note = self.cache.attach(self.model.description)
         self._next_id = 0

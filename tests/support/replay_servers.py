@@ -10,7 +10,7 @@ import httpx
 
 from adapters.mlx.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
-from application.services.prefix.landing import Land
+from application.services.prefix.stored_tier import Land
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.cli_process import CairnProcess, cairn_process

@@ -1,17 +1,19 @@
 """A text side without an engine: tests tell by hand what an engine would, and see what it was asked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
 from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
-from application.ports.tokenizer import Detokenizer
+from application.ports.output_parser import OutputParser
 from application.services.text_side.generation import Generation
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.text_side.unread import MAX_HELD_BYTES
+from application.services.token_parser import PlainParser
+from domain.chat import ToolSpec
 from domain.explanation import Explanation, StopReason
 from domain.ids import ModelId, RequestId
 from domain.request import FinishReason, GenerationRequest, TextPrompt, Usage
@@ -41,7 +43,14 @@ class ToldEngine:
         self.cancelled.append((id, choice, reason, num_tokens))
 
     def status(self) -> EngineStatus:
-        return EngineStatus(self.is_alive, False, 0, 0, 0, fault="" if self.is_alive else "it is gone")
+        return EngineStatus(
+            is_alive=self.is_alive,
+            is_busy=False,
+            last_progress_ns=0,
+            num_waiting=0,
+            num_running=0,
+            fault="" if self.is_alive else "it is gone",
+        )
 
 
 class TextSide:
@@ -60,7 +69,8 @@ class TextSide:
         rules: StopRules | None = None,
         num_choices: int = 1,
         max_held_bytes: int = MAX_HELD_BYTES,
-        detokenizer: Callable[[], Detokenizer] = FakeDetokenizer,
+        parser: Callable[[], OutputParser] = lambda: PlainParser(FakeDetokenizer()),
+        tools: Sequence[ToolSpec] = (),
     ) -> Generation:
         rules = rules or StopRules()
         model, prompt = ModelId("m"), FakeTokenizer().encode("ab")
@@ -71,7 +81,7 @@ class TextSide:
             submission,
             model=cast(Any, None),
             engine=cast(Engine, self.engine),
-            pipelines=[OutputPipeline(detokenizer(), rules) for _ in range(num_choices)],
+            pipelines=[OutputPipeline(parser(), rules, tools) for _ in range(num_choices)],
             release=self._released,
             max_held_bytes=max_held_bytes,
         )

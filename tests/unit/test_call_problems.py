@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.chat import ToolCall, ToolSpec
-from domain.output.call_problems import CallProblem, ProblemKind, call_problems, joined_calls
+from domain.output.call_problem import CallProblem, ProblemKind
+from domain.output.call_problems import call_problems, joined_calls
 from domain.output.schema_check import first_misfit
 from domain.stream import TextDelta, ToolCallDelta
 from tests.support.transcripts import TOOLS

@@ -5,14 +5,18 @@ from typing import Any
 
 import pytest
 
-from application.events import DecodeStarted, Event, RequestEnded
+from adapters.fake.ids import FakeIds
+from adapters.fake.tokenizer import FakeTokenizer
+from application.events import DecodeStarted, Event, RequestEnded, ToolCallProblems
 from application.ports.engine import Ended, EngineError, Tokens
+from application.ports.output_parser import OutputParser
 from application.services.text_side.unread import MERGE_ABOVE
+from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import QueueFull, ServerUnavailable
 from domain.ids import RequestId
-from domain.request import FinishReason, Usage
+from domain.request import ChatPrompt, FinishReason, Usage
 from domain.sampling import StopRules
-from domain.stream import Failed, Finished, PrefillProgress, TextDelta
+from domain.stream import ContentDelta, Failed, Finished, PrefillProgress, TextDelta
 from tests.support.recording import RecordingEvents
 from tests.support.told_engine import ADMITTED, ID, TextSide, text_of
 
@@ -131,18 +135,18 @@ def test_an_answer_that_is_read_may_be_longer_than_the_bound() -> None:
     assert num_read == 40 * 50
 
 
-class BrokenDetokenizer:
-    def feed(self, token_id: int) -> str:
+class BrokenParser:
+    def feed(self, token_id: int) -> list[ContentDelta]:
         raise UnicodeError(f"token {token_id} is no text")
 
-    def flush(self) -> str:
+    def finish(self) -> list[ContentDelta]:
         raise UnicodeError("nor is the end")
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1])
-def test_a_detokenizer_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
+def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
     side = TextSide()
-    broken, sound = side.open(detokenizer=BrokenDetokenizer), side.open(RequestId("s"))
+    broken, sound = side.open(parser=BrokenParser), side.open(RequestId("s"))
     side.say("x" * num_tokens)
     side.end()
     side.say("y", id=RequestId("s"))
@@ -163,6 +167,48 @@ def test_an_error_of_the_engine_is_the_clients_error() -> None:
     assert isinstance(failed.error, ServerUnavailable)
     (event,) = [event for event in side.recorded.events if isinstance(event, RequestEnded)]
     assert (event.reason, event.error_code, event.error_message) == ("error", "server_unavailable", "it was unloaded")
+
+
+def fake_parser() -> OutputParser:
+    prompt = ChatPrompt((ChatMessage(Role.USER, "hi"),), TOOLS)
+    return FakeTokenizer().output_parser(prompt, (), FakeIds().call_id)
+
+
+TOOLS = (ToolSpec("add", parameters={"type": "object", "required": ["a"]}),)
+
+
+def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told() -> None:
+    side = TextSide()
+    generation = side.open(parser=fake_parser, tools=TOOLS)
+    side.say("<call>add {}</call><call>sub {}</call>")
+    side.end(FinishReason.STOP, num_tokens=9)
+    (_, last) = generation.take()[-1]
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.TOOL_CALLS
+    kinds = ("schema_mismatch", "unknown_tool")
+    assert tuple(problem.kind.value for problem in last.call_problems) == kinds
+    assert side.recorded.events[0] == ToolCallProblems(ID, kinds, 5)
+    assert [reason for _, reason, _ in ends(side)] == ["tool_calls"]
+
+
+def test_an_answer_whose_calls_are_sound_tells_of_no_problem() -> None:
+    side = TextSide()
+    generation = side.open(parser=fake_parser, tools=TOOLS)
+    side.say('<call>add {"a": 1}</call>')
+    side.end(FinishReason.STOP)
+    assert generation.take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
+    assert [type(event).__name__ for event in side.recorded.events] == ["RequestEnded"]
+
+
+def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:
+    side = TextSide()
+    generation = side.open(parser=fake_parser, tools=TOOLS)
+    side.say('<call>add {"a')
+    side.end(FinishReason.LENGTH)
+    (_, last) = generation.take()[-1]
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.LENGTH
+    assert [problem.kind.value for problem in last.call_problems] == ["malformed_arguments"]
 
 
 def test_a_requests_end_is_told_after_everything_else_of_its_batch() -> None:

@@ -1,11 +1,22 @@
-"""Token by token: text, stop strings over token boundaries, what is held back, the final flush."""
+"""A raw completion, token by token: text, stop strings over token boundaries, what is held back, the final flush."""
+
+from collections.abc import Sequence
 
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeDetokenizer
 from application.ports.engine import Tokens
 from application.services.text_side.output_pipeline import OutputPipeline
+from application.services.token_parser import PlainParser
 from domain.sampling import StopRules
-from domain.stream import TokenLogprob
+from domain.stream import ContentDelta, TextDelta, TokenLogprob
+
+
+def plain(rules: StopRules) -> OutputPipeline:
+    return OutputPipeline(PlainParser(FakeDetokenizer()), rules)
+
+
+def text_of(deltas: Sequence[ContentDelta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
 
 
 def run(
@@ -20,15 +31,15 @@ def run(
         if token == EOS_ID and not rules.ignore_eos and at + 1 >= rules.min_tokens
     ]
     tokens = tokens[: ends[0]] if ends else tokens
-    pipeline, text = OutputPipeline(FakeDetokenizer(), rules), ""
+    pipeline, text = plain(rules), ""
     for start in range(0, len(tokens), at_once):
         told = tuple(tokens[start : start + at_once])
         step = pipeline.feed(Tokens(told, has_eos=bool(ends) and start + len(told) == len(tokens)))
-        text += "".join(delta.text for delta in step.deltas)
+        text += text_of(step.deltas)
         if step.stop_text is not None:
             return text, pipeline.num_tokens, step.stop_text
     step = pipeline.finish()
-    return text + "".join(delta.text for delta in step.deltas), pipeline.num_tokens, step.stop_text
+    return text + text_of(step.deltas), pipeline.num_tokens, step.stop_text
 
 
 def test_a_stop_string_over_three_tokens_ends_the_text_before_it() -> None:
@@ -53,9 +64,9 @@ def test_end_of_sequence_is_counted_but_not_shown() -> None:
 
 
 def test_a_token_that_ends_the_answer_is_not_shown_whatever_its_text() -> None:
-    pipeline = OutputPipeline(FakeDetokenizer(), StopRules())
-    (delta,) = pipeline.feed(Tokens((ord("x"),), has_eos=True)).deltas
-    assert (delta.text, delta.token_ids, pipeline.num_tokens) == ("", (ord("x"),), 1)
+    pipeline = plain(StopRules())
+    assert pipeline.feed(Tokens((ord("x"),), has_eos=True)).deltas == [TextDelta("", (ord("x"),))]
+    assert pipeline.num_tokens == 1
 
 
 def test_ignore_eos_goes_on() -> None:
@@ -78,5 +89,5 @@ def test_a_stop_string_completed_by_the_final_flush_is_a_stop() -> None:
 
 def test_log_probabilities_stay_with_their_tokens() -> None:
     logprobs = tuple(TokenLogprob(token, -1.0) for token in b"ab")
-    deltas = OutputPipeline(FakeDetokenizer(), StopRules()).feed(Tokens(tuple(b"ab"), logprobs)).deltas
+    deltas = plain(StopRules()).feed(Tokens(tuple(b"ab"), logprobs)).deltas
     assert [(delta.token_ids, delta.logprobs) for delta in deltas] == [((97,), logprobs[:1]), ((98,), logprobs[1:])]

@@ -41,7 +41,7 @@ from domain.holdings import Found
 from domain.ids import RequestId, SequenceId
 from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt
-from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
+from domain.record import NamespaceInfo, Record, RecordKey
 
 MAX_FAILED_FETCHES = 3
 """How often a lookup is repeated because what it found was gone; then the prompt is computed."""
@@ -315,29 +315,13 @@ class CachedSequence:
         return True
 
     def _announce(self) -> None:
-        told, context = self.explanation, self._context
-        diverged_at = told.divergence.position if told.divergence is not None else None
-        context.events.emit(
-            PrefixMatched(
-                self.request_id,
-                told.num_prompt,
-                told.reused,
-                told.num_known,
-                told.reason.value,
-                self._started_ns,
-                context.clock.now_ns(),
-                diverged_at,
-            )
-        )
+        at_ns = self._context.clock.now_ns()
+        self._context.events.emit(PrefixMatched.of(self.request_id, self.explanation, self._started_ns, at_ns))
 
     def _note(self, captured: Sequence[Record], started_ns: int) -> None:
         if captured:
-            num_blocks = sum(isinstance(record.key, BlockKey) for record in captured)
-            size_bytes = sum(record.raw_bytes for record in captured)
-            now_ns, num_snapshots = self._context.clock.now_ns(), len(captured) - num_blocks
-            self._context.events.emit(
-                StateCaptured(self.request_id, num_blocks, num_snapshots, size_bytes, started_ns, now_ns)
-            )
+            at_ns = self._context.clock.now_ns()
+            self._context.events.emit(StateCaptured.of(self.request_id, captured, started_ns, at_ns))
 
 
 def _abandon(question: Future[Question]) -> None:

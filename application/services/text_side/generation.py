@@ -61,7 +61,7 @@ class Generation:
         return self._num_in_engine > 0
 
     def receive(self, number: int, item: EngineItem) -> None:
-        """Take in what the engine tells of a choice. May raise what its detokenizer raises: see `fail`."""
+        """Take in what the engine tells of a choice. May raise what its parser raises: see `fail`."""
         choice = self._choices[number]
         if choice.outcome is None and (not self.is_closed or isinstance(item, Ended)):
             self._take_in(number, choice, item)
@@ -114,7 +114,7 @@ class Generation:
                     usage = _counted(choice)
                     num_tokens = usage.completion_tokens
                     self._engine.cancel(self.request.id, number, reason=FinishReason.STOP, num_tokens=num_tokens)
-                    self._end(choice, Finished(FinishReason.STOP, usage, step.stop_text))
+                    self._end(choice, choice.pipeline.ended(FinishReason.STOP, usage, step.stop_text))
             case _:
                 if isinstance(item, Admitted):
                     choice.usage = Usage.of(item.explanation, 0)
@@ -130,7 +130,7 @@ class Generation:
             for delta in step.deltas:
                 choice.unread.push(delta)
             reason = item.reason if step.stop_text is None else FinishReason.STOP
-            self._end(choice, Finished(reason, item.usage, step.stop_text))
+            self._end(choice, choice.pipeline.ended(reason, item.usage, step.stop_text))
 
     def _push(self, number: int, choice: _Choice, item: StreamItem) -> None:
         if choice.outcome is not None:

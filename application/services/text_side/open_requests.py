@@ -5,7 +5,9 @@ its queue. A request is open until the engine has ended all its choices, also wh
 known what it has cost.
 """
 
-from application.events import FaultObserved, RequestEnded
+from collections.abc import Iterator
+
+from application.events import Event, FaultObserved, RequestEnded, ToolCallProblems
 from application.ports.clock import Clock
 from application.ports.engine import Ended, Engine, StepBatch
 from application.ports.event_sink import EventSink
@@ -60,7 +62,7 @@ class OpenRequests:
 
     def receive(self, batch: StepBatch) -> None:
         self.num_waiting -= batch.num_left_queue
-        ended: list[RequestEnded] = []
+        ended: list[Event] = []
         for id, choice, item in batch.items:
             generation = self._open.get(id)
             if generation is None:
@@ -71,19 +73,22 @@ class OpenRequests:
                 self._events.emit(FaultObserved("text.output", described(error), self._clock.now_ns()))
                 generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {described(error)}"))
             if isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
-                ended.append(_ended(generation, choice, outcome, batch.at_ns))
+                ended += _ended(generation, choice, outcome, batch.at_ns)
         for event in (*batch.events, *ended):
             self._events.emit(event)
         for id in {id for id, _, _ in batch.items if id in self._open and not self._open[id].is_in_engine}:
             del self._open[id]
 
 
-def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_ns: int) -> RequestEnded:
+def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_ns: int) -> Iterator[Event]:
     id = choice_id(generation.request.id, choice)
     usage = outcome.usage or Usage(len(generation.prompt_ids), 0)
     if isinstance(outcome, Failed):
-        return RequestEnded(id, "error", usage, at_ns, outcome.error.code, outcome.error.message)
-    return RequestEnded(id, outcome.reason.value, usage, at_ns)
+        yield RequestEnded(id, "error", usage, at_ns, outcome.error.code, outcome.error.message)
+        return
+    if outcome.call_problems:
+        yield ToolCallProblems(id, tuple(problem.kind.value for problem in outcome.call_problems), at_ns)
+    yield RequestEnded(id, outcome.reason.value, usage, at_ns)
 
 
 __all__ = ("OpenRequests",)

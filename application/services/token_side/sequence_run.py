@@ -76,8 +76,8 @@ class SequenceRun:
             return Usage(num_prompt, num_output)
         return Usage.of(reused, num_output)
 
-    def hold_to(self, constraint: TokenConstraint) -> None:
-        """Choose no token that this does not allow."""
+    def hold_to(self, constraint: TokenConstraint | None) -> None:
+        """Choose no token that this does not allow; None allows all."""
         self._constraint = constraint
 
     def queue_up(self, prefix_cache: PrefixCache) -> None:

@@ -6,6 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from domain.request import FinishReason
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from interfaces.http.answer_parts import visible_parts
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Started
 from interfaces.http.openai.chat_request import ChatCompletionRequest
@@ -43,6 +44,21 @@ class ChatChoice(Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
+class CallProblemBody(Struct):
+    """`choice`: its index. `kind`: `unknown_tool`, `malformed_arguments` or `schema_mismatch`."""
+
+    choice: int
+    call_id: str
+    kind: str
+    detail: str
+
+
+class CairnBody(Struct):
+    """What Cairn tells beside OpenAI's fields, where there is something to tell."""
+
+    tool_call_problems: list[CallProblemBody]
+
+
 class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     """`prompt_token_ids` and `token_ids` are there when `return_token_ids` asked for them."""
 
@@ -52,6 +68,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     choices: list[ChatChoice]
     usage: UsageBody
     prompt_token_ids: list[int] | UnsetType = UNSET
+    x_cairn: CairnBody | UnsetType = UNSET
 
 
 class FunctionPiece(Struct):
@@ -90,6 +107,7 @@ class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
     choices: list[ChunkChoice]
     usage: UsageBody | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    x_cairn: CairnBody | UnsetType = UNSET
 
 
 def chat_completion(body: ChatCompletionRequest, started: Started, collected: Sequence[Collected]) -> ChatCompletion:
@@ -100,7 +118,17 @@ def chat_completion(body: ChatCompletionRequest, started: Started, collected: Se
         [_choice(body, started, index, choice) for index, choice in enumerate(collected)],
         usage_body([choice.finished.usage for choice in collected], started.choices_per_prompt),
         list(started.prompts[0]) if body.return_token_ids else UNSET,
+        _told_beside([(index, choice.finished) for index, choice in enumerate(collected)]),
     )
+
+
+def _told_beside(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetType:
+    problems = [
+        CallProblemBody(index, problem.call_id, problem.kind.value, problem.detail)
+        for index, choice in finished
+        for problem in choice.call_problems
+    ]
+    return CairnBody(problems) if problems else UNSET
 
 
 def _choice(body: ChatCompletionRequest, started: Started, index: int, choice: Collected) -> ChatChoice:
@@ -117,7 +145,7 @@ def _choice(body: ChatCompletionRequest, started: Started, index: int, choice: C
 def _message(choice: Collected) -> AnswerMessage:
     calls = [
         AnsweredToolCall(part.id, AnsweredFunction(part.name, part.arguments))
-        for part in choice.parts()
+        for part in visible_parts(choice)
         if isinstance(part, ToolCallDelta)
     ]
     content = choice.text or (None if calls else "")
@@ -125,12 +153,13 @@ def _message(choice: Collected) -> AnswerMessage:
 
 
 class ChatFraming(ChunkFraming[ChunkChoice]):
-    """A role chunk for each choice, its content, a finish chunk for each."""
+    """A role chunk for each choice, its content, a finish chunk for each, with what is wrong with its calls."""
 
     def __init__(self, body: ChatCompletionRequest, started: Started) -> None:
         super().__init__(body, started)
         self._body = body
         self._prompt_ids = list(started.prompts[0]) if body.return_token_ids else UNSET
+        self._beside: CairnBody | UnsetType = UNSET
 
     def begin(self) -> bytes:
         roles = [ChunkChoice(index, Delta("assistant", "")) for index in range(self._started.num_choices)]
@@ -148,11 +177,13 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         return None if is_silent else choice
 
     def _last(self, index: int, finished: Finished) -> ChunkChoice:
+        self._beside = _told_beside([(index, finished)])
         return ChunkChoice(index, Delta(), finish_reason=_FINISH_REASONS[finished.reason])
 
     def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
         started = self._started
-        return ChatChunk(started.id, started.created_s, started.model, choices, usage, self._prompt_ids)
+        beside, self._beside = self._beside, UNSET
+        return ChatChunk(started.id, started.created_s, started.model, choices, usage, self._prompt_ids, beside)
 
 
 def _delta(delta: ContentDelta) -> Delta:

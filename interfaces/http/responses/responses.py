@@ -12,7 +12,14 @@ from interfaces.http.json_body import body_decoder
 from interfaces.http.owner import owner_of, requested_salt
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
-from interfaces.http.responses.prompt import WIRE_NAMES, chat_prompt, sampling_params, stop_rules, tools_of
+from interfaces.http.responses.prompt import (
+    WIRE_NAMES,
+    chat_prompt,
+    reasoning_limit,
+    sampling_params,
+    stop_rules,
+    tools_of,
+)
 from interfaces.http.responses.resolved import resolved
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.stored import keep
@@ -45,6 +52,7 @@ class Responses(Operation[ResponsesRequest]):
             stop_rules(body),
             requested_salt(asked.headers, body.cache_salt),
             asked.services.trace_context(),
+            reasoning=reasoning_limit(body),
         )
         return [wanted]
 
