@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from interfaces.http.anthropic.blocks import BLOCKS
 from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
+from interfaces.http.ollama.options import Options
 from interfaces.http.parameters import parameters
 from interfaces.http.responses.items import ITEMS, PARTS
 from interfaces.http.responses.responses_request import ResponsesRequest
@@ -19,9 +21,16 @@ from interfaces.http.responses.responses_request import ResponsesRequest
 FOLDER = Path(__file__).parents[2] / "docs" / "dialects"
 
 PAGES: Mapping[str, tuple[type[Struct], Mapping[str, Any]]] = {
+    "ollama.md": (ChatRequest, {}),
     "anthropic.md": (MessagesRequest, BLOCKS),
     "responses.md": (ResponsesRequest, {**ITEMS, **PARTS}),
 }
+
+
+MORE_TABLES: Mapping[str, Mapping[str, type[Struct]]] = {
+    "ollama.md": {"generate": GenerateRequest, "options": Options},
+}
+"""Other bodies on the page, by the mark of their table."""
 
 
 def page(name: str) -> str:
@@ -31,7 +40,10 @@ def page(name: str) -> str:
     rows = [(f"`{one.name}`", one.support, one.note) for one in parameters(body)]
     text = _filled(text, "parameters", ("parameter", "", "what it does"), rows)
     told = [(f"`{type}`", " ".join((kind.__doc__ or "").split())) for type, kind in kinds.items()]
-    return _filled(text, "kinds", ("type", "what becomes of it"), told)
+    for mark, more in MORE_TABLES.get(name, {}).items():
+        rows = [(f"`{one.name}`", one.support, one.note) for one in parameters(more)]
+        text = _filled(text, mark, ("parameter", "", "what it does"), rows)
+    return _filled(text, "kinds", ("type", "what becomes of it"), told) if told else text
 
 
 def _filled(text: str, mark: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,6 +7,8 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from interfaces.http.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
+from interfaces.http.ollama.options import Options
 from interfaces.http.parameters import ignored, parameters, refuse_unsupported, refused, supported
 from interfaces.http.responses.responses_request import ResponsesRequest
 from tests.support.dialect_docs import FOLDER, PAGES, page
@@ -17,7 +19,9 @@ def test_the_tables_are_made_of_the_declarations(name: str) -> None:
     assert (FOLDER / name).read_text() == page(name), "run python -m tests.support.dialect_docs"
 
 
-@pytest.mark.parametrize("body", [MessagesRequest, CountTokensRequest, ResponsesRequest])
+@pytest.mark.parametrize(
+    "body", [MessagesRequest, CountTokensRequest, ResponsesRequest, ChatRequest, GenerateRequest, Options]
+)
 def test_every_field_is_declared(body: type[Struct]) -> None:
     told = parameters(body)
     assert [one.attribute for one in told] == list(body.__struct_fields__)

@@ -33,7 +33,7 @@ class CallStore(Protocol):
     """What of `services/documents` is needed, whose contract it is."""
 
     def owner(self, requested_salt: str, key_name: str = "") -> Owner: ...
-    def keep(self, key: DocumentKey, model: str, num_bytes: int, write: Callable[[], bytes]) -> None: ...
+    def keep(self, key: DocumentKey, model: str, body: bytes) -> None: ...
     async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]: ...
 
 
@@ -75,7 +75,7 @@ class GeneratedCalls:
     def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
         num_chars = len(call.arguments) + len(call.reasoning)
         if self._documents is not None and num_chars <= MAX_CHARS:
-            self._documents.keep(self._key(request, id), model, num_chars, lambda: json.dumps(asdict(call)).encode())
+            self._documents.keep(self._key(request, id), model, json.dumps(asdict(call)).encode())
 
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None

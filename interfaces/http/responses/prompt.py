@@ -9,6 +9,7 @@ from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.parameters import refuse_unsupported
 from interfaces.http.responses.conversation import conversation, tools_in
+from interfaces.http.responses.resolved import earlier_items
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
 from interfaces.http.thinking import thinking_kwargs
@@ -23,13 +24,13 @@ def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
     _refuse_format(body)
     instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
     tools = tools_of(body).specs if _shows_tools(body.tool_choice) else ()
-    return ChatPrompt((*instructions, *conversation(body.input)), tools, _template_kwargs(body))
+    return ChatPrompt((*instructions, *conversation(body.input, earlier_items(body))), tools, _template_kwargs(body))
 
 
 def tools_of(body: ResponsesRequest) -> Tools:
     """All that the body names, also in its input. Raises InvalidRequest."""
     named = [(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
-    return Tools([*named, *tools_in(body.input)])
+    return Tools([*named, *tools_in(earlier_items(body)), *tools_in(body.input)])
 
 
 def sampling_params(body: ResponsesRequest) -> SamplingParams:
