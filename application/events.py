@@ -4,11 +4,13 @@ Emitted to the EventSink; telemetry derives spans, metrics and logs from them, a
 Plain values without any text of a prompt or an answer. Requests are told of choice by choice, by the choice's id.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
+from domain.record import BlockKey, Record
 from domain.request import Usage
 from domain.sampling import SamplingParams
 
@@ -197,6 +199,20 @@ class PrefixMatched:
     at_ns: int
     diverged_at: int | None = None
 
+    @classmethod
+    def of(cls, id: RequestId, told: Explanation, started_ns: int, at_ns: int) -> "PrefixMatched":
+        diverged_at = told.divergence.position if told.divergence is not None else None
+        return cls(
+            id=id,
+            num_prompt=told.num_prompt,
+            reused=told.reused,
+            num_known=told.num_known,
+            reason=told.reason.value,
+            started_ns=started_ns,
+            at_ns=at_ns,
+            diverged_at=diverged_at,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixAwaited:
@@ -231,6 +247,18 @@ class StateCaptured:
     size_bytes: int
     started_ns: int
     at_ns: int
+
+    @classmethod
+    def of(cls, id: RequestId, records: Sequence[Record], started_ns: int, at_ns: int) -> "StateCaptured":
+        num_blocks = sum(isinstance(record.key, BlockKey) for record in records)
+        return cls(
+            id=id,
+            num_blocks=num_blocks,
+            num_snapshots=len(records) - num_blocks,
+            size_bytes=sum(record.raw_bytes for record in records),
+            started_ns=started_ns,
+            at_ns=at_ns,
+        )
 
 
 Event: TypeAlias = (

@@ -32,7 +32,7 @@ class LoadOptions:
     dtype: str = "auto"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
     """A loaded model, as the rest of the server needs to know it.
 

@@ -7,6 +7,11 @@ A position p can be resumed at when every state group can be restored exactly th
     TRAILING    the blocks that the window before p still touches
     SNAPSHOT    a snapshot exactly at p
 
+    blocks    |--0--|--1--|--2--|--3--|     p is the end of block 3
+    ALL          x     x     x     x
+    TRAILING                 x     x        a sliding window of a block and a half touches two
+    SNAPSHOT                          x     recurrent state: there is nothing to cut it from
+
 A p inside a block needs a snapshot there in any case (for an attention-only model it is the partial block's tail). The
 last prompt token is never restored: it is computed, because its logits are wanted.
 """

@@ -7,8 +7,8 @@
 A record is a leaf when nothing points at it. Eviction takes leaves only, so a chain never has a hole and a snapshot
 never outlives the blocks it needs.
 
-None of these values can exist with an identifier of another length than 32 bytes, or with a number that has no place
-in a store: whoever makes one of them up gets a ValueError, so that no store ever meets one.
+Constructors check the length of identifiers (32 bytes) and the range of numbers, and raise ValueError: a malformed
+record never reaches a store.
 """
 
 from array import array

@@ -5,25 +5,38 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from domain.chat import ChatMessage, Json, ToolSpec
-from domain.errors import InvalidRequest
+from domain.chat import ChatMessage, Json, Role, ToolSpec
+from domain.errors import InvalidRequest, require
 from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
-from domain.sampling import MAX_SEED, SamplingParams, StopRules
+from domain.reasoning_budget import ReasoningLimit
+from domain.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRules
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, with the template's own keyword arguments."""
+    """Messages for the model's chat template, with the template's own keyword arguments. `continues`: the last message
+    is the beginning of the answer, which goes on where its content ends."""
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
     template_kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if not self.messages:
             raise InvalidRequest("messages must not be empty", param="messages")
+        last = self.messages[-1]
+        if self.continues and (last.role is not Role.ASSISTANT or last.tool_calls):
+            raise InvalidRequest(
+                "only a last message of the assistant's that ends with text can be continued", param="messages"
+            )
+
+    @property
+    def prefilled(self) -> str:
+        """The text with which the answer begins, and which is not told again."""
+        return self.messages[-1].content if self.continues else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,10 @@ class GenerationRequest:
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
     this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
     the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
-    without a stop string is complete. `client`: the name of the key it came with, empty for none.
+    without a stop string is complete. `reasoning`: how long a chat's answer may reason; None for as long as it likes.
+    `client`: the name of the key it came with, empty for none. `num_prompt_logprobs`: report the log probability of
+    each prompt token with so many alternatives (0 to 20), which computes the whole prompt; None for none. Only then may
+    `max_tokens` be 0.
     """
 
     id: RequestId
@@ -64,9 +80,18 @@ class GenerationRequest:
     persist: bool = True
     num_choices: int = 1
     grammar: Grammar | None = None
+    reasoning: ReasoningLimit | None = None
     client: str = ""
+    num_prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        num_tops = self.num_prompt_logprobs
+        require(
+            num_tops is None or 0 <= num_tops <= MAX_TOP_LOGPROBS,
+            "prompt_logprobs",
+            f"must be in 0..{MAX_TOP_LOGPROBS}",
+        )
+        require(num_tops is not None or self.stop.max_tokens != 0, "max_tokens", "must be at least 1")
         if self.grammar is not None and self.stop.ignore_eos:
             raise InvalidRequest(
                 "ignore_eos and a grammar exclude each other: a complete answer ends", param="ignore_eos"

@@ -5,8 +5,9 @@ Rules. Every decoding sequence decodes in every step. Prefill is served in order
 end at absolute multiples of `grid` (the canonical grid that makes restored and recomputed states bit-identical), at
 requested stops (positions where a snapshot is due), and at the end of the prompt. The chunk that ends the prompt gives
 the first token, and decoding begins in the next step. It is short, because logits cost all of its tokens: what is
-longer ends one token earlier, and the last token is a chunk of its own. What is left of a prompt that was resumed off
-the grid is no canonical state wherever it is cut, and is not cut at a grid line if it is shorter than the grid.
+longer ends one token earlier, and the last token is a chunk of its own. A prompt that was resumed off the grid has left
+the canonical grid for good (see `block_grid`): cutting its rest at a grid line would not bring it back, so a rest
+shorter than the grid is computed in one chunk.
 
     position   0         grid       2*grid  stop    3*grid  end
     chunks     |----------|----------|-------|-------|------|

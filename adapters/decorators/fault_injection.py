@@ -71,7 +71,13 @@ class FaultInjectingBlockStore(ForwardingStore):
         usage = self._store.usage()
         with self._lock:
             faults = {**usage.faults, **({"injected": self._injected} if self._injected else {})}
-        return StoreUsage(usage.quota_bytes, usage.stored_bytes, usage.namespaces, usage.evicted, faults)
+        return StoreUsage(
+            quota_bytes=usage.quota_bytes,
+            stored_bytes=usage.stored_bytes,
+            namespaces=usage.namespaces,
+            evicted=usage.evicted,
+            faults=faults,
+        )
 
     def _strikes(self, chance: float) -> bool:
         with self._lock:

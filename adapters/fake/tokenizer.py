@@ -17,7 +17,15 @@ from dataclasses import replace
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
 from application.ports.output_parser import OutputParser
 from application.ports.token_constraint import Vocabulary
-from application.ports.tokenizer import Detokenizer, EncodedPrompt, ForkKind, ForkPoint, PromptTooLong, Tokenizer
+from application.ports.tokenizer import (
+    Detokenizer,
+    EncodedPrompt,
+    ForkKind,
+    ForkPoint,
+    PromptTooLong,
+    TemplateFeatures,
+    Tokenizer,
+)
 from application.services.token_parser import TokenParser
 from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
 from domain.errors import TemplateFailed
@@ -26,6 +34,7 @@ from domain.output.family import Family, ReasoningTags, Section
 from domain.output.named_calls import NamedCalls
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
+from domain.reasoning_budget import ReasoningMarks
 from domain.request import ChatPrompt
 
 START_ID = 257
@@ -37,6 +46,7 @@ _OUTPUT = OutputFormat(
     ReasoningTags("<think>", "</think>"),
     "as the fake tokenizer renders it",
 )
+_TURN_END = (EOS_ID, 10)
 _PROBE = ChatMessage(Role.ASSISTANT, content="\x01"), ChatMessage(Role.USER, content="\x02")
 
 
@@ -54,10 +64,11 @@ class FakeDetokenizer:
 
 
 class FakeTokenizer:
-    """A Tokenizer. With `thinks`, the generation prompt opens a reasoning block."""
+    """A Tokenizer. With `thinks`, the generation prompt opens a reasoning block; `reasons`: what ends it is known."""
 
-    def __init__(self, *, thinks: bool = False, has_chat_template: bool = True) -> None:
+    def __init__(self, *, thinks: bool = False, reasons: bool = True, has_chat_template: bool = True) -> None:
         self._thinks = thinks
+        self._reasons = reasons
         self._has_chat_template = has_chat_template
 
     @property
@@ -93,8 +104,11 @@ class FakeTokenizer:
         prompt = replace(prompt, messages=tuple(late_system_as_user(prompt.messages)))
         turns = self._turns(prompt.messages, prompt.tools)
         rendered = [token for turn in turns for token in turn]
-        opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
-        token_ids = (*rendered, START_ID, *opening.encode())
+        if prompt.continues:
+            token_ids = tuple(rendered[: -len(_TURN_END)])
+        else:
+            opening = "assistant\n<think>\n" if self._opens_reasoning(prompt) else "assistant\n"
+            token_ids = (*rendered, START_ID, *opening.encode())
         _check_count(token_ids, max_tokens)
         return EncodedPrompt.of_text(token_ids, self._fork_points(prompt, turns, token_ids))
 
@@ -124,9 +138,22 @@ class FakeTokenizer:
             new_call_id=new_call_id,
             tools=prompt.tools,
             prompt_end=self.decode(prompt_ids[-64:]),
+            prefilled=prompt.prefilled,
             taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
         )
         return TokenParser(FakeDetokenizer(), parser, {})
+
+    @property
+    def template_features(self) -> TemplateFeatures | None:
+        return TemplateFeatures(tools=True, reasoning=True, late_system=False) if self._has_chat_template else None
+
+    def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
+        texts = _OUTPUT.reasoning_texts
+        if texts is None or not self._reasons:
+            return None
+        opening = _OUTPUT.opening(self.decode(prompt_ids[-64:]), prompt.prefilled)
+        open_ids, end_ids = (tuple(text.encode()) for text in texts)
+        return ReasoningMarks(open_ids, end_ids, is_open=opening.startswith(texts[0]))
 
     def _opens_reasoning(self, prompt: ChatPrompt) -> bool:
         return bool(prompt.template_kwargs.get("enable_thinking", self._thinks))
@@ -169,7 +196,7 @@ class FakeTokenizer:
 
 
 def _turn(role: str, body: str) -> tuple[int, ...]:
-    return (START_ID, *f"{role}\n{body}".encode("utf-8", errors="replace"), EOS_ID, 10)
+    return (START_ID, *f"{role}\n{body}".encode("utf-8", errors="replace"), *_TURN_END)
 
 
 def _body(message: ChatMessage, *, keeps_reasoning: bool) -> str:

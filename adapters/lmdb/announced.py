@@ -1,6 +1,6 @@
-"""What people are shown of a namespace, between its announcement and its first record. Bounded; oldest goes first.
+"""Model name and fingerprint of namespaces that have no record yet, and so no row. Bounded; the oldest is forgotten.
 
-One is announced again with each batch, and what is stored of it lies in its row: forgetting costs a name at most.
+Every batch announces its namespace again, so what is forgotten costs a name in a report at most.
 """
 
 from collections.abc import Iterable, Mapping

@@ -168,9 +168,21 @@ class LmdbBlockStore:
         return self._write(lambda: self._erase(includes), refused)
 
     def usage(self) -> StoreUsage:
-        nothing = StoreUsage(self._options.quota_bytes, 0, (), self._evicted, self._faults.counts())
+        nothing = StoreUsage(
+            quota_bytes=self._options.quota_bytes,
+            stored_bytes=0,
+            namespaces=(),
+            evicted=self._evicted,
+            faults=self._faults.counts(),
+        )
         usage = self._read(self._usage, nothing)
-        return StoreUsage(usage.quota_bytes, usage.stored_bytes, usage.namespaces, self._evicted, self._faults.counts())
+        return StoreUsage(
+            quota_bytes=usage.quota_bytes,
+            stored_bytes=usage.stored_bytes,
+            namespaces=usage.namespaces,
+            evicted=self._evicted,
+            faults=self._faults.counts(),
+        )
 
     def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes

@@ -1,6 +1,7 @@
-"""Giving space back: a copy of what is live, swapped in for the database. It needs room for what is live, no more.
+"""Giving disk space back: live records are copied to a new file, which replaces the database.
 
-Where that room is not there, the old file stays: as large as it is, growing no further, evicted down to the quota.
+The copy needs free space for the live records. Without it the old file stays at its size: it grows no further, and
+eviction keeps its records below the quota.
 """
 
 import os

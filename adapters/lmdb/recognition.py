@@ -1,7 +1,6 @@
-"""Whether a database is a store's: what tells after a power cut tore the `format` file, or left none.
+"""Whether a database is a store of ours: asked when a power cut tore the `format` file, or left none.
 
-Until a database is there nothing is lost by writing `format` again. With one, it must have exactly our trees, and the
-state of the store must match its checksum or nothing be stored.
+It is when it has exactly our trees, and either a state row whose checksum holds or no entries at all.
 """
 
 from collections.abc import Callable

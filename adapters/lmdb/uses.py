@@ -1,6 +1,6 @@
-"""What this process does with records that the database does not know: which it reads now, and which it has used.
+"""Which records this process is reading now, and which it has used since the last write transaction. Any thread.
 
-Uses are collected and written with the next transaction; a crash loses recency only. Any thread.
+Uses are written with the next transaction; a crash loses recency only.
 """
 
 from collections import Counter

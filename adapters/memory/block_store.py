@@ -122,10 +122,21 @@ class MemoryBlockStore:
                 total[2] += node.record.raw_bytes
                 total[3] += node.size_bytes
             namespaces = tuple(
-                NamespaceUsage(self._infos.get(namespace, NamespaceInfo(namespace, "", "")), *total)
-                for namespace, total in sorted(totals.items())
+                NamespaceUsage(
+                    info=self._infos.get(namespace, NamespaceInfo(namespace, "", "")),
+                    num_blocks=num_blocks,
+                    num_snapshots=num_snapshots,
+                    raw_bytes=raw_bytes,
+                    stored_bytes=stored_bytes,
+                )
+                for namespace, (num_blocks, num_snapshots, raw_bytes, stored_bytes) in sorted(totals.items())
             )
-            return StoreUsage(self._quota_bytes, self._tree.used_bytes, namespaces, self._tree.num_evicted)
+            return StoreUsage(
+                quota_bytes=self._quota_bytes,
+                stored_bytes=self._tree.used_bytes,
+                namespaces=namespaces,
+                evicted=self._tree.num_evicted,
+            )
 
     def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
         with self._lock:

@@ -3,9 +3,9 @@
 A group of one holds the sequence's plain caches (no array masks, so it runs as fast as the model can); a larger one
 holds batch caches. Each group runs one step ahead: its `waiting` tokens are sampled and, before anyone reads them,
 already fed to the next forward pass. Rows join and leave together with their waiting token, so membership may change
-at any time. A sequence's first token is handed out as soon as it is known, with nothing queued behind it: what a CPU
-queues it computes, and a client waits for that token as for no other. The sequence then takes a step alone, to be
-ahead like the others, and joins with it.
+at any time. A sequence's first token is handed out as soon as it is known, with nothing queued behind it: a CPU
+computes what is queued at once, which would add a step to the time to first token. The sequence then takes a step
+alone, to be ahead like the others, and joins with it.
 
 What cannot be joined leaves both groups as they were, and a row that cannot join goes on alone.
 

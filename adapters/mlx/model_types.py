@@ -1,4 +1,4 @@
-"""Which model types the installed mlx-lm has code for. Importing mlx-lm takes long: that is left to renamed types."""
+"""Which model types the installed mlx-lm has code for. mlx-lm is slow to import: only renamed types need it."""
 
 from functools import cache
 from importlib.util import find_spec

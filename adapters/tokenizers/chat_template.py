@@ -24,7 +24,8 @@ from adapters.tokenizers.template_messages import (
     tools_for_template,
 )
 from adapters.tokenizers.verbatim_arguments import has_stand_in, without_stand_ins
-from domain.chat import ChatMessage, Json, Role
+from application.ports.tokenizer import TemplateFeatures
+from domain.chat import ChatMessage, Json, Role, ToolSpec
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
 
@@ -50,6 +51,9 @@ RESERVED_KWARGS = frozenset(
 """Template arguments that Cairn sets itself: a client's would change what is rendered behind its back."""
 
 _TAIL_CHARS, _NUM_TAILS = 1024, 4
+
+_END_MARK = "CairnGoesOnHere"
+"""Letters, so that no template trims or escapes it."""
 
 _PROBES = ("zebra", "yacht", "xenon", "willow")
 _LATE_SYSTEM = (Role.SYSTEM, Role.USER, Role.SYSTEM, Role.USER)
@@ -77,15 +81,36 @@ class ChatTemplate:
         self._apply = apply
         fields = tuple(name for name, pattern in _REASONING_FIELDS.items() if pattern.search(source))
         traits = TemplateTraits("developer" in source, fields or ("reasoning_content",))
+        late_system = _places(apply, traits, _LATE_SYSTEM)
         self._traits = replace(
             traits,
-            displaces_late_system=_displaces(apply, traits, _LATE_SYSTEM),
-            drops_second_system=_displaces(apply, traits, _TWO_SYSTEMS),
+            displaces_late_system=_are_displaced(late_system),
+            drops_second_system=_are_displaced(_places(apply, traits, _TWO_SYSTEMS)),
+        )
+        self.features = TemplateFeatures(
+            tools=_shows_tools(apply),
+            reasoning=bool(fields) or "thinking" in source,
+            late_system=bool(late_system) and not _are_displaced(late_system),
         )
 
     def render(self, prompt: ChatPrompt) -> RenderedChat:
-        """With the generation prompt. Raises TemplateFailed, naming the message or argument that was refused."""
+        """With the generation prompt, or up to the end of the content that is continued. Raises TemplateFailed, naming
+        the message or argument that was refused."""
         _check_kwargs(prompt.template_kwargs)
+        if not prompt.continues:
+            return self._rendered(prompt)
+        *earlier, last = prompt.messages
+        marked = replace(last, content=last.content + _END_MARK)
+        rendered = self._rendered(replace(prompt, messages=(*earlier, marked)))
+        text, found, _ = rendered.text.rpartition(_END_MARK)
+        if not found:
+            raise TemplateFailed(
+                "the model's chat template does not show the last message, so that it cannot be continued",
+                param=f"messages[{len(earlier)}]",
+            )
+        return replace(rendered, text=text)
+
+    def _rendered(self, prompt: ChatPrompt) -> RenderedChat:
         refusal: Exception | None = None
         for adjustments in self._worth_trying(prompt.messages):
             try:
@@ -109,7 +134,7 @@ class ChatTemplate:
         return self._apply(
             messages_for_template(messages, self._traits, adjustments),
             tools=tools_for_template(prompt.tools),
-            add_generation_prompt=True,
+            add_generation_prompt=not prompt.continues,
             **prompt.template_kwargs,
         )
 
@@ -161,15 +186,29 @@ class ChatTemplate:
         return None
 
 
-def _displaces(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[Role]) -> bool:
-    """Whether the template takes messages of these roles, and not all of them come out in their order."""
+def _places(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[Role]) -> list[int]:
+    """Where messages of these roles come out, -1 for one that does not; nothing if the template refuses them, which is
+    adjusted when it happens, or shows none."""
     messages = [ChatMessage(role, probe) for role, probe in zip(roles, _PROBES, strict=False)]
     try:
         text = apply(messages_for_template(messages, traits, Adjustments()), tools=None, add_generation_prompt=True)
     except Exception:
-        return False  # what is refused aloud is adjusted when it happens
+        return []
     places = [text.find(message.content) for message in messages]
-    return max(places) >= 0 and (min(places) < 0 or places != sorted(places))
+    return places if max(places) >= 0 else []
+
+
+def _are_displaced(places: Sequence[int]) -> bool:
+    return any(place < 0 for place in places) or list(places) != sorted(places)
+
+
+def _shows_tools(apply: Callable[..., str]) -> bool:
+    messages = [{"role": Role.USER.value, "content": _PROBES[0]}]
+    try:
+        text = apply(messages, tools=tools_for_template([ToolSpec(_PROBES[1])]), add_generation_prompt=True)
+    except Exception:
+        return False
+    return _PROBES[1] in text
 
 
 def _check_kwargs(kwargs: Mapping[str, Json]) -> None:

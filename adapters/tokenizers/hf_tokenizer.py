@@ -9,11 +9,12 @@ from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
 from application.ports.output_parser import OutputParser
 from application.ports.token_constraint import Vocabulary
-from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong
+from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong, TemplateFeatures
 from application.services.token_parser import TokenParser
 from domain.errors import TemplateFailed
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
+from domain.reasoning_budget import ReasoningMarks
 from domain.request import ChatPrompt
 
 _NUM_END_TOKENS = 64
@@ -113,10 +114,28 @@ class HfTokenizer:
             self._output,
             new_call_id=new_call_id,
             tools=prompt.tools,
-            prompt_end=self.decode(prompt_ids[-_NUM_END_TOKENS:]),
+            prompt_end=self._end_of(prompt_ids),
+            prefilled=prompt.prefilled,
             taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
         )
-        return TokenParser(self.detokenizer(), parser, self._mark_of)
+        return TokenParser(self.detokenizer(prompt_ids if prompt.continues else ()), parser, self._mark_of)
+
+    @property
+    def template_features(self) -> TemplateFeatures | None:
+        return None if self._template is None else self._template.features
+
+    def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
+        output = self._output.output
+        if (texts := output.reasoning_texts) is None:
+            return None
+        open_ids, end_ids = (tuple(self._codec.encode(text, wants_spans=False).ids) for text in texts)
+        if not {open_ids[0], end_ids[0]} <= set(self._codec.added_tokens.values()):
+            return None
+        opening = output.opening(self._end_of(prompt_ids), prompt.prefilled)
+        return ReasoningMarks(open_ids, end_ids, is_open=opening.startswith(texts[0]))
+
+    def _end_of(self, prompt_ids: Sequence[int]) -> str:
+        return self.decode(prompt_ids[-_NUM_END_TOKENS:])
 
     def _decode_visible(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=True)

@@ -23,7 +23,7 @@ from domain.ids import BlockHash
 from domain.record import Namespace, NamespaceInfo, RecordKey
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceUsage:
     """`raw_bytes`: payload bytes before encoding; `stored_bytes`: what counts against the quota."""
 
@@ -34,7 +34,7 @@ class NamespaceUsage:
     stored_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUsage:
     """A consistent reading. `stored_bytes`: all that counts against the quota, at least the sum of the namespaces;
     what they share (half-filled index pages) is the difference. `namespaces`: those that hold records. `faults`: counts

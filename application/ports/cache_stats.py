@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HotUsage:
     """A consistent reading, in bytes and records. `evicted`: since the start."""
 
@@ -16,7 +16,7 @@ class HotUsage:
     evicted: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
     """Records since the start; `dropped` by reason: queue_full, orphan, full, unavailable, failed, shutdown or deleted.
 
@@ -31,7 +31,7 @@ class QueueCounts:
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
     """What is stored of one model, over all its namespaces. `raw_bytes`: before encoding."""
 
@@ -43,7 +43,7 @@ class StoredModel:
     stored_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
     """The store, its models by name. `evicted` and `faults` (by kind): since it was opened."""
 

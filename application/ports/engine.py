@@ -9,8 +9,9 @@
 
 Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them.
 
-Of each choice come, in this order: Admitted, PrefillProgress*, Tokens*, Ended. Admitted may be missing when it never
-left the queue. Exactly one Ended comes for each choice of each submission that `submit` took, however the engine ends.
+Of each choice come, in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens*, Ended. Admitted may be
+missing when it never left the queue. Exactly one Ended comes for each choice of each submission that `submit` took,
+however the engine ends.
 
 Threading: the event loop that called `start`, but for `status`, which any thread may call. Errors: DomainError.
 """
@@ -28,18 +29,20 @@ from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prompt_content import EncodedPrompt
+from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
-from domain.stream import Admitted, PrefillProgress, TokenLogprob
+from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """A request whose prompt is encoded and checked; the text side keeps the rest of it.
 
-    `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context.
-    `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`,
-    `persist` and `grammar` as in GenerationRequest.
+    `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context; 0 ends a choice
+    with its prompt. `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`, `persist`,
+    `grammar` and `num_prompt_logprobs` as in GenerationRequest; the first choice has them, a chunk of its prompt at a
+    time, all before any choice's Tokens. `reasoning_budget`: None for no bound.
     """
 
     id: RequestId
@@ -55,6 +58,8 @@ class Submission:
     persist: bool = True
     num_choices: int = 1
     grammar: Grammar | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    num_prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Ended:
     error: EngineError | None = None
 
 
-EngineItem: TypeAlias = Admitted | PrefillProgress | Tokens | Ended
+EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Tokens | Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,7 @@ class StepBatch:
     num_left_queue: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
     choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.

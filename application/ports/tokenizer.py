@@ -7,12 +7,14 @@ a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from application.ports.output_parser import OutputParser
 from domain.fork_point import ForkKind, ForkPoint
 from domain.model_card import ModelSource
 from domain.prompt_content import EncodedPrompt
+from domain.reasoning_budget import ReasoningMarks
 from domain.request import ChatPrompt
 
 
@@ -24,6 +26,16 @@ class PromptTooLong(Exception):
         super().__init__(f"{num_tokens} tokens")
         self.num_tokens = num_tokens
         self.is_exact = is_exact
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFeatures:
+    """What a chat template shows to the model: tools, reasoning, and system messages after the first turn in their
+    place and as what they are."""
+
+    tools: bool
+    reasoning: bool
+    late_system: bool
 
 
 class Detokenizer(Protocol):
@@ -70,7 +82,8 @@ class Tokenizer(Protocol):
         ...
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
-        """Apply the chat template with the generation prompt. Raises TemplateFailed, naming what it refused, and
+        """Apply the chat template with the generation prompt, or up to the end of the last message's content where the
+        prompt continues it. Raises TemplateFailed, naming what it refused, and
         PromptTooLong as `encode` does."""
         ...
 
@@ -85,6 +98,16 @@ class Tokenizer(Protocol):
     @property
     def output_format(self) -> str:
         """How this model's answers are read, and what told so: a line for people."""
+        ...
+
+    @property
+    def template_features(self) -> TemplateFeatures | None:
+        """None without a chat template."""
+        ...
+
+    def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
+        """What opens and ends the reasoning in an answer to the chat that was rendered to `prompt_ids`. None where that
+        is not known, and where tokens of text spell it: they may merge with what is beside them."""
         ...
 
     def output_parser(
@@ -103,4 +126,13 @@ class TokenizerLoader(Protocol):
         ...
 
 
-__all__ = ("Detokenizer", "EncodedPrompt", "ForkKind", "ForkPoint", "PromptTooLong", "Tokenizer", "TokenizerLoader")
+__all__ = (
+    "Detokenizer",
+    "EncodedPrompt",
+    "ForkKind",
+    "ForkPoint",
+    "PromptTooLong",
+    "TemplateFeatures",
+    "Tokenizer",
+    "TokenizerLoader",
+)

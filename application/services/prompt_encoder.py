@@ -110,7 +110,7 @@ def _completion_length(rules: StopRules, num_prompt: int, room: int, model: Mode
                 num_wanted=wanted,
                 context_length=model.context_length,
             )
-    return max_tokens or room
+    return room if rules.max_tokens is None else max_tokens
 
 
 __all__ = ("LONG_CHARS", "PromptEncoder", "check_fit")

@@ -8,7 +8,7 @@ from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """`problem` is empty when ready. Counts are of requests."""
 
@@ -20,7 +20,9 @@ class Health:
 
 
 class CheckHealth:
-    def __init__(self, engine: Engine, requests: OpenRequests, pool: ModelPool, clock: Clock, stall_s: float) -> None:
+    def __init__(
+        self, *, engine: Engine, requests: OpenRequests, pool: ModelPool, clock: Clock, stall_s: float
+    ) -> None:
         self._engine = engine
         self._requests = requests
         self._pool = pool
@@ -38,7 +40,13 @@ class CheckHealth:
             problem = f"the engine has made no progress for {idle_s:.0f} s"
         elif not models:
             problem = "no model is loaded yet"
-        return Health(not problem, problem, self._requests.num_waiting, status.num_running, models)
+        return Health(
+            is_ready=not problem,
+            problem=problem,
+            num_waiting=self._requests.num_waiting,
+            num_running=status.num_running,
+            models=models,
+        )
 
 
 __all__ = ("CheckHealth", "Health")

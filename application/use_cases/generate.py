@@ -20,8 +20,9 @@ from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.token_parser import PlainParser
-from domain.errors import DomainError
+from domain.errors import DomainError, InvalidRequest
 from domain.ids import ModelId
+from domain.reasoning_budget import ReasoningBudget
 from domain.request import ChatPrompt, GenerationRequest, choice_id, choice_seed
 from domain.shown import shown
 
@@ -94,6 +95,8 @@ class Generate:
             persist=request.persist,
             num_choices=request.num_choices,
             grammar=request.grammar,
+            reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
+            num_prompt_logprobs=request.num_prompt_logprobs,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(
@@ -135,6 +138,23 @@ class Generate:
             trace_carrier=request.trace_carrier,
             client=request.client,
         )
+
+
+def _reasoning_budget(
+    request: GenerationRequest, served: ServedModel, prompt_ids: Sequence[int]
+) -> ReasoningBudget | None:
+    limit, prompt = request.reasoning, request.prompt
+    if limit is None or not isinstance(prompt, ChatPrompt):
+        return None
+    marks = served.tokenizer.reasoning_marks(prompt, prompt_ids)
+    if marks is not None:
+        return ReasoningBudget(limit.num_tokens, marks)
+    if limit.is_firm:
+        raise InvalidRequest(
+            f"no tokens are known that end the reasoning of {served.source.id}, so that it cannot be bounded",
+            param="reasoning_budget",
+        )
+    return None
 
 
 __all__ = ("Generate",)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from application.ports.model_repository import ModelRepository
+from application.ports.tokenizer import Tokenizer
 from application.services.text_side.model_pool import ModelPool, ServedModel
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
@@ -10,12 +11,13 @@ from domain.model_card import ModelDescription, ModelSource
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """`description` is None until the model is loaded. `reuse_note`: why its prompts are never reused, empty when they
-    are or when it is not loaded."""
+    """`description` and `tokenizer` are None until the model is loaded. `reuse_note`: why its prompts are never reused,
+    empty when they are or when it is not loaded."""
 
     source: ModelSource
     description: ModelDescription | None
     reuse_note: str = ""
+    tokenizer: Tokenizer | None = None
 
 
 class ListModels:
@@ -35,7 +37,7 @@ class ListModels:
 
 
 def _entry(served: ServedModel) -> ModelEntry:
-    return ModelEntry(served.source, served.description, served.reuse_note)
+    return ModelEntry(served.source, served.description, served.reuse_note, served.tokenizer)
 
 
 __all__ = ("ListModels", "ModelEntry")

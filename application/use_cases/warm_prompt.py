@@ -19,7 +19,7 @@ FLUSH_TIMEOUT_S = 30.0
 """How long to wait for the store to take what was computed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarmedPrompt:
     """In tokens: prompt = computed + reused. `num_stored`: how much a restart would leave, None without a store."""
 
@@ -53,7 +53,14 @@ class WarmPrompt:
                     f"prompts of {served.source.id} cannot be kept: {served.reuse_note}", param="model"
                 )
             generation = await self._generate.start(
-                replace(request, sampling=SamplingParams(), stop=StopRules(max_tokens=1), num_choices=1), beside=served
+                replace(
+                    request,
+                    sampling=SamplingParams(),
+                    stop=StopRules(max_tokens=1),
+                    num_choices=1,
+                    num_prompt_logprobs=None,
+                ),
+                beside=served,
             )
             try:
                 usage = await _usage(generation)
@@ -64,7 +71,11 @@ class WarmPrompt:
         finally:
             self._pool.release(served)
         return WarmedPrompt(
-            served.source.id, usage.prompt_tokens, usage.computed_tokens, usage.reused_tokens, num_stored
+            model=served.source.id,
+            num_prompt=usage.prompt_tokens,
+            num_computed=usage.computed_tokens,
+            num_reused=usage.reused_tokens,
+            num_stored=num_stored,
         )
 
 

@@ -10,6 +10,7 @@ from domain.output.family import Family, ReasoningTags, marks_for, with_marks
 
 _MIN_TOKEN_CHARS = 5
 _TAIL_CHARS = 256
+_SAID = "x"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,32 @@ class OutputFormat:
         reasoning = f"{self.reasoning.open}...{self.reasoning.close}" if self.reasoning else "none"
         return f"{self.family.name} ({self.family.shows}; {self.found_in}), reasoning: {reasoning}"
 
-    def opening(self, prompt_end: str) -> str:
-        """What of the prompt belongs to the answer: the tag or header that its end opens."""
+    @property
+    def reasoning_texts(self) -> tuple[str, str] | None:
+        """What opens and ends reasoning; None where nothing does."""
+        if (channels := self.family.channels) is not None:
+            return f"{channels.channel}analysis{channels.message}", channels.ends[0]
+        return None if self.reasoning is None else (self.reasoning.open, self.reasoning.close)
+
+    def opening(self, prompt_end: str, prefilled: str = "") -> str:
+        """What of the prompt belongs to the answer: the tag or header that its end opens. `prefilled`: the text with
+        which the prompt begins the answer; a letter stands for it, so that what follows goes on with it."""
         channels, end = self.family.channels, prompt_end[-_TAIL_CHARS:]
+        if prefilled:
+            return self._opened_before(prefilled) + _SAID
         if channels is not None:
             _, channel, header = end.rpartition(channels.start)[2].partition(channels.channel)
             return channel + header
         if self.reasoning is not None and end.rstrip().endswith(self.reasoning.open):
             return self.reasoning.open
         return ""
+
+    def _opened_before(self, prefilled: str) -> str:
+        if (channels := self.family.channels) is not None:
+            return f"{channels.channel}final{channels.message}"
+        tags = self.reasoning
+        reasons = tags is not None and prefilled.lstrip().startswith(tags.open) and tags.close not in prefilled
+        return tags.open if tags is not None and reasons else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +70,8 @@ class PreparedFormat:
     def spellings(self) -> Mapping[str, str]:
         return {mark: token for token, mark in self.marks.items()}
 
-    def opening(self, prompt_end: str) -> str:
-        return with_marks(self.output.opening(prompt_end), self.marks)
+    def opening(self, prompt_end: str, prefilled: str = "") -> str:
+        return with_marks(self.output.opening(prompt_end, prefilled), self.marks)
 
 
 def prepare_format(output: OutputFormat, special_tokens: Iterable[str] = ()) -> PreparedFormat:

@@ -17,8 +17,8 @@ from domain.stream import ContentDelta
 
 
 class TextParser:
-    """`prompt_end`: the last characters of the prompt, in which the answer may have been opened. `taken_ids`: of calls
-    earlier in the conversation."""
+    """`prompt_end`: the last characters of the prompt, in which the answer may have been opened. `prefilled`: the text
+    with which the prompt has begun it. `taken_ids`: of calls earlier in the conversation."""
 
     __slots__ = ("_answer", "_reader", "_reading")
 
@@ -29,6 +29,7 @@ class TextParser:
         new_call_id: Callable[[], str],
         tools: Sequence[ToolSpec] = (),
         prompt_end: str = "",
+        prefilled: str = "",
         taken_ids: Iterable[str] = (),
     ) -> None:
         family, by_name = output.family, {tool.name: tool for tool in tools}
@@ -41,7 +42,7 @@ class TextParser:
             marks = tuple(output.spellings)
             openers = family.openers if tools else {}
             self._reading = MarkedAnswer(reader, answer, family, openers, output.reasoning, by_name, marks).read()
-        self.feed(output.opening(prompt_end))
+        self.feed(output.opening(prompt_end, prefilled))
 
     def feed(self, text: str) -> Sequence[ContentDelta]:
         self._reader.feed(text)

@@ -12,7 +12,7 @@ from application.ports.compute import ComputeEngine
 from application.ports.model_repository import ModelCheck, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
-from application.services.prefix.landing import Land
+from application.services.prefix.stored_tier import Land
 from application.settings import Settings
 from domain.model_card import ModelSource
 

@@ -14,9 +14,8 @@ from application.ports.event_sink import EventSink
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.landing import Land, LandingReader
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import StoredTier
+from application.services.prefix.stored_tier import Land, StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
@@ -57,17 +56,22 @@ class CacheTiers:
         self._hashing = Lane("hash", 1)
         stored: list[StoredTier] = []
         if store is not None:
-            reader = LandingReader(store, land, events, clock) if land is not None else store
             max_bytes = int(total_bytes * QUEUE_SHARE)
-            self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes, reader=reader)
-            stored.append(StoredTier("store", self.writer, self._lanes, self.writer))
+            self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
+            stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land))
         self._hot = HotTier(hot_bytes)
         tiers = PrefixTiers(self._hot, stored, self._lanes)
         is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
         self.prefix_cache = PrefixCache(
-            tiers, clock, events, grid, self._hashing, is_enabled=is_enabled, salt=cache.salt
+            tiers=tiers,
+            clock=clock,
+            events=events,
+            grid=grid,
+            hashing=self._hashing,
+            is_enabled=is_enabled,
+            salt=cache.salt,
         )
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
 

@@ -14,7 +14,7 @@ from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -62,7 +62,7 @@ class Container(containers.DeclarativeContainer):
     documents = providers.Singleton(build_documents, settings, events, clock)
 
     # The token side. Nothing of it is known to the text side but `engine`.
-    engine_events = providers.Singleton(EventQueue)
+    engine_events = providers.Singleton(Outlet, clock)
     store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
     cache = providers.Singleton(CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
@@ -75,7 +75,7 @@ class Container(containers.DeclarativeContainer):
         prefix_cache=cache.provided.prefix_cache,
         cache=cache.provided.access,
         limits=limits,
-        events=engine_events,
+        outlet=engine_events,
         clock=clock,
         close_cache=cache.provided.close,
         constraints=constraints,

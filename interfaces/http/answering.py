@@ -1,5 +1,6 @@
 """How every operation of every dialect is answered: its route, whole answers, streams, and clients that leave."""
 
+import asyncio
 from collections.abc import Sequence
 from types import GenericAlias
 from typing import Any
@@ -57,7 +58,11 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
         started = _started(wanted, choices, asked.services, named[0].model)
         if body.stream:
             return await open_stream(choices, operation.framing(body, started), keepalive_s)
-        answer = operation.answer(body, started, await collect(choices))
+        collected = await collect(choices)
+        if any(choice.scores for choice in collected):  # long to write down
+            answer = await asyncio.to_thread(operation.answer, body, started, collected)
+        else:
+            answer = operation.answer(body, started, collected)
     except BaseException:
         choices.close()
         raise

@@ -5,16 +5,27 @@ from typing import Any
 
 from domain.errors import DomainError, ServerUnavailable
 from domain.request import FinishReason
-from domain.stream import ContentDelta, Failed, Finished, ReasoningDelta, StreamItem, TextDelta
+from domain.stream import (
+    ContentDelta,
+    Failed,
+    Finished,
+    PromptLogprobs,
+    ReasoningDelta,
+    StreamItem,
+    TextDelta,
+    TokenLogprob,
+)
 from interfaces.http.fan_in import FanIn
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """One choice: its content as it came, and how it ended."""
+    """One choice: its content as it came, and how it ended. `scores`: of its prompt's tokens, where they were asked for
+    and it is the prompt's first choice."""
 
     deltas: tuple[ContentDelta, ...]
     finished: Finished
+    scores: tuple[TokenLogprob | None, ...] = ()
 
     @property
     def text(self) -> str:
@@ -42,6 +53,7 @@ class Collected:
 async def collect(choices: FanIn) -> list[Collected]:
     """In order of index. Raises the error of the first choice that failed. The caller closes `choices`."""
     deltas: list[list[ContentDelta]] = [[] for _ in range(choices.num_choices)]
+    scores: list[list[TokenLogprob | None]] = [[] for _ in range(choices.num_choices)]
     finished: dict[int, Finished] = {}
     while choices.is_open:
         index, item = await choices.next()
@@ -49,9 +61,13 @@ async def collect(choices: FanIn) -> list[Collected]:
             raise error
         if isinstance(item, ContentDelta):
             deltas[index].append(item)
+        elif isinstance(item, PromptLogprobs):
+            scores[index] += item.scores
         elif isinstance(item, Finished):
             finished[index] = item
-    return [Collected(tuple(found), finished[index]) for index, found in enumerate(deltas)]
+    return [
+        Collected(tuple(deltas[index]), finished[index], tuple(scores[index])) for index in range(choices.num_choices)
+    ]
 
 
 def failure(item: StreamItem) -> DomainError | None:

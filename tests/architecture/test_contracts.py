@@ -27,6 +27,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("text-side-knows-the-port", {"application/use_cases/planted.py": "import application.services.prefix.cache"}),
     ("text-side-knows-the-port", {"application/services/text_side/planted.py": "import application.ports.compute"}),
     ("text-side-knows-the-port", {"application/services/text_side/planted.py": "import application.ports.block_store"}),
+    ("text-side-knows-the-port", {"interfaces/http/planted.py": "import application.services.prefix.cache"}),
     (
         "token-side-knows-no-text",
         {"application/services/token_side/planted.py": "import application.use_cases"},

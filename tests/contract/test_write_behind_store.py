@@ -218,7 +218,7 @@ def test_what_is_dropped_is_gone(trouble: str) -> None:
     gated = GatedStore()
     store = FaultInjectingBlockStore(gated, FaultPlan())
     store.is_down = trouble == "down"
-    writer = view = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, reader=gated)
+    writer = view = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20)
     blocks = chain(ONE, 3)
     if trouble == "raises":
         gated.defect = RuntimeError("a defect")
@@ -234,6 +234,7 @@ def test_what_is_dropped_is_gone(trouble: str) -> None:
     else:
         gated.open()
         assert writer.flush(PATIENCE_S)
+    store.is_down = False
     assert is_there(view, records) == [False] * len(records)
     writer.close(PATIENCE_S)
 

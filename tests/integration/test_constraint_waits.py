@@ -28,7 +28,7 @@ async def _items(service: Service, number: int, *, is_held: bool) -> list[Stream
     grammar = choice_grammar(["yes", "no"], "x") if is_held else None
     generation = await service.container.generate().start(asking(number, grammar))
     try:
-        return [item async for item in generation]
+        return [item async for _, item in generation]
     finally:
         generation.close()
 

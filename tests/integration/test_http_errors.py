@@ -134,7 +134,11 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"stop_token_ids": [1]}, "stop_token_ids"),
-    ({"continue_final_message": True}, "continue_final_message"),
+    ({"continue_final_message": True}, "messages"),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ({"reasoning_budget": -2}, "reasoning_budget"),
+    ({"thinking_budget": -2}, "thinking_budget"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
 ]
 
@@ -167,7 +171,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "x", "logprobs": 99}, "logprobs"),
     ({"prompt": "x", "logprobs": -1}, "logprobs"),
     ({"prompt": "x", "logprobs": True}, "logprobs"),
-    ({"prompt": "x", "logprobs": 1, "echo": True}, "logprobs"),
+    ({"prompt": "x", "logprobs": 21, "echo": True}, "logprobs"),
     ({"prompt": "x", "max_tokens": 400}, "max_tokens"),
 ]
 

@@ -50,7 +50,7 @@ def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
     lane = InlineLane()
     lanes = StoreLanes(FakeClock(), events, readers=lane, lookups=lane, upkeep=lane)
     tiers = prefix_tiers(hot, DirectWriter(store), lanes)
-    cache = PrefixCache(tiers, FakeClock(), events, BlockGrid(16, 32), lane)
+    cache = PrefixCache(tiers=tiers, clock=FakeClock(), events=events, grid=BlockGrid(16, 32), hashing=lane)
     # The running one waits for the other to be submitted, takes 48 steps in which its prefix can be fetched, and
     # keeps its place until that was seen.
     submitted, seen = Gate("decode", 2), Gate("decode", 50)

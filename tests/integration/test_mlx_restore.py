@@ -269,6 +269,7 @@ def test_small_tensors_share_a_buffer_and_large_ones_do_not() -> None:
     specs = (*[small] * 1100, large, large, ABSENT, TensorSpec("float32", (1, 2, 0, 8)))
     data = [memoryview(bytes([index % 251]) * spec.size_bytes) for index, spec in enumerate(specs)]
     landed = land(HostPayload(specs, tuple(data)))
+    assert land(landed) is landed
     assert [pack.nbytes for pack in landed.packs] == [PACK_BYTES, PACK_BYTES, 76 * small.size_bytes, *[PACK_BYTES] * 2]
     assert [bytes(found) for found in landed.buffers()] == [bytes(sent) for sent in data]
     tensors = [None if found is None else (found.shape, found.dtype) for found in landed.tensors()]

@@ -20,7 +20,7 @@ from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import ModelSettings
 from application.use_cases.generate import Generate
 from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
@@ -61,7 +61,7 @@ class Bench:
             prefix_cache=cache,
             cache=CacheAccess(cache, None, None, None),  # type: ignore[arg-type]
             limits=StepLimits(8, 64, 32),
-            events=EventQueue(),
+            outlet=Outlet(clock),
             clock=clock,
         )
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)

@@ -15,7 +15,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.write_behind import WriteBehind
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from domain.block_grid import BlockGrid
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
@@ -41,15 +41,18 @@ class Server:
 
     @classmethod
     def start(cls, options: FakeOptions, memory: MemoryBlockStore, faults: FaultPlan, hot_bytes: int) -> "Server":
-        events, clock = EventQueue(), FakeClock(tick_ns=10)
-        reader, store = (FaultInjectingBlockStore(memory, faults) for _ in range(2))
-        writer = WriteBehind(store, events, clock, max_bytes=100_000, reader=reader)
+        clock = FakeClock(tick_ns=10)
+        events = Outlet(clock)
+        store = FaultInjectingBlockStore(memory, faults)
+        writer = WriteBehind(store, events, clock, max_bytes=100_000)
         hot, lanes = HotTier(hot_bytes), StoreLanes(clock, events)
         tiers = prefix_tiers(hot, writer, lanes)
-        cache = PrefixCache(tiers, clock, events, BlockGrid(BLOCK, GRID), Lane("hash", 1))
+        cache = PrefixCache(
+            tiers=tiers, clock=clock, events=events, grid=BlockGrid(BLOCK, GRID), hashing=Lane("hash", 1)
+        )
         engine = FakeEngine(default=options)
         limits = StepLimits(4, 2 * GRID, GRID)
-        loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), queue=events)
+        loop = SyncEngine(lambda: engine, prefix_cache=cache, limits=limits, clock=clock, inbox=Inbox(), outlet=events)
         loop.start()
         loop.load(ModelSource(MODEL, "nowhere"), LoadOptions()).result(WAIT_S)
         return cls(loop, hot, cache, writer, lanes, engine)

@@ -64,7 +64,17 @@ class TimedHost:
 
 
 def _described(id: ModelId) -> ModelDescription:
-    return ModelDescription(id, "fake", 260, 4096, frozenset(), "uint64", 1, ATTENTION, DecodeMode.BATCHED)
+    return ModelDescription(
+        id=id,
+        model_type="fake",
+        vocab_size=260,
+        context_length=4096,
+        eos_token_ids=frozenset(),
+        dtype="uint64",
+        weight_bytes=1,
+        layout=ATTENTION,
+        decode_mode=DecodeMode.BATCHED,
+    )
 
 
 class PoolRun:

@@ -14,7 +14,6 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import Answers, PrefixTiers
-from application.services.token_side.event_queue import EventQueue
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_runner import StepRunner
 from domain.block_grid import BlockGrid
@@ -151,7 +150,6 @@ class World:
         self.memory = memory
         self.events = RecordingEvents()
         self.inbox = Inbox(self.events)
-        queue = EventQueue()
         self.lane = HeldLane()
         self.num_injected = 0
         self._random = random
@@ -161,12 +159,16 @@ class World:
         self.writer = SteppedWriter(self.faulty, plan.queue_bytes) if self.faulty is not None else None
         self.hot = HotTier(plan.hot_bytes)
         self.clock = clock = FakeClock(tick_ns=10)
-        lanes = StoreLanes(clock, queue, readers=self.lane, lookups=self.lane, upkeep=self.lane)
+        outlet = Outlet(clock)
+        outlet.connect(self.inbox.receive)
+        lanes = StoreLanes(clock, outlet, readers=self.lane, lookups=self.lane, upkeep=self.lane)
         stored = [StoredTier("store", self.writer, lanes, self.writer)] if self.writer is not None else []
         self.tiers = CheckedTiers(self.hot, stored, lanes)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
-        self.cache = PrefixCache(self.tiers, clock, queue, BlockGrid(BLOCK, GRID, plan.is_exact), self.lane)
-        self.runner = StepRunner(Outlet(self.inbox.receive, queue, clock), self.cache, plan.limits)
+        self.cache = PrefixCache(
+            tiers=self.tiers, clock=clock, events=outlet, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
+        )
+        self.runner = StepRunner(outlet, self.cache, plan.limits)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             engine = FaultyEngine(self.engine, ComputeFaults(self._defect))

@@ -78,7 +78,7 @@ async def _answer(service: Service, request: GenerationRequest) -> Answered:
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     try:
-        async for item in generation:
+        async for _, item in generation:
             if isinstance(item, TextDelta):
                 text.append(item.text)
                 logprobs += item.logprobs

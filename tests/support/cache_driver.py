@@ -81,8 +81,9 @@ class CacheDriver:
         grid = BlockGrid(BLOCK, GRID, is_exact)
         hashing = hashing or InlineLane()
         self.cache = PrefixCache(
-            self.tiers, self.clock, self.events, grid, hashing, is_enabled=is_enabled, on_ready=self._wake
+            tiers=self.tiers, clock=self.clock, events=self.events, grid=grid, hashing=hashing, is_enabled=is_enabled
         )
+        self.cache.wake_with(self._wake)
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)
         self.note = self.cache.attach(self.model.description)
         self._next_id = 0
@@ -95,13 +96,15 @@ class CacheDriver:
         salt: str = "",
         *,
         persist: bool = True,
+        restores: bool = True,
     ) -> Job:
         """A request arrives and waits in the queue: workers look it up, and nobody looks at it yet."""
         id = SequenceId(self._next_id)
         self._next_id += 1
         encoded = EncodedPrompt.of_text(prompt, forks)
         self.model.open(id)
-        cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, persist=persist)
+        kept = {"persist": persist, "restores": restores}
+        cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, **kept)
         return Job(id, encoded, num_output, cache)
 
     def begin(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:

@@ -26,7 +26,14 @@ def prefix_cache(
     """Without a store; `is_enabled` False: nothing is ever reused."""
     events, clock = events or RecordingEvents(), clock or FakeClock()
     tiers = prefix_tiers(HotTier(hot_bytes), None, StoreLanes(clock, events))
-    return PrefixCache(tiers, clock, events, BlockGrid(block_size, grid), Lane("hash", 1), is_enabled=is_enabled)
+    return PrefixCache(
+        tiers=tiers,
+        clock=clock,
+        events=events,
+        grid=BlockGrid(block_size, grid),
+        hashing=Lane("hash", 1),
+        is_enabled=is_enabled,
+    )
 
 
 def prefix_tiers(

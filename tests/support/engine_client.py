@@ -13,7 +13,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
@@ -52,7 +52,8 @@ OPTIONS: Mapping[ModelId, FakeOptions] = {
 
 def engine_on_a_thread() -> Engine:
     """With a prefix cache over a store in memory."""
-    clock, events, limits = FakeClock(tick_ns=10), EventQueue(), StepLimits(MAX_BATCH, 2 * GRID, GRID)
+    clock, limits = FakeClock(tick_ns=10), StepLimits(MAX_BATCH, 2 * GRID, GRID)
+    events = Outlet(clock)
     settings = Settings(
         engine=EngineSettings(block_size=BLOCK), store=StoreSettings(hot_tier=ByteSize(num_bytes=1 << 26))
     )
@@ -62,7 +63,7 @@ def engine_on_a_thread() -> Engine:
         prefix_cache=tiers.prefix_cache,
         cache=tiers.access,
         limits=limits,
-        events=events,
+        outlet=events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
     )

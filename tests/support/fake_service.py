@@ -25,7 +25,7 @@ from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -116,7 +116,8 @@ def fake_service(
     `reuses`: with a prefix cache of `hot_bytes` over `store`. `store` and `documents` are closed at the end.
     """
     settings = settings or ServerSettings(port=0)
-    clock, ids, events, engine_events = FakeClock(), FakeIds(), RecordingEvents(), EventQueue()
+    clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
+    engine_events = Outlet(clock)
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
@@ -134,7 +135,7 @@ def fake_service(
         prefix_cache=tiers.prefix_cache,
         cache=tiers.access,
         limits=limits,
-        events=engine_events,
+        outlet=engine_events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
     )
@@ -153,7 +154,7 @@ def fake_service(
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(loop, requests, pool, clock, stall_s=60),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stall_s=60),
         ExplainPrompt(
             pool,
             loop.cache,

@@ -12,7 +12,7 @@ from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from domain.block_grid import BlockGrid
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
@@ -34,16 +34,18 @@ class FaultBench:
         self.inbox = Inbox()
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
-        clock, events = FakeClock(tick_ns=1000), EventQueue()
+        clock = FakeClock(tick_ns=1000)
+        events = Outlet(clock)
         tiers = prefix_tiers(self.hot, DirectWriter(self.store), StoreLanes(clock, events))
-        self.cache = make_cache(tiers, clock, events, BlockGrid(16, 32), Lane("hash", 1))
+        grid = BlockGrid(16, 32)
+        self.cache = make_cache(tiers=tiers, clock=clock, events=events, grid=grid, hashing=Lane("hash", 1))
         self.loop = SyncEngine(
             lambda: FaultyEngine(self.inner, self.faults),
             prefix_cache=self.cache,
             limits=StepLimits(8, 64, 32),
             clock=clock,
             inbox=self.inbox,
-            queue=events,
+            outlet=events,
         )
         self.loop.start()
 

@@ -10,7 +10,7 @@ import httpx
 
 from adapters.mlx.device import preferred_grid
 from adapters.tokenizers.loader import HfTokenizerLoader
-from application.services.prefix.landing import Land
+from application.services.prefix.stored_tier import Land
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from interfaces.composition.backends import Backend, model_repository
 from tests.support.cli_process import CairnProcess, cairn_process
@@ -32,7 +32,7 @@ class CachingServer:
 
     def num_streams(self) -> int:
         """Answers somebody listens to. One less means that its cancellation has reached the engine."""
-        return self.live.service.container.requests().num_open
+        return self.live.service.container.requests().num_read
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from adapters.fake.clock import FakeClock
 from application.ports.block_store import BlockStore
-from application.ports.record_reader import RecordReader
 from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind.queue import Offer, WriteQueue
@@ -17,8 +16,8 @@ _ALL = 1 << 62
 class SteppedWriter(WriteBehind):
     """Does in three steps what the thread does: take offers, put one, settle it."""
 
-    def __init__(self, store: BlockStore, max_bytes: int = _ALL, *, reader: RecordReader | None = None) -> None:
-        super().__init__(store, RecordingEvents(), FakeClock(), max_bytes=max_bytes, reader=reader)
+    def __init__(self, store: BlockStore, max_bytes: int = _ALL) -> None:
+        super().__init__(store, RecordingEvents(), FakeClock(), max_bytes=max_bytes)
         self._taken: list[Offer] = []
         self._outcome: PutOutcome | None = None
 

@@ -17,7 +17,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.event_queue import EventQueue
+from application.services.token_side.outlet import Outlet
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import choice_id
@@ -81,7 +81,7 @@ class SyncEngine:
         limits: StepLimits,
         clock: Clock,
         inbox: Inbox,
-        queue: EventQueue | None = None,
+        outlet: Outlet | None = None,
     ) -> None:
         self.inbox = inbox
         self._loop = asyncio.new_event_loop()
@@ -92,7 +92,7 @@ class SyncEngine:
             prefix_cache=prefix_cache,
             cache=CacheAccess(prefix_cache, None, None, None),  # type: ignore[arg-type]
             limits=limits,
-            events=queue or EventQueue(),
+            outlet=outlet or Outlet(clock),
             clock=clock,
         )
 

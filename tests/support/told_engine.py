@@ -43,7 +43,14 @@ class ToldEngine:
         self.cancelled.append((id, choice, reason, num_tokens))
 
     def status(self) -> EngineStatus:
-        return EngineStatus(self.is_alive, False, 0, 0, 0, fault="" if self.is_alive else "it is gone")
+        return EngineStatus(
+            is_alive=self.is_alive,
+            is_busy=False,
+            last_progress_ns=0,
+            num_waiting=0,
+            num_running=0,
+            fault="" if self.is_alive else "it is gone",
+        )
 
 
 class TextSide:

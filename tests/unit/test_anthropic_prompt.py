@@ -7,9 +7,10 @@ import pytest
 
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import InvalidRequest
+from domain.reasoning_budget import ReasoningLimit
 from domain.request import ChatPrompt
 from interfaces.http.anthropic.messages_request import MessagesRequest
-from interfaces.http.anthropic.prompt import chat_prompt, stop_rules
+from interfaces.http.anthropic.prompt import chat_prompt, reasoning_limit, stop_rules
 from interfaces.http.json_body import body_decoder
 
 decode = body_decoder(MessagesRequest)
@@ -143,7 +144,10 @@ def test_unknown_blocks_become_nothing() -> None:
             [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "n", "input": "x"}]}, HELLO],
             "messages[0].content[0].input",
         ),
-        ([HELLO, ANSWER], "messages[1].role"),
+        (
+            [HELLO, {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]}],
+            "messages",
+        ),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": 5, "content": ""}], "messages[0].role"),
     ],
@@ -152,6 +156,26 @@ def test_what_is_wrong_is_named(messages: list[dict[str, Any]], param: str) -> N
     with pytest.raises(InvalidRequest) as error:
         chat_prompt(body_of(messages=messages))
     assert error.value.param == param
+
+
+def test_a_last_message_of_the_assistants_is_continued() -> None:
+    prompt = prompt_of(HELLO, ANSWER)
+    assert (prompt.continues, prompt.prefilled) == (True, "yes")
+    assert not prompt_of(HELLO, ANSWER, HELLO).continues
+    assert prompt_of(HELLO, {"role": "assistant", "content": ""}) == prompt_of(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "limit"),
+    [
+        (None, None),
+        ({"type": "enabled", "budget_tokens": 1024}, ReasoningLimit(1024, is_firm=False)),
+        ({"type": "adaptive", "budget_tokens": 9}, None),
+        ({"type": "disabled"}, None),
+    ],
+)
+def test_a_budget_of_thinking_is_a_limit(thinking: dict[str, Any] | None, limit: ReasoningLimit | None) -> None:
+    assert reasoning_limit(body_of(messages=[HELLO], thinking=thinking)) == limit
 
 
 def test_tools_are_shown_as_they_come_and_hosted_ones_not_at_all() -> None:

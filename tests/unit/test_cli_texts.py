@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from adapters.fake.tokenizer import FakeTokenizer
 from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
 from domain.model_card import DecodeMode, ModelDescription
@@ -35,9 +36,11 @@ def record(message: str, *arguments: object, error: BaseException | None = None)
 
 
 def test_banner_holds_what_is_needed():
-    text = banner(Settings(), "http://127.0.0.1:9", MODEL, [("device", "cpu"), ("data", "/data")])
+    text = banner(Settings(), "http://127.0.0.1:9", MODEL, FakeTokenizer(), [("device", "cpu"), ("data", "/data")])
     assert text.splitlines()[0] == "Cairn serves it's at http://127.0.0.1:9/v1"
     assert "it's: float32, 44 MiB, context of 8192 tokens, one sequence at a time (the probe differed)" in text
+    assert "  template tools, reasoning, no late system messages (told as a user's)\n" in text
+    assert f"  answers  {FakeTokenizer().output_format}\n" in text
     assert re.search(r"^  device   cpu$", text, re.MULTILINE)
     assert re.search(r"^  data     /data$", text, re.MULTILINE)
 
@@ -45,7 +48,7 @@ def test_banner_holds_what_is_needed():
 @pytest.mark.parametrize("key", [None, "secret"])
 def test_curl_line_is_a_command_that_asks_the_model(key: str | None):
     settings = Settings(server=ServerSettings(api_key=key))
-    text = banner(settings, "http://127.0.0.1:9", MODEL, [])
+    text = banner(settings, "http://127.0.0.1:9", MODEL, FakeTokenizer(), [])
     words = shlex.split(text[text.index("curl") : text.index("  model")])
     assert words[:2] == ["curl", "http://127.0.0.1:9/v1/chat/completions"]
     body = json.loads(words[words.index("-d") + 1])

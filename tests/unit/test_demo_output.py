@@ -1,6 +1,7 @@
 """The embedded models' own format, on their own tokenizer: what their training shows is what their parser reads."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.model_card import ModelSource
+from domain.reasoning_budget import ReasoningMarks
 from domain.request import ChatPrompt
 from domain.stream import ContentDelta
 from tests.support.output_parsers import numbered_ids
@@ -58,6 +60,33 @@ def test_a_call_rendered_again_in_the_next_turn_has_the_tokens_that_were_generat
     generated = (*model.render(prompt).token_ids, *model.encode(answer).token_ids)
     again = model.render(ChatPrompt(next_turn, prompt.tools)).token_ids
     assert again[: len(generated)] == generated
+
+
+@pytest.mark.parametrize(
+    ("prefilled", "answer", "found"),
+    [
+        ("It is", " sunny in Bern.", Told(text=" sunny in Bern.")),
+        ("It is ", "sunny.", Told(text="sunny.")),
+        ("It is", " so <think>", Told(text=" so <think>")),
+        ("<think>\nWell,", " yes.\n</think>\n\nSunny.", Told(" yes.", "Sunny.")),
+    ],
+)
+def test_only_what_follows_a_text_that_the_client_began_is_told(
+    model: Tokenizer, prefilled: str, answer: str, found: Told
+) -> None:
+    tools = (_tool("get_weather"),)
+    prompt = ChatPrompt((QUESTION, ChatMessage(Role.ASSISTANT, prefilled)), tools, continues=True)
+    assert _told(model, prompt, answer) == found
+
+
+def test_what_ends_the_reasoning_is_known_by_its_token(model: Tokenizer) -> None:
+    def marks(**kwargs: Any) -> ReasoningMarks | None:
+        prompt = ChatPrompt((QUESTION,), template_kwargs=kwargs)
+        return model.reasoning_marks(prompt, model.render(prompt).token_ids)
+
+    (opening,), (end,) = (model.encode(tag).token_ids for tag in ("<think>", "</think>"))
+    assert marks() == ReasoningMarks((opening,), (end,), is_open=False)
+    assert marks(enable_thinking=True) == ReasoningMarks((opening,), (end,), is_open=True)
 
 
 def test_reasoning_that_the_template_opened(model: Tokenizer) -> None:

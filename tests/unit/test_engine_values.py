@@ -29,7 +29,7 @@ from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
 from domain.state_layout import LayerState, StateKind, StateLayout
-from domain.stream import Admitted, PrefillProgress, TokenLogprob
+from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 from tests.support.engine_wire import wired, wired_batch
 
 ID, MODEL = RequestId("cmpl-1.2"), ModelId("a/b")
@@ -74,6 +74,7 @@ EXPLANATION = Explanation(
 ITEMS: tuple[EngineItem, ...] = (
     Admitted(EXPLANATION),
     PrefillProgress(4, 9),
+    PromptLogprobs((None, TokenLogprob(3, -1.5, ((3, -1.5), (4, float("-inf"))), 1))),
     Tokens((1, 2), (TokenLogprob(1, -0.5, ((1, -0.5), (7, float("-inf")))), TokenLogprob(2, -1.0)), has_eos=True),
     Ended(USAGE, FinishReason.STOP),
     Ended(USAGE, None, EngineError("invalid_request", "no", "prompt")),
@@ -93,20 +94,42 @@ OTHERS = (
         cache_salt="tenant",
         persist=False,
         num_choices=3,
+        num_prompt_logprobs=2,
     ),
     EngineError("x", "y"),
-    EngineStatus(True, True, 1, 2, 3, {"active": 5}, "why"),
+    EngineStatus(
+        is_alive=True, is_busy=True, last_progress_ns=1, num_waiting=2, num_running=3, memory={"active": 5}, fault="why"
+    ),
     EngineModel(
         ModelDescription(
-            MODEL, "t", 9, 8, frozenset({1}), "bf16", 7, StateLayout((LAYER,)), DecodeMode.SINGLE, "n", b"\0\xff", "r"
+            id=MODEL,
+            model_type="t",
+            vocab_size=9,
+            context_length=8,
+            eos_token_ids=frozenset({1}),
+            dtype="bf16",
+            weight_bytes=7,
+            layout=StateLayout((LAYER,)),
+            decode_mode=DecodeMode.SINGLE,
+            decode_note="n",
+            weights_digest=b"\0\xff",
+            runtime="r",
         ),
         "a note",
     ),
     ModelSource(MODEL, "/a", 5, "me"),
     CacheStats(
-        HotUsage(1, 2, 3, 4, 5, 6),
-        StoreStats(1, 2, 3, {"checksum": 1}, (StoredModel("m", 1, 2, 3, 4, 5),)),
-        QueueCounts(1, 2, 3, 4, {"orphan": 5}),
+        HotUsage(budget_bytes=1, used_bytes=2, num_blocks=3, num_snapshots=4, num_pinned=5, evicted=6),
+        StoreStats(
+            quota_bytes=1,
+            stored_bytes=2,
+            evicted=3,
+            faults={"checksum": 1},
+            models=(
+                StoredModel(model="m", num_namespaces=1, num_blocks=2, num_snapshots=3, raw_bytes=4, stored_bytes=5),
+            ),
+        ),
+        QueueCounts(enqueued=1, persisted=2, queued=3, queued_bytes=4, dropped={"orphan": 5}),
         "why",
     ),
     Cleared(1, 2, 3, "left"),

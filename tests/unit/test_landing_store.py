@@ -1,18 +1,23 @@
 """What is read from the store is landed, whole or not at all, and never lost by it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
-from application.services.prefix.landing import LandingReader
+from application.services.prefix.store_lanes import StoreLanes
+from application.services.prefix.stored_tier import StoredTier
 from domain.ids import GroupIndex
 from domain.payload import HostPayload, StatePayload
+from domain.record import Record, RecordKey
+from tests.support.lanes import InlineLane
 from tests.support.store_records import EventList, chain, keys_of, namespace_of
 
 INFO = namespace_of("one")
 BLOCKS = chain(INFO, 3)
 FIRST, SECOND = GroupIndex(0), GroupIndex(1)
+BOTH = frozenset({FIRST, SECOND})
 
 
 class Landed(HostPayload):
@@ -32,16 +37,21 @@ class Backend:
         return Landed(payload.specs, payload.buffers())
 
 
-def store_of(backend: Backend, events: EventList) -> LandingReader:
+def fetched(
+    backend: Backend, events: EventList, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]] = ()
+) -> Sequence[Record | None]:
     store = MemoryBlockStore(1 << 30)
     store.open_namespace(INFO)
     store.put(BLOCKS)
-    return LandingReader(store, backend.land, events, FakeClock())
+    lanes = StoreLanes(FakeClock(), events, readers=InlineLane())
+    read = StoredTier("store", store, lanes, land=backend.land).fetch(keys, groups or [BOTH] * len(keys), lambda: None)
+    assert read is not None
+    return read.answer or ()
 
 
 def test_every_payload_is_landed_and_nothing_else_changes() -> None:
     events = EventList()
-    found = store_of(Backend(), events).get([*keys_of(BLOCKS[:2]), keys_of(chain(INFO, 4))[3]], None)
+    found = fetched(Backend(), events, [*keys_of(BLOCKS[:2]), keys_of(chain(INFO, 4))[3]])
     assert found[2] is None
     for record, block in zip(found[:2], BLOCKS, strict=False):
         assert record is not None
@@ -55,7 +65,7 @@ def test_every_payload_is_landed_and_nothing_else_changes() -> None:
 
 def test_only_the_groups_asked_for_are_landed() -> None:
     backend = Backend()
-    (found,) = store_of(backend, EventList()).get(keys_of(BLOCKS[:1]), [frozenset({SECOND})])
+    (found,) = fetched(backend, EventList(), keys_of(BLOCKS[:1]), [frozenset({SECOND})])
     assert found is not None
     assert set(found.groups) == {SECOND}
     assert backend.room == 99
@@ -63,7 +73,7 @@ def test_only_the_groups_asked_for_are_landed() -> None:
 
 def test_a_record_that_cannot_be_landed_is_given_as_it_was_read_and_that_is_told() -> None:
     events = EventList()
-    found = store_of(Backend(room=3), events).get(keys_of(BLOCKS))
+    found = fetched(Backend(room=3), events, keys_of(BLOCKS))
     landed = [[isinstance(one.groups[index], Landed) for index in (FIRST, SECOND)] for one in found if one is not None]
     assert landed == [[True, True], [False, False], [False, False]]
     faults = [event for event in events.of(FaultObserved) if isinstance(event, FaultObserved)]

@@ -3,7 +3,6 @@
 from adapters.fake.clock import FakeClock
 from application.events import FaultObserved, RecordsEvicted
 from application.ports.engine import StepBatch
-from application.services.token_side.event_queue import EventQueue
 from application.services.token_side.outlet import Outlet
 from domain.ids import RequestId
 from domain.stream import PrefillProgress
@@ -25,16 +24,22 @@ class Receiver:
         self.batches.append(batch)
 
 
+def outlet_to(receiver: Receiver) -> Outlet:
+    outlet = Outlet(FakeClock())
+    outlet.connect(receiver.receive)
+    return outlet
+
+
 def test_nothing_is_handed_over_when_there_is_nothing() -> None:
     receiver = Receiver()
-    Outlet(receiver.receive, EventQueue(), FakeClock()).deliver()
+    outlet_to(receiver).deliver()
     assert receiver.batches == []
 
 
 def test_what_workers_tell_goes_out_with_the_next_batch() -> None:
-    receiver, events = Receiver(), EventQueue()
-    outlet = Outlet(receiver.receive, events, FakeClock())
-    events.emit(RecordsEvicted(1, 2))
+    receiver = Receiver()
+    outlet = outlet_to(receiver)
+    outlet.emit(RecordsEvicted(1, 2))
     outlet.send(ID, 1, PrefillProgress(1, 2))
     outlet.left_queue()
     outlet.deliver()
@@ -45,8 +50,8 @@ def test_what_workers_tell_goes_out_with_the_next_batch() -> None:
 
 
 def test_a_batch_that_could_not_be_handed_over_comes_with_the_next_one() -> None:
-    receiver, events = Receiver(), EventQueue()
-    outlet = Outlet(receiver.receive, events, FakeClock())
+    receiver = Receiver()
+    outlet = outlet_to(receiver)
     outlet.send(ID, 0, PrefillProgress(1, 2))
     outlet.left_queue()
     receiver.num_failures = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from application.ports.tokenizer import Tokenizer
+from application.ports.tokenizer import TemplateFeatures, Tokenizer
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
@@ -139,6 +139,44 @@ def test_reasoning_is_handed_over_and_the_template_decides(load: Load) -> None:
     thought = ChatMessage(Role.ASSISTANT, "b", reasoning="because")
     assert "<think>\nbecause\n</think>" in _text(tokenizer, _user("a"), thought)
     assert "because" not in _text(tokenizer, _user("a"), thought, _user("c"))
+
+
+@pytest.mark.parametrize("content", ["Once", "Once upon ", "  x", "<think>\nSo", "a {{ b }} <|im_end|> 'c'", ""])
+@pytest.mark.parametrize("template", [templates.SYSTEM_FIRST, templates.DROPS_REASONING, templates.WANTS_PARTS, CHATML])
+def test_a_last_message_that_is_continued_is_left_open(load: Load, template: str, content: str) -> None:
+    tokenizer = load(template)
+    prompt = ChatPrompt((_user("Hi"), _assistant(content)), continues=True)
+    text = tokenizer.decode(tokenizer.render(prompt).token_ids)
+    assert text.endswith("<|im_start|>assistant\n" + content)
+    assert text.count("<|im_start|>assistant") == 1
+
+
+def test_white_space_that_a_template_trims_is_kept_where_the_answer_goes_on(load: Load) -> None:
+    tokenizer = load(templates.ALTERNATES)
+    prompt = ChatPrompt((_user("Hi"), _assistant("Once \n")), continues=True)
+    assert tokenizer.decode(tokenizer.render(prompt).token_ids).endswith("assistant\nOnce \n")
+
+
+def test_a_template_that_does_not_show_what_is_to_be_continued_is_told(load: Load) -> None:
+    tokenizer = load("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
+    with pytest.raises(TemplateFailed, match="cannot be continued") as failed:
+        tokenizer.render(ChatPrompt((_user("Hi"), _assistant("x")), continues=True))
+    assert failed.value.param == "messages[1]"
+
+
+@pytest.mark.parametrize(
+    ("template", "features"),
+    [
+        (CHATML, TemplateFeatures(tools=False, reasoning=False, late_system=True)),
+        (templates.SHOWS_FIELDS, TemplateFeatures(tools=True, reasoning=True, late_system=True)),
+        (templates.SYSTEM_FIRST, TemplateFeatures(tools=False, reasoning=False, late_system=False)),
+        (templates.HOISTS_SYSTEM, TemplateFeatures(tools=False, reasoning=False, late_system=False)),
+        (None, None),
+    ],
+    ids=["chatml", "all", "refuses", "hoists", "none"],
+)
+def test_what_a_template_shows_is_found(load: Load, template: str | None, features: TemplateFeatures | None) -> None:
+    assert load(template).template_features == features
 
 
 def test_template_arguments_reach_the_template(load: Load) -> None:

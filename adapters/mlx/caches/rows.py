@@ -1,8 +1,8 @@
 """Caches of several sequences: forked from one, put together as the rows of a batch, and taken apart again.
 
-What replaces a cache's arrays changes nothing for who else holds them, and MLX copies an array that somebody else still
-holds before it writes into it. What does change under its other holders is a Python array object, which an update in
-place rebinds: so a fork has array objects of its own, and shares nothing but memory.
+Memory may be shared: MLX copies an array that somebody else holds before it writes into it. Python array objects may
+not: an update in place rebinds the object for everybody who holds it. So a fork has array objects of its own over the
+same memory.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,6 @@ thread; the rest may be called from any thread.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from application.ports.cache_stats import Cleared, HotUsage
 from application.ports.clock import Clock
@@ -29,13 +28,8 @@ from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt, PromptContent
 from domain.record import NamespaceInfo
 
-T = TypeVar("T")
-
 MAX_NAMESPACES = 1_024
 """Namespaces remembered by (model, salt); beyond that they are worked out anew."""
-
-KEEPING_TIMEOUT_S = 600.0
-"""For what may have to copy a large store. Nobody waits for a volume that hangs longer than that."""
 
 
 class PrefixCache:
@@ -43,19 +37,17 @@ class PrefixCache:
 
     def __init__(
         self,
+        *,
         tiers: PrefixTiers,
         clock: Clock,
         events: EventSink,
         grid: BlockGrid,
         hashing: Lane,
-        *,
         is_enabled: bool = True,
         salt: str = "",
-        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`hashing` hashes prompts, which takes milliseconds and always ends. `salt`: the server's own; it enters every
-        namespace together with the request's. `on_ready` is called from workers when a lookup or a fetch made progress,
-        so that an idle engine loop wakes up."""
+        namespace together with the request's."""
         self._tiers = tiers
         self._grid = grid
         self._is_enabled = is_enabled
@@ -63,11 +55,12 @@ class PrefixCache:
         self._models: dict[ModelId, ModelDescription] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
         self._open: dict[SequenceId, CachedSequence] = {}
-        self._on_ready = on_ready
+        self._on_ready: Callable[[], None] = lambda: None
         self._context = CacheContext(tiers, clock, EventFanOut(events), hashing, self._open, lambda: self._on_ready())
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
-        """Replace `on_ready`: the engine loop that is to be woken is made after its prefix cache."""
+        """Call `on_ready` from workers when a lookup or a fetch made progress: the engine loop, which is made after its
+        prefix cache, may be idle then."""
         self._on_ready = on_ready
 
     def attach(self, model: ModelDescription) -> str:
@@ -98,10 +91,12 @@ class PrefixCache:
         salt: str = "",
         *,
         persist: bool = True,
+        restores: bool = True,
     ) -> SequenceCache:
         """Let workers look a prompt up. Nothing is waited for, and nothing fetched yet: see `SequenceCache.prepare`.
 
-        `persist` False: what is computed for this sequence is kept in memory only.
+        `persist` False: what is computed for this sequence is kept in memory only. `restores` False: it computes its
+        whole prompt, and leaves for others what they do not have yet.
         """
         described = self._models.get(model)
         if described is None or self.note(described):
@@ -109,24 +104,16 @@ class PrefixCache:
         salt = tenant_salt(self._salt, salt)
         rules = ReuseRules.of(described.layout, self._grid)
         info = self._info(described, salt)
-        sequence = CachedSequence(self._context, id, request_id, prompt, info, rules, persist=persist)
+        sequence = CachedSequence(
+            self._context, id, request_id, prompt, info, rules, persist=persist, restores=restores
+        )
         self._open[id] = sequence
         return sequence
 
-    async def read_store(self, work: Callable[[], T]) -> T:
-        """Run something that reads the store in one of its workers. Raises StoreUnresponsive when that takes too long,
-        and at once while the store does not answer others."""
-        return await self._tiers.lanes.answer(work)
-
-    async def keep_store(self, work: Callable[[], T]) -> T:
-        """Run something that writes to the store, and may take long, in the thread that keeps it up. Raises
-        StoreUnresponsive after KEEPING_TIMEOUT_S, and at once while the store does not answer."""
-        return await self._tiers.lanes.await_upkeep(work, KEEPING_TIMEOUT_S)
-
     def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str = "", *, asks_store: bool = True) -> Explanation:
-        """What a request with this prompt would find, without computing anything. Reads the store, so it belongs in
-        `read_store`; without `asks_store`, what a request finds while the store does not answer. Raises ModelNotFound
-        for a model that is not loaded."""
+        """What a request with this prompt would find, without computing anything. Reads the store: call it in
+        one of its lanes. Without `asks_store`, what a request finds while the store does not answer. Raises
+        ModelNotFound for a model that is not loaded."""
         described = self._described(model)
         if self.note(described):
             return self._uncached(described, prompt).explanation
@@ -145,8 +132,7 @@ class PrefixCache:
 
     def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str = "") -> int | None:
         """The position at which the prompt could be resumed with what the store holds by now: what a restart would
-        leave of it. None when nothing is persisted. Reads the store's index, so it belongs in `read_store`. Raises
-        ModelNotFound."""
+        leave of it. None when nothing is persisted. Reads the store and raises as `explain`."""
         described = self._described(model)
         if not self._tiers.stored or self.note(described):
             return None

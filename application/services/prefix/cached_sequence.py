@@ -41,7 +41,7 @@ from domain.holdings import Found
 from domain.ids import RequestId, SequenceId
 from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt
-from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
+from domain.record import NamespaceInfo, Record, RecordKey
 
 MAX_FAILED_FETCHES = 3
 """How often a lookup is repeated because what it found was gone; then the prompt is computed."""
@@ -75,6 +75,7 @@ class CachedSequence:
         rules: ReuseRules,
         *,
         persist: bool = True,
+        restores: bool = True,
     ) -> None:
         self.id = id
         self.request_id = request_id
@@ -84,6 +85,7 @@ class CachedSequence:
         self._info = info
         self._rules = rules
         self._persist = persist
+        self._restores = restores
         self._started_ns = context.clock.now_ns()
         self._tenure = context.tiers.tenures.begin(info)
         self._absent: frozenset[RecordKey] = frozenset()
@@ -130,7 +132,8 @@ class CachedSequence:
             fetched = None
             reason = StopReason.UNREADABLE if found.match.position else reason
         reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
-        self.explanation = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
+        told = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
+        self.explanation = told if self._restores else told.scored()
         self._announce()
         keeper = RecordKeeper(self._context.tiers, self._info, self._tenure, found, persist=self._persist)
         start, is_canonical = (fetched.position, fetched.is_canonical) if fetched is not None else (0, True)
@@ -264,6 +267,9 @@ class CachedSequence:
 
     def _decide(self, found: Found) -> None:
         """Wait for an earlier sequence, start fetching, or be ready to compute from the start."""
+        if not self._restores:  # what was found is known to be there, and not written again
+            self._enter(Ready(found))
+            return
         context, tiers = self._context, self._context.tiers
         others = context.open.values() if tiers.keeps_anything else ()
         helped = find_owner(self.id, found.chain, found.match.position, others, self._rules.grid)
@@ -315,29 +321,13 @@ class CachedSequence:
         return True
 
     def _announce(self) -> None:
-        told, context = self.explanation, self._context
-        diverged_at = told.divergence.position if told.divergence is not None else None
-        context.events.emit(
-            PrefixMatched(
-                self.request_id,
-                told.num_prompt,
-                told.reused,
-                told.num_known,
-                told.reason.value,
-                self._started_ns,
-                context.clock.now_ns(),
-                diverged_at,
-            )
-        )
+        at_ns = self._context.clock.now_ns()
+        self._context.events.emit(PrefixMatched.of(self.request_id, self.explanation, self._started_ns, at_ns))
 
     def _note(self, captured: Sequence[Record], started_ns: int) -> None:
         if captured:
-            num_blocks = sum(isinstance(record.key, BlockKey) for record in captured)
-            size_bytes = sum(record.raw_bytes for record in captured)
-            now_ns, num_snapshots = self._context.clock.now_ns(), len(captured) - num_blocks
-            self._context.events.emit(
-                StateCaptured(self.request_id, num_blocks, num_snapshots, size_bytes, started_ns, now_ns)
-            )
+            at_ns = self._context.clock.now_ns()
+            self._context.events.emit(StateCaptured.of(self.request_id, captured, started_ns, at_ns))
 
 
 def _abandon(question: Future[Question]) -> None:

@@ -141,7 +141,12 @@ class HotTier:
             num_pinned = sum(1 for node in tree.nodes.values() if node.pins)
             num_snapshots = len(tree.nodes) - num_blocks
             return HotUsage(
-                self._budget_bytes, tree.used_bytes, num_blocks, num_snapshots, num_pinned, tree.num_evicted
+                budget_bytes=self._budget_bytes,
+                used_bytes=tree.used_bytes,
+                num_blocks=num_blocks,
+                num_snapshots=num_snapshots,
+                num_pinned=num_pinned,
+                evicted=tree.num_evicted,
             )
 
     def check_integrity(self) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from application.events import FaultObserved
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.services.faults import described
 from application.services.lane import Call, Lane, LaneFull
 from application.services.prefix.store_breaker import StoreBreaker
 from domain.errors import ServerUnavailable, StoreUnresponsive
@@ -95,7 +96,7 @@ class StoreLanes:
         """Whether a read is late. Each is counted as a fault when that is first noticed."""
         is_stuck, num_fresh = self._breaker.look(self._clock.now_ns())
         for _ in range(num_fresh):
-            self._note("store.read_timeout", f"a read has not returned for {self._timeout_s:g} s; going on without")
+            self.fault("store.read_timeout", f"a read has not returned for {self._timeout_s:g} s; going on without")
         return is_stuck
 
     def read(self, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> StoreRead[T] | None:
@@ -122,7 +123,7 @@ class StoreLanes:
         try:
             self._upkeep.submit(work).add_done_callback(self._kept_up)
         except LaneFull:
-            self._note("store.upkeep", f"{MAX_UPKEEP} deletes and notes of use wait already; one is left undone")
+            self.fault("store.upkeep", f"{MAX_UPKEEP} deletes and notes of use wait already; one is left undone")
         except ServerUnavailable:  # stopping
             pass
 
@@ -152,6 +153,10 @@ class StoreLanes:
         lanes = (self._readers, self._lookups, self._upkeep)
         return all([lane.join(max(0.0, (until_ns - self._clock.now_ns()) / 1e9)) for lane in lanes])
 
+    def fault(self, where: str, message: str) -> None:
+        """Tell that something failed and was contained; `where` as in FaultObserved."""
+        self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
+
     def began(self, read: StoreRead[T]) -> None:
         """For StoreRead."""
         self._breaker.began(read, self._clock.now_ns())
@@ -160,7 +165,7 @@ class StoreLanes:
         """For StoreRead: it has run, or never will."""
         self._breaker.ended(read)
         if error is not None:
-            self._note("store.read", f"{type(error).__name__}: {error}")
+            self.fault("store.read", described(error))
 
     def _start(self, lane: Lane, work: Callable[[], T], on_done: Callable[[], None]) -> StoreRead[T] | None:
         read = StoreRead(self, work, on_done)
@@ -178,7 +183,7 @@ class StoreLanes:
         except CancelledError:
             return
         if error is not None:
-            self._note("store.upkeep", f"{type(error).__name__}: {error}")
+            self.fault("store.upkeep", described(error))
 
     async def _within(self, timeout_s: float, future: "Future[T]") -> T:
         try:
@@ -188,9 +193,6 @@ class StoreLanes:
 
     def _unresponsive(self, timeout_s: float) -> StoreUnresponsive:
         return StoreUnresponsive(f"the store has not answered within {timeout_s:g} s: its volume hangs or is slow")
-
-    def _note(self, where: str, message: str) -> None:
-        self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
 
 
 __all__ = ("DEFAULT_TIMEOUT_S", "MAX_UPKEEP", "NUM_READERS", "StoreLanes", "StoreRead")

@@ -1,8 +1,8 @@
-"""How long what a sequence knows may be kept: until the cache is cleared of it.
+"""A sequence's right to put records into the cache. Clearing its namespace ends it.
 
-A request that runs while its namespace is cleared still has state in its hands from before. It goes on, and leaves
-nothing behind any more: putting records anywhere happens while its tenure is held, and clearing ends tenures before it
-removes anything. So nothing from before comes in after it.
+A request that runs while its namespace is cleared still holds state from before. It goes on, and stores nothing any
+more: records are put only while the tenure is held, and clearing ends tenures before it removes anything. So nothing
+that was cleared comes back.
 """
 
 from collections.abc import Callable, Generator

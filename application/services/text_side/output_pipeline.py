@@ -74,13 +74,12 @@ class OutputPipeline:
     def _up_to_stop(self, deltas: Iterable[ContentDelta]) -> OutputStep:
         shown: list[ContentDelta] = []
         for delta in deltas:
-            is_text = isinstance(delta, TextDelta)
-            step = self._looked_through(delta.text) if is_text else self._stop.flush()
+            step = self._looked_through(delta.text) if isinstance(delta, TextDelta) else self._stop.flush()
             shown += _shown(step)
             if step.matched is not None:
                 return OutputStep(shown, step.matched)
             self._under_way = _empty(delta)
-            if not is_text:
+            if not isinstance(delta, TextDelta):
                 shown.append(delta)
             if isinstance(delta, ToolCallDelta):
                 self._calls.append(delta)

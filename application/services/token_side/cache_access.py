@@ -14,6 +14,9 @@ from domain.errors import StoreUnresponsive
 from domain.explanation import Explanation
 from domain.ids import ModelId
 
+CLEAR_TIMEOUT_S = 600.0
+"""Clearing may have to copy a large store. Nobody waits for a volume that hangs longer than that."""
+
 POLL_S = 0.02
 """How often the queue is looked at. No thread waits, so that any number of clients may, and a client that leaves is
 gone."""
@@ -33,12 +36,12 @@ class CacheAccess:
     async def explain(self, model: ModelId, prompt: EncodedPrompt, salt: str) -> Explanation:
         explain = partial(self._prefix_cache.explain, model, prompt, salt)
         try:
-            return await self._prefix_cache.read_store(explain)
+            return await self._lanes.answer(explain)
         except StoreUnresponsive:
             return await asyncio.to_thread(partial(explain, asks_store=False))
 
     async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        return await self._prefix_cache.read_store(partial(self._prefix_cache.num_stored, model, prompt_ids, salt))
+        return await self._lanes.answer(partial(self._prefix_cache.num_stored, model, prompt_ids, salt))
 
     async def settle(self, timeout_s: float) -> bool:
         if self._writer is None or self._store is None:
@@ -57,14 +60,14 @@ class CacheAccess:
         store, problem = None, ""
         if self._store is not None:
             try:
-                store = _stats(await self._prefix_cache.read_store(self._store.usage))
+                store = _stats(await self._lanes.answer(self._store.usage))
             except StoreUnresponsive as error:
                 problem = error.message
         counts = self._writer.counts() if self._writer is not None else None
         return CacheStats(self._prefix_cache.hot_usage(), store, counts, problem)
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
-        return await self._prefix_cache.keep_store(partial(self._prefix_cache.clear, model, salt))
+        return await self._lanes.await_upkeep(partial(self._prefix_cache.clear, model, salt), CLEAR_TIMEOUT_S)
 
 
 def _stats(usage: StoreUsage) -> StoreStats:
@@ -72,17 +75,23 @@ def _stats(usage: StoreUsage) -> StoreStats:
     for space in usage.namespaces:
         by_model.setdefault(space.info.model, []).append(space)
     models = tuple(_stored(model, spaces) for model, spaces in sorted(by_model.items()))
-    return StoreStats(usage.quota_bytes, usage.stored_bytes, usage.evicted, dict(usage.faults), models)
+    return StoreStats(
+        quota_bytes=usage.quota_bytes,
+        stored_bytes=usage.stored_bytes,
+        evicted=usage.evicted,
+        faults=dict(usage.faults),
+        models=models,
+    )
 
 
 def _stored(model: str, spaces: Sequence[NamespaceUsage]) -> StoredModel:
     return StoredModel(
-        model,
-        len(spaces),
-        sum(space.num_blocks for space in spaces),
-        sum(space.num_snapshots for space in spaces),
-        sum(space.raw_bytes for space in spaces),
-        sum(space.stored_bytes for space in spaces),
+        model=model,
+        num_namespaces=len(spaces),
+        num_blocks=sum(space.num_blocks for space in spaces),
+        num_snapshots=sum(space.num_snapshots for space in spaces),
+        raw_bytes=sum(space.raw_bytes for space in spaces),
+        stored_bytes=sum(space.stored_bytes for space in spaces),
     )
 
 

@@ -25,7 +25,6 @@ from application.ports.engine import EngineCache, EngineModel, EngineStatus, Ste
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
-from application.services.token_side.event_queue import EventQueue
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, ServerUnavailable
@@ -68,23 +67,23 @@ class EngineThread:
         prefix_cache: PrefixCache,
         cache: EngineCache,
         limits: StepLimits,
-        events: EventQueue,
+        outlet: Outlet,
         clock: Clock,
         close_cache: Callable[[], object] = lambda: None,
         constraints: ConstraintCompiler | None = None,
     ) -> None:
-        """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side.
-        `close_cache`: called once, in a worker, after the compute thread."""
+        """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `outlet`: to
+        which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread."""
         self.cache = cache
         self._make_backend = make_backend
         self._close_cache = close_cache
         self._clock = clock
-        self._events = events
-        self._outlet = Outlet(self._hand_over, events, clock)
-        self._runner = StepRunner(self._outlet, prefix_cache, limits, constraints)
+        self._outlet = outlet
+        outlet.connect(self._hand_over)
+        self._runner = StepRunner(outlet, prefix_cache, limits, constraints)
         self._backend: ComputeEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._receive: Callable[[StepBatch], None] = lambda _batch: None
+        self._receive: Callable[[StepBatch], None] | None = None
         self._inbox: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._main, name="cairn-compute")
@@ -99,7 +98,8 @@ class EngineThread:
             constraints.wake_with(self.wake)
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
-        self._loop, self._receive = asyncio.get_running_loop(), receive
+        self._loop = asyncio.get_running_loop()
+        self._receive = receive
         self._thread.start()
 
     async def stop(self, timeout_s: float) -> bool:
@@ -110,8 +110,8 @@ class EngineThread:
         if not self._is_cache_closed:
             self._is_cache_closed = True
             await asyncio.to_thread(self._close_cache)
-        if events := self._events.take():
-            self._receive(StepBatch(self._clock.now_ns(), events=events))
+        if (receive := self._receive) is not None and (events := self._outlet.take_events()):
+            receive(StepBatch(self._clock.now_ns(), events=events))
         return not self._thread.is_alive()
 
     def status(self) -> EngineStatus:
@@ -236,11 +236,11 @@ class EngineThread:
         return self._backend
 
     def _hand_over(self, batch: StepBatch) -> None:
-        loop = self._loop
-        if loop is None or loop.is_closed():
+        loop, receive = self._loop, self._receive
+        if loop is None or receive is None or loop.is_closed():
             return
         try:
-            loop.call_soon_threadsafe(self._receive, batch)
+            loop.call_soon_threadsafe(receive, batch)
         except RuntimeError:  # the loop closed between the check and the call: nobody is left to tell
             return
 

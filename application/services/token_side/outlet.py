@@ -1,8 +1,10 @@
 """What the token side gives out: items and telemetry events, in one batch a step.
 
-The receiver must not raise, by contract. Of one that does nothing is lost: what it refused comes with the next batch.
+Workers and the compute thread tell events at any time; they are kept until a batch takes them along. The receiver must
+not raise, by contract. Of one that does nothing is lost: what it refused comes with the next batch.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,28 +12,30 @@ from application.events import Event, FaultObserved
 from application.ports.clock import Clock
 from application.ports.engine import EngineItem, StepBatch
 from application.services.faults import described
-from application.services.token_side.event_queue import EventQueue
 from domain.ids import RequestId
 
 T = TypeVar("T")
 
 
 class Outlet:
-    """Compute thread only. `events`: what workers tell goes out with the next batch."""
+    """An EventSink: `emit` is one append, on any thread. The rest belongs to the compute thread."""
 
-    def __init__(self, receive: Callable[[StepBatch], None], events: EventQueue, clock: Clock) -> None:
-        self._receive = receive
-        self._queue = events
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._items: list[tuple[RequestId, int, EngineItem]] = []
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
         self._num_left_queue = 0
+
+    def connect(self, receive: Callable[[StepBatch], None]) -> None:
+        """Hand batches over to `receive` from now on: what tells events is made before the engine that delivers."""
+        self._receive = receive
 
     def now_ns(self) -> int:
         return self._clock.now_ns()
 
     def emit(self, event: Event) -> None:
-        self._queue.emit(event)
+        self._events.append(event)
 
     def fault(self, where: str, error: Exception) -> None:
         """Something failed and was contained; `where` as in FaultObserved."""
@@ -53,19 +57,23 @@ class Outlet:
         """A choice was admitted, or ended before that. Once for each."""
         self._num_left_queue += 1
 
+    def take_events(self) -> tuple[Event, ...]:
+        """What was told since the last batch; for who delivers it in another way. Any thread."""
+        return tuple(self._events.popleft() for _ in range(len(self._events)))
+
     def deliver(self) -> None:
         """Hand over what came since the last time, if anything did: one wake-up of the text side."""
-        self._events += self._queue.take()
-        if not (self._items or self._events or self._num_left_queue):
+        events = self.take_events()
+        if not (self._items or events or self._num_left_queue):
             return
-        batch = StepBatch(self.now_ns(), tuple(self._items), tuple(self._events), self._num_left_queue)
+        batch = StepBatch(self.now_ns(), tuple(self._items), events, self._num_left_queue)
         try:
             self._receive(batch)
         except Exception as error:
+            self._events.extendleft(reversed(events))
             self.fault("engine.deliver", error)
             return
         self._items.clear()
-        self._events.clear()
         self._num_left_queue = 0
 
 

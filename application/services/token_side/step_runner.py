@@ -11,10 +11,11 @@ from typing import TypeVar
 from application.events import ModelLoaded, ModelUnloaded, StepCompleted
 from application.ports.compute import ComputeEngine, DecodeResult, LoadedModel
 from application.ports.engine import Ended, EngineError, EngineModel, Submission
-from application.ports.token_constraint import ConstraintCompiler
+from application.ports.token_constraint import ConstraintCompiler, TokenConstraint
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.reasoning_constraint import ReasoningConstraint
 from application.services.token_side.sequence_run import SequenceRun
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
@@ -145,9 +146,18 @@ class StepRunner:
         """Begin to compile its grammar, which it waits for before it is restored, so that nobody else does. False when
         it failed over it."""
         asked = run.submission
-        if (grammar := asked.grammar) is not None and asked.model in self._models:
-            self._guarded(run, lambda: run.hold_to(self._compiler().compile(asked.model, grammar, asked.eos_token_ids)))
+        if (model := self._models.get(asked.model)) is not None:
+            self._guarded(run, lambda: run.hold_to(self._constraint(asked, model.description.vocab_size)))
         return run.id in self._runs
+
+    def _constraint(self, asked: Submission, vocab_size: int) -> TokenConstraint | None:
+        constraint: TokenConstraint | None = None
+        if asked.grammar is not None:
+            constraint = self._compiler().compile(asked.model, asked.grammar, asked.eos_token_ids)
+        if asked.reasoning_budget is not None:
+            ends = frozenset[int]() if asked.ignore_eos else asked.eos_token_ids
+            constraint = ReasoningConstraint(asked.reasoning_budget, vocab_size, ends, constraint)
+        return constraint
 
     def _compiler(self) -> ConstraintCompiler:
         if self._constraints is None:
@@ -216,6 +226,8 @@ class StepRunner:
                 if run.ends_prompt(chunk):
                     self._fork(run, self._limits.max_batch - self.num_running - len(plan.admit))
                 num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
+                if chunk.id in self._runs and (finished := run.end_of_prompt()) is not None:
+                    self._end(run, Phase.FINISHED, finished)
         return num_tokens
 
     def _fork(self, leader: SequenceRun, room: int) -> None:

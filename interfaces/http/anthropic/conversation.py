@@ -32,12 +32,6 @@ def conversation(system: Content | None, messages: Sequence[MessageParam]) -> tu
         told += _message(message, f"messages[{index}].content", refuses_media)
     if not messages:
         raise InvalidRequest("messages must not be empty", param="messages")
-    if messages[-1].role == "assistant":
-        raise InvalidRequest(
-            "messages: continuing an answer that the client began is not supported; the last message must not be the"
-            " assistant's",
-            param=f"messages[{len(messages) - 1}].role",
-        )
     return tuple(told)
 
 

@@ -7,7 +7,7 @@ from domain.request import GenerationRequest
 from interfaces.http.anthropic.answer import MessageBody, message_body
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.anthropic.messages_request import MessagesRequest
-from interfaces.http.anthropic.prompt import WIRE_NAMES, chat_prompt, sampling_params, stop_rules
+from interfaces.http.anthropic.prompt import WIRE_NAMES, chat_prompt, reasoning_limit, sampling_params, stop_rules
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
@@ -35,6 +35,7 @@ class Messages(Operation[MessagesRequest]):
             stop_rules(body),
             body.cache_salt or "",
             asked.services.trace_context(),
+            reasoning=reasoning_limit(body),
         )
         return [wanted]
 

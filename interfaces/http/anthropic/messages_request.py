@@ -30,7 +30,8 @@ class PromptFields(Struct, kw_only=True):
     messages: Annotated[
         list[MessageParam],
         supported(
-            "roles `user` and `assistant`, and `system` and `developer` anywhere, in place; others speak as users"
+            "roles `user` and `assistant`, and `system` and `developer` anywhere, in place; others speak as users;"
+            " the text of a last one of the assistant's is continued"
         ),
     ]
     system: Annotated[
@@ -48,7 +49,7 @@ class PromptFields(Struct, kw_only=True):
         Thinking | None,
         mapped(
             "`disabled` and absent ask the model's template for no reasoning, every other type for it;"
-            " `budget_tokens` is not kept to"
+            " after `budget_tokens` the reasoning is ended, where the model has tokens for that"
         ),
     ] = None
     output_config: Annotated[

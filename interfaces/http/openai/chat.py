@@ -1,6 +1,7 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from domain.request import GenerationRequest
 from interfaces.http.collected import Collected
@@ -12,6 +13,7 @@ from interfaces.http.openai.chat_request import (
     chat_prompt,
     max_tokens,
     num_logprobs,
+    reasoning_limit,
     wire_names,
 )
 from interfaces.http.openai.completion_fields import completion_request
@@ -35,7 +37,16 @@ class ChatCompletions(Operation[ChatCompletionRequest]):
 
     async def requests(self, body: ChatCompletionRequest, asked: Asked) -> list[GenerationRequest]:
         id, prompt, logprobs = asked.services.ids.request_id("chatcmpl"), chat_prompt(body), num_logprobs(body)
-        return [completion_request(body, asked, id, prompt, max_tokens=max_tokens(body), num_logprobs=logprobs)]
+        wanted = completion_request(
+            body,
+            asked,
+            id,
+            prompt,
+            max_tokens=max_tokens(body),
+            num_logprobs=logprobs,
+            num_prompt_logprobs=body.prompt_logprobs,
+        )
+        return [replace(wanted, reasoning=reasoning_limit(body))]
 
     def answer(self, body: ChatCompletionRequest, started: Started, choices: Sequence[Collected]) -> ChatCompletion:
         return chat_completion(body, started, choices)

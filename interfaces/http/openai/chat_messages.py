@@ -72,7 +72,8 @@ class UserMessage(Struct, tag_field="role", tag="user"):
 
 
 class AssistantMessage(Struct, tag_field="role", tag="assistant"):
-    """An earlier answer. Its reasoning may come under either of the names servers use for it."""
+    """An earlier answer. Its reasoning may come under either of the names servers use for it. With `prefix` or
+    `partial`, as the last message, it is the beginning of the answer."""
 
     content: Content | None = None
     name: str | None = None
@@ -80,6 +81,8 @@ class AssistantMessage(Struct, tag_field="role", tag="assistant"):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[AssistantToolCall] | None = None
+    prefix: bool | None = None
+    partial: bool | None = None
 
 
 class ToolMessage(Struct, tag_field="role", tag="tool"):
@@ -133,4 +136,4 @@ def _part_text(part: Part, path: str) -> str:
             raise InvalidRequest(f"{path}: {_MEDIA[type(part)]} are not supported, only text", param=path)
 
 
-__all__ = ("Message", "chat_messages")
+__all__ = ("AssistantMessage", "Message", "chat_messages")

@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
+from domain.reasoning_budget import ReasoningLimit
 from domain.request import ChatPrompt
-from interfaces.http.openai.chat_messages import Message, chat_messages
+from interfaces.http.openai.chat_messages import AssistantMessage, Message, chat_messages
 from interfaces.http.openai.completion_fields import CompletionFields
 
 
@@ -37,7 +38,16 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
+    reasoning_budget: int | None = None
+    thinking_budget: int | None = None
+    thinking_token_budget: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+_BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
+"""One thing, by the names that servers have for it."""
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
@@ -49,7 +59,15 @@ def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
     template_kwargs = cast("dict[str, Json]", dict(body.chat_template_kwargs or {}))
     if body.reasoning_effort is not None:
         template_kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-    return ChatPrompt(chat_messages(body.messages), _tools(body), template_kwargs)
+    return ChatPrompt(chat_messages(body.messages), _tools(body), template_kwargs, continues=_continues(body))
+
+
+def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
+    """-1 is no limit, as elsewhere; without a budget, the effort `none` is one of no tokens. Raises InvalidRequest."""
+    if (name := _budget_name(body)) is not None:
+        budget = getattr(body, name)
+        return None if budget == -1 else ReasoningLimit(budget)
+    return ReasoningLimit(0, is_firm=False) if body.reasoning_effort == "none" else None
 
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:
@@ -65,7 +83,27 @@ def max_tokens(body: ChatCompletionRequest) -> int | None:
 
 def wire_names(body: ChatCompletionRequest) -> dict[str, str]:
     """The client's names for fields that the domain calls otherwise, for `renamed`."""
-    return {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
+    names = {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
+    return names | {"reasoning_budget": _budget_name(body) or _BUDGETS[0]}
+
+
+def _budget_name(body: ChatCompletionRequest) -> str | None:
+    return next((name for name in _BUDGETS if getattr(body, name) is not None), None)
+
+
+def _continues(body: ChatCompletionRequest) -> bool:
+    """As vLLM's clients ask for it, or by a mark on the message, as DeepSeek's and Kimi's do."""
+    last = body.messages[-1] if body.messages else None
+    is_marked = isinstance(last, AssistantMessage) and bool(last.prefix or last.partial)
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        raise InvalidRequest(
+            "add_generation_prompt can only be false with continue_final_message", param="add_generation_prompt"
+        )
+    if body.continue_final_message and body.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+        )
+    return is_marked or bool(body.continue_final_message)
 
 
 def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
@@ -82,4 +120,4 @@ def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
     )
 
 
-__all__ = ("ChatCompletionRequest", "chat_prompt", "max_tokens", "num_logprobs", "wire_names")
+__all__ = ("ChatCompletionRequest", "chat_prompt", "max_tokens", "num_logprobs", "reasoning_limit", "wire_names")

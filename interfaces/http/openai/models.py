@@ -7,6 +7,7 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct, field
 
+from application.ports.tokenizer import Tokenizer
 from application.use_cases.list_models import ModelEntry
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
@@ -19,9 +20,18 @@ from interfaces.http.start import models_for, naming_what_is_served
 from interfaces.http.visit import visit_of
 
 
+class TemplateBody(Struct):
+    """`late_system`: system messages after the first turn, in their place and as what they are."""
+
+    tools: bool
+    reasoning: bool
+    late_system: bool
+
+
 class LoadedBody(Struct):
     """Known once a model is loaded. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if not,
-    `prefix_reuse_note` says why."""
+    `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template shows,
+    null without one."""
 
     model_type: str
     dtype: str
@@ -32,6 +42,8 @@ class LoadedBody(Struct):
     decode_note: str
     prefix_reuse: bool
     prefix_reuse_note: str
+    output_format: str
+    chat_template: TemplateBody | None
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
@@ -68,13 +80,13 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
 
 
 def _body(entry: ModelEntry) -> ModelBody:
-    source, model = entry.source, entry.description
-    return ModelBody(
-        source.id, source.created_s, source.owned_by, None if model is None else _loaded(model, entry.reuse_note)
-    )
+    source, model, tokenizer = entry.source, entry.description, entry.tokenizer
+    loaded = None if model is None or tokenizer is None else _loaded(model, tokenizer, entry.reuse_note)
+    return ModelBody(source.id, source.created_s, source.owned_by, loaded)
 
 
-def _loaded(model: ModelDescription, reuse_note: str) -> LoadedBody:
+def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> LoadedBody:
+    features = tokenizer.template_features
     return LoadedBody(
         model.model_type,
         model.dtype,
@@ -85,6 +97,8 @@ def _loaded(model: ModelDescription, reuse_note: str) -> LoadedBody:
         model.decode_note,
         not reuse_note,
         reuse_note,
+        tokenizer.output_format,
+        None if features is None else TemplateBody(features.tools, features.reasoning, features.late_system),
     )
 
 

@@ -3,11 +3,9 @@
 from interfaces.http.refused_fields import RefusedFields
 
 EVERYWHERE: RefusedFields = {
-    "add_generation_prompt": (True,),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
     "chat_template": ("",),
-    "continue_final_message": (False,),
     "documents": ([],),
     "dry_multiplier": (0,),
     "grammar": ("",),
@@ -20,14 +18,11 @@ EVERYWHERE: RefusedFields = {
     "logits_processors": ([],),
     "mirostat": (0,),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "repeat_penalty": (1,),
     "skip_special_tokens": (True,),
     "stop_token_ids": ([],),
     "structured_outputs": (),
     "tfs_z": (1,),
-    "thinking_budget": (),
-    "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),
@@ -45,7 +40,16 @@ IN_CHAT: RefusedFields = {
     "web_search_options": (),
 }
 
-IN_COMPLETIONS: RefusedFields = {**EVERYWHERE, "add_special_tokens": (True,), "suffix": ("",)}
+IN_COMPLETIONS: RefusedFields = {
+    **EVERYWHERE,
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),
+    "continue_final_message": (False,),
+    "reasoning_budget": (),
+    "suffix": ("",),
+    "thinking_budget": (),
+    "thinking_token_budget": (),
+}
 
 
 __all__ = ("IN_CHAT", "IN_COMPLETIONS")

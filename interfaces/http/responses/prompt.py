@@ -4,6 +4,7 @@ from typing import Any
 
 from domain.chat import ChatMessage, Json, Role
 from domain.errors import InvalidRequest
+from domain.reasoning_budget import ReasoningLimit
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.parameters import refuse_unsupported
@@ -46,6 +47,12 @@ def stop_rules(body: ResponsesRequest) -> StopRules:
     return StopRules(body.max_output_tokens, fits_room=True)
 
 
+def reasoning_limit(body: ResponsesRequest) -> ReasoningLimit | None:
+    """The effort `none` is a budget of no tokens, for templates that have no switch."""
+    is_none = body.reasoning is not None and body.reasoning.effort == "none"
+    return ReasoningLimit(0, is_firm=False) if is_none else None
+
+
 def _refuse_format(body: ResponsesRequest) -> None:
     format = None if body.text is None else body.text.format
     if format is not None and format.get("type") != "text":
@@ -67,4 +74,4 @@ def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
     return thinking_kwargs(effort != "none", None if effort == "none" else effort)
 
 
-__all__ = ("WIRE_NAMES", "chat_prompt", "sampling_params", "stop_rules", "tools_of")
+__all__ = ("WIRE_NAMES", "chat_prompt", "reasoning_limit", "sampling_params", "stop_rules", "tools_of")

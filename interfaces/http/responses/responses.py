@@ -9,7 +9,14 @@ from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
-from interfaces.http.responses.prompt import WIRE_NAMES, chat_prompt, sampling_params, stop_rules, tools_of
+from interfaces.http.responses.prompt import (
+    WIRE_NAMES,
+    chat_prompt,
+    reasoning_limit,
+    sampling_params,
+    stop_rules,
+    tools_of,
+)
 from interfaces.http.responses.responses_request import ResponsesRequest
 
 
@@ -37,6 +44,7 @@ class Responses(Operation[ResponsesRequest]):
             stop_rules(body),
             body.cache_salt or "",
             asked.services.trace_context(),
+            reasoning=reasoning_limit(body),
         )
         return [wanted]
 

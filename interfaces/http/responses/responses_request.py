@@ -48,8 +48,8 @@ class ResponsesRequest(Struct, kw_only=True):
     reasoning: Annotated[
         Reasoning | None,
         mapped(
-            "`effort` goes to the model's template as `low`, `medium` or `high`, and `none` as no reasoning; with a"
-            " `summary`, the reasoning itself comes as the summary"
+            "`effort` goes to the model's template as `low`, `medium` or `high`, and `none` as no reasoning, which is"
+            " ended where a model begins it all the same; with a `summary`, the reasoning itself comes as the summary"
         ),
     ] = None
     text: Annotated[TextConfig | None, mapped("`format` only `text`; others are refused; `verbosity` is ignored")] = (

@@ -1,8 +1,8 @@
 """The way to the store: records wait here, are written by a thread of their own, and can be read all the while.
 
-    offer ──► WriteBehind ──► queue (order, bounds, counts) ──► records (to be found)
-                   │ a thread                                         ▲
-                   └────────────► the store          reading: here first, the store second
+    offer ──► WriteBehind ──► queue (order, bounds, counts)
+                   │ a thread          ▲
+                   └──► the store      reading: here first, the store second
 
 Only WriteBehind and the values that it answers with are for others.
 """

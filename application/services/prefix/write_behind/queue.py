@@ -4,23 +4,30 @@
        │           └──► withdrawn
        └──► refused
 
-From the moment an offer is taken until it is settled its records are found here, also while they are being written;
-settled as persisted, they are in the store already. So whoever asks here first and the store second misses nothing.
+From the moment an offer is taken until it is settled its records are found here, also while they are being written:
+by key, by prompt, and by what they follow. Settled as persisted, they are in the store already. So whoever asks here
+first and the store second misses nothing.
 
-What is offered together is taken, settled or refused together. What follows a record that was refused, dropped or
-withdrawn is refused as well until that record is offered again, so that no chain is left with a hole. Every record ends
-in exactly one counter: persisted or dropped (or is still queued). Any thread.
+What is offered together is taken, settled or refused together. Every record ends in exactly one counter: persisted or
+dropped (or is still queued). Any thread.
+
+A chain in the store must have no hole. So a record that is refused, dropped or withdrawn is remembered as lost, and
+what follows it is refused as well, until the lost record is offered again:
+
+    offered    block 0    block 1    block 2    block 1, block 2
+    queue      has room   is full    has room   has room
+    outcome    taken      refused    refused    taken
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Condition
 
 from application.ports.cache_stats import QueueCounts
-from application.services.prefix.write_behind.records import QueuedRecords
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.record_links import RecordLinks
 from domain.snapshot_place import SnapshotPlace
 
 QUEUE_FULL = "queue_full"
@@ -48,7 +55,10 @@ class WriteQueue:
         self._changed = Condition()
         self._waiting: deque[Offer] = deque()
         self._writing: list[Offer] = []
-        self._records = QueuedRecords()
+        # A record that waits more than once is here until its last copy goes; copies are alike, as their key says all.
+        self._records: dict[RecordKey, Record] = {}
+        self._copies: Counter[RecordKey] = Counter()
+        self._links = RecordLinks()
         # Refused, dropped or withdrawn, and not offered again since: what follows one of them is refused.
         self._lost: dict[RecordKey, None] = {}
         self._queued_bytes = 0
@@ -72,8 +82,8 @@ class WriteQueue:
                 return reason
             self._num_offers += 1
             self._waiting.append(Offer(info, tuple(records), raw_bytes, self._num_offers))
-            self._records.add(records)
             for record in records:
+                self._add(record)
                 self._lost.pop(record.key, None)
             self._queued_bytes += raw_bytes
             self._enqueued += len(records)
@@ -109,7 +119,7 @@ class WriteQueue:
         """Drop what waits of these records and of everything here that follows them, and name it. What is being
         written cannot be called back: see `await_written`."""
         with self._changed:
-            doomed = self._records.below(keys)
+            doomed = self._below(keys)
             waiting, self._waiting = self._waiting, deque()
             gone: list[Record] = []
             for offer in waiting:
@@ -154,7 +164,13 @@ class WriteQueue:
     def counts(self) -> QueueCounts:
         with self._changed:
             dropped = dict(self._dropped)
-            return QueueCounts(self._enqueued, self._persisted, self._num_queued, self._queued_bytes, dropped)
+            return QueueCounts(
+                enqueued=self._enqueued,
+                persisted=self._persisted,
+                queued=self._num_queued,
+                queued_bytes=self._queued_bytes,
+                dropped=dropped,
+            )
 
     def get(self, keys: Sequence[RecordKey]) -> list[Record | None]:
         """The records that are here, whole; None for the others."""
@@ -164,22 +180,23 @@ class WriteQueue:
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
         """The snapshots here of one prompt at each place, ascending by `num_partial`."""
         with self._changed:
-            return [self._records.find_snapshots(namespace, place) for place in places]
+            return [self._links.find_snapshots(namespace, place) for place in places]
 
     def followers(self, namespace: Namespace, parent: BlockHash) -> list[tuple[int, ...]]:
         """The token ids of what is here and follows `parent`."""
         with self._changed:
-            return self._records.followers(namespace, parent)
+            return [self._records[key].key_ids for key in self._links.following(BlockKey(namespace, parent))]
 
     def outer_parents(self) -> list[BlockKey]:
-        """The blocks that are not here and that something here follows."""
+        """The blocks that something here follows and that are not here themselves. Roots of namespaces are left out."""
         with self._changed:
-            return self._records.outer_parents()
+            parents = self._links.parents()
+            return [key for key in parents if key not in self._records and key.hash != BlockHash(key.namespace)]
 
     def below(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
         """Those of `keys` that are here, and everything here that follows any of them."""
         with self._changed:
-            return self._records.below(keys)
+            return self._below(keys)
 
     def chosen(self, includes: Callable[[NamespaceInfo], bool] | None) -> list[RecordKey]:
         """What is here of the namespaces that `includes` says; None: of all."""
@@ -205,14 +222,38 @@ class WriteQueue:
             del self._lost[next(iter(self._lost))]
 
     def _release(self, records: Sequence[Record], raw_bytes: int) -> None:
-        self._records.remove(records)
+        for record in records:
+            self._remove(record)
         self._num_queued -= len(records)
         self._queued_bytes -= raw_bytes
         self._changed.notify_all()
 
+    def _add(self, record: Record) -> None:
+        self._copies[record.key] += 1
+        if self._copies[record.key] == 1:
+            self._records[record.key] = record
+            self._links.add(record)
+
+    def _remove(self, record: Record) -> None:
+        self._copies[record.key] -= 1
+        if not self._copies[record.key]:
+            del self._copies[record.key]
+            self._links.discard(self._records.pop(record.key))
+
+    def _below(self, keys: Iterable[RecordKey]) -> set[RecordKey]:
+        found: set[RecordKey] = set()
+        ahead = list(keys)
+        while ahead:
+            key = ahead.pop()
+            if key in self._records:
+                found.add(key)
+            if isinstance(key, BlockKey):
+                ahead += self._links.following(key) - found
+        return found
+
     def _is_writing(self, keys: Sequence[RecordKey]) -> bool:
         """One of these records, or something that follows them."""
-        affected = self._records.below(keys)
+        affected = self._below(keys)
         return any(record.key in affected for offer in self._writing for record in offer.records)
 
 

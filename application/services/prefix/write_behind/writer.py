@@ -18,7 +18,7 @@ from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.block_store import BlockStore, EraseReport
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
-from application.ports.record_reader import Presence, RecordReader
+from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
 from domain.ids import BlockHash, GroupIndex
@@ -46,14 +46,12 @@ class WriteBehind:
         clock: Clock,
         *,
         max_bytes: int,
-        reader: RecordReader | None = None,
         batch_bytes: int = 64 << 20,
         idle_s: float = 30.0,
     ) -> None:
-        """`max_bytes`: payload that may wait. `reader`: reads the store another way than the store itself does. The
-        thread writes `batch_bytes` or so at a time; after `idle_s` without work held-back recency is flushed."""
+        """`max_bytes`: payload that may wait. The thread writes `batch_bytes` or so at a time; after `idle_s` without
+        work held-back recency is flushed."""
         self.store = store
-        self._reader = reader or store
         self._queue = WriteQueue(max_bytes)
         self._events = events
         self._clock = clock
@@ -66,12 +64,12 @@ class WriteBehind:
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         waits = [record is not None for record in self._queue.get(keys)]
-        stored = iter(self._reader.lookup([key for key, is_here in zip(keys, waits, strict=True) if not is_here]))
+        stored = iter(self.store.lookup([key for key, is_here in zip(keys, waits, strict=True) if not is_here]))
         return [Presence.PENDING if is_here else next(stored) for is_here in waits]
 
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         waiting = self._queue.find_snapshots(namespace, places)
-        stored = self._reader.find_snapshots(namespace, places)
+        stored = self.store.find_snapshots(namespace, places)
         return [sorted({*here, *there}) if here else there for here, there in zip(waiting, stored, strict=True)]
 
     def get(
@@ -82,17 +80,17 @@ class WriteBehind:
         found = [record and record.limited(chosen) for record, chosen in zip(waiting, wanted, strict=True)]
         absent = [index for index, record in enumerate(found) if record is None]
         if absent:
-            stored = self._reader.get([keys[index] for index in absent], [wanted[index] for index in absent])
+            stored = self.store.get([keys[index] for index in absent], [wanted[index] for index in absent])
             for index, record in zip(absent, stored, strict=True):
                 found[index] = record
         return found
 
     def touch(self, keys: Sequence[RecordKey]) -> None:
-        self._reader.touch(keys)
+        self.store.touch(keys)
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
         waiting = self._queue.followers(namespace, parent)[:limit]
-        return list(dict.fromkeys([*waiting, *self._reader.followers(namespace, parent, limit)]))
+        return list(dict.fromkeys([*waiting, *self.store.followers(namespace, parent, limit)]))
 
     # ---- writing and removing ----------------------------------------------------------------------------------
 
