@@ -42,7 +42,8 @@ def reply_of(call: str) -> FakeOptions:
 
     def reply(prompt_ids: tuple[int, ...]) -> Sequence[int]:
         has_tools = bytes([_SPECIAL]) + b"tools\n" in _marked(prompt_ids)
-        return called if has_tools and not _has_result(prompt_ids) else said
+        thought = b"I think.\n</think>\n" if _marked(prompt_ids).endswith(b"<think>\n") else b""
+        return thought + (called if has_tools and not _has_result(prompt_ids) else said)
 
     return FakeOptions(layout=HYBRID, reply=reply, context_length=1 << 20)
 

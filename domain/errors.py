@@ -73,6 +73,12 @@ class ModelNotFound(DomainError):
     code = "model_not_found"
 
 
+class DocumentNotFound(DomainError):
+    """Nothing of that name is kept for whoever asks."""
+
+    code = "not_found"
+
+
 class ModelLoadFailed(DomainError):
     """The model exists but could not be loaded; the message says why."""
 
@@ -141,6 +147,7 @@ __all__ = (
     "MAX_MESSAGE_CHARS",
     "ComputeFailed",
     "ContextOverflow",
+    "DocumentNotFound",
     "DomainError",
     "IllegalTransition",
     "InvalidKeys",

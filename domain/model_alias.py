@@ -22,7 +22,9 @@ def answering_model(asked: str, aliases: Mapping[str, str], *, served: Collectio
     first that fits counts. A name that nothing fits stays what it is."""
     if asked in served:
         return asked
-    target = next((model for pattern, model in aliases.items() if fnmatchcase(asked, pattern)), asked)
+    target = next((model for pattern, model in aliases.items() if fnmatchcase(asked, pattern)), None)
+    if target is None:
+        return asked
     return default if target == DEFAULT else target
 
 

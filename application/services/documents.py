@@ -17,7 +17,7 @@ from application.ports.clock import Clock
 from application.ports.document_store import DocumentStore, DocumentUsage
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
-from domain.document import Document, DocumentInfo, DocumentKey, Owner
+from domain.document import Document, DocumentKey, Owner
 from domain.errors import ServerUnavailable, StoreUnresponsive
 from domain.namespace_choice import NamespaceChoice
 
@@ -52,26 +52,23 @@ class Documents:
         """Of what a request leaves."""
         return Owner.of(self._salt, requested_salt, key_name)
 
-    def keep(self, key: DocumentKey, model: str, num_bytes: int, write: Callable[[], bytes]) -> None:
-        """Have `write` make the body in the lane, and store it. Returns at once. `num_bytes`: about how much memory the
-        body takes until then."""
-        created_s = self._clock.unix_ns() // 10**9
-        if self._pending_bytes + num_bytes > MAX_PENDING_BYTES:
+    def keep(self, key: DocumentKey, model: str, body: bytes) -> None:
+        """Returns at once."""
+        document = Document(key, body, model, self._clock.unix_ns() // 10**9)
+        if self._pending_bytes + len(body) > MAX_PENDING_BYTES:
             return self._lost(f"{self._pending_bytes} bytes wait to be written already")
         try:
-            future = self._lane.submit(
-                lambda: self._store().put([Document(key, write(), model, created_s)]),
-            )
+            future = self._lane.submit(lambda: self._store().put([document]))
         except ServerUnavailable as error:
             return self._lost(error.message)
-        self._pending_bytes += num_bytes
+        self._pending_bytes += len(body)
         loop = asyncio.get_running_loop()
-        future.add_done_callback(partial(_tell, loop, partial(self._kept, num_bytes, future)))
+        future.add_done_callback(partial(_tell, loop, partial(self._kept, len(body), future)))
         return None
 
-    async def find(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
+    async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]:
         """Raises StoreUnresponsive while the store hangs."""
-        return await self.ask(lambda store: store.get(keys))
+        return await self.ask(lambda store: store.get(keys), timeout_s)
 
     async def ask(self, work: Callable[[DocumentStore], T], timeout_s: float | None = None) -> T:
         """What `work` finds out in the lane. Raises StoreUnresponsive."""
@@ -136,13 +133,7 @@ class Documents:
 
 
 def erase_chosen(choice: NamespaceChoice, store: DocumentStore) -> EraseReport:
-    includes: Callable[[DocumentInfo], bool] | None = None
-    if not choice.is_everything:
-
-        def includes(info: DocumentInfo) -> bool:
-            return info.is_chosen(choice)
-
-    return store.erase(includes)
+    return store.erase(None if choice.is_everything else lambda info: info.is_chosen(choice))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "Future[bool]") -> None:

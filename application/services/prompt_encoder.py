@@ -5,6 +5,8 @@ short ones waiting, and neither takes a thread from the rest of the server. What
 length proves it: before encoding, and before ids are looked at.
 """
 
+from collections.abc import Sequence
+
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.generated_calls import GeneratedCalls
@@ -44,13 +46,39 @@ class PromptEncoder:
             raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
         return EncodedPrompt.of_text(prompt.token_ids)
 
+    async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
+        """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
+        self._check_tokens(token_ids, model)
+        return await self._lane_of(len(token_ids)).run(tokenizer.decode, token_ids)
+
+    async def decode_each(
+        self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription
+    ) -> tuple[str, ...]:
+        """The text of each on its own. Raises as `decode` does."""
+        self._check_tokens(token_ids, model)
+        lane = self._lane_of(len(token_ids))
+        return await lane.run(lambda: tuple([tokenizer.decode((id,)) for id in token_ids]))
+
     def close(self) -> None:
         """Nothing is waited for: what is being encoded then is dropped when it is done."""
         self._lane.close()
         self._long_lane.close()
 
     def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
-        return self._long_lane if _num_chars(prompt) >= LONG_CHARS else self._lane
+        return self._lane_of(_num_chars(prompt))
+
+    def _lane_of(self, num_chars: int) -> Lane:
+        return self._long_lane if num_chars >= LONG_CHARS else self._lane
+
+    def _check_tokens(self, token_ids: Sequence[int], model: ModelDescription) -> None:
+        if len(token_ids) > model.context_length:
+            message = f"tokens has {len(token_ids)} tokens; the context of {model.id} holds {model.context_length}"
+            raise ContextOverflow(
+                message, param="tokens", num_prompt=len(token_ids), context_length=model.context_length
+            )
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
+            message = f"tokens holds a token id outside the vocabulary (0 to {model.vocab_size - 1})"
+            raise InvalidRequest(message, param="tokens")
 
 
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
@@ -110,7 +138,7 @@ def _completion_length(rules: StopRules, num_prompt: int, room: int, model: Mode
                 num_wanted=wanted,
                 context_length=model.context_length,
             )
-    return max_tokens or room
+    return room if rules.max_tokens is None else max_tokens
 
 
 __all__ = ("LONG_CHARS", "PromptEncoder", "check_fit")

@@ -98,6 +98,7 @@ class Generate:
             num_choices=request.num_choices,
             grammar=request.grammar,
             reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
+            num_prompt_logprobs=request.num_prompt_logprobs,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(

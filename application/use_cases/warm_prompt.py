@@ -76,7 +76,15 @@ def _prompt_only(request: GenerationRequest) -> GenerationRequest:
     prompt, stop = request.prompt, StopRules(max_tokens=1)
     if isinstance(prompt, ChatPrompt):
         prompt = replace(prompt, tool_choice=ToolChoice(CallMode.NONE))
-    return replace(request, prompt=prompt, sampling=SamplingParams(), stop=stop, num_choices=1, grammar=None)
+    return replace(
+        request,
+        prompt=prompt,
+        sampling=SamplingParams(),
+        stop=stop,
+        num_choices=1,
+        grammar=None,
+        num_prompt_logprobs=None,
+    )
 
 
 async def _usage(generation: Generation) -> Usage:

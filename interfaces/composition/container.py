@@ -21,6 +21,7 @@ from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
@@ -127,6 +128,7 @@ class Container(containers.DeclarativeContainer):
         shows_text=settings.provided.shows_text,
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
+    tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
     warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 

@@ -27,6 +27,7 @@ def build_app(container: Container) -> Litestar:
         check_health=container.check_health(),
         explain_prompt=container.explain_prompt(),
         count_tokens=container.count_tokens(),
+        tokenize=container.tokenize(),
         warm_prompt=container.warm_prompt(),
         cache_stats=container.engine().cache.stats,
         clear_cache=container.engine().cache.clear,

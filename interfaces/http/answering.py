@@ -1,5 +1,6 @@
 """How every operation of every dialect is answered: its route, whole answers, streams, and clients that leave."""
 
+import asyncio
 from collections.abc import Sequence
 from types import GenericAlias
 from typing import Any
@@ -15,7 +16,7 @@ from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
 from interfaces.http.dialect import Asked, BodyT, Operation, Started
 from interfaces.http.disconnect import unless_client_leaves
-from interfaces.http.documented import StreamableOperation, errors
+from interfaces.http.documented import errors, streamable
 from interfaces.http.event_stream import open_stream
 from interfaces.http.fan_in import FanIn
 from interfaces.http.json_body import decoded_body
@@ -31,7 +32,8 @@ def operation_route(
     """The handler, bound to what it needs. `error_type`: the dialect's."""
 
     async def answer(data: BodyT, request: Request[Any, Any, Any]) -> Response[Any]:
-        asked = Asked(services, default_model, visit_of(request.scope), request.headers)
+        visit = visit_of(request.scope)
+        asked = Asked(services, default_model, visit, request.headers, services.clock.now_ns())
         with renamed(operation.wire_names(data)):
             return await unless_client_leaves(request, _answer(operation, data, asked, keepalive_s))
 
@@ -42,7 +44,7 @@ def operation_route(
         dto=decoded_body(operation.body_type, operation.decode),
         return_dto=None,
         status_code=200,
-        operation_class=StreamableOperation,
+        operation_class=streamable(operation.stream_type),
         operation_id=operation.operation_id,
         summary=operation.operation_id[0].upper() + operation.operation_id[1:],
         responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),
@@ -50,14 +52,19 @@ def operation_route(
 
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
+    body = await operation.resolved(body, asked)
     named = await operation.requests(body, asked)
     wanted = asked.visit.admit(await asked.services.answering(named))
     choices = await start_all(asked, wanted)
     try:
-        started = _started(wanted, choices, asked.services, named[0].model)
+        started = _started(asked, wanted, choices, named[0].model)
         if body.stream:
-            return await open_stream(choices, operation.framing(body, started), keepalive_s)
-        answer = operation.answer(body, started, await collect(choices))
+            return await open_stream(choices, operation.framing(body, started), keepalive_s, operation.stream_type)
+        collected = await collect(choices, asked.services.clock)
+        if any(choice.scores for choice in collected):  # long to write down
+            answer = await asyncio.to_thread(operation.answer, body, started, collected)
+        else:
+            answer = operation.answer(body, started, collected)
     except BaseException:
         choices.close()
         raise
@@ -65,14 +72,16 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     return Response(answer, headers=cache_headers(choices.explanations))
 
 
-def _started(wanted: Sequence[GenerationRequest], choices: FanIn, services: Services, model: ModelId) -> Started:
+def _started(asked: Asked, wanted: Sequence[GenerationRequest], choices: FanIn, model: ModelId) -> Started:
     first = choices.generations[0]
     return Started(
+        asked=asked,
         requests=tuple(wanted),
         prompts=tuple(generation.prompt_ids for generation in choices.generations),
         model=model,
         tokenizer=first.model.tokenizer,
-        created_s=services.clock.unix_ns() // 1_000_000_000,
+        submitted_ns=asked.services.clock.now_ns(),
+        created_s=asked.services.clock.unix_ns() // 1_000_000_000,
     )
 
 

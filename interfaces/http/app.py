@@ -27,7 +27,6 @@ from interfaces.http.answering import operation_route
 from interfaces.http.auth import Authentication
 from interfaces.http.cache.clear import clear_route
 from interfaces.http.cache.explain import explain_route
-from interfaces.http.cache.prompt_body import PromptBodies
 from interfaces.http.cache.stats import stats_route
 from interfaces.http.cache.warm import warm_route
 from interfaces.http.dialect import Dialects
@@ -36,6 +35,8 @@ from interfaces.http.errors import problem_of
 from interfaces.http.guard import RequestGuard
 from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
+from interfaces.http.native.routes import native_routes
+from interfaces.http.prompt_body import PromptBodies
 from interfaces.http.refusal import Refusals, refusals_to
 from interfaces.http.request_id import add_request_id, request_id
 from interfaces.http.services import Services
@@ -79,6 +80,7 @@ def create_app(
         route_handlers=[
             *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
             *_cache_routes(dialects, services, default_model),
+            *native_routes(services, default_model, _bodies(dialects), dialects.of("/tokenize").error_type),
             *health_routes(services.check_health, version),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
@@ -110,8 +112,12 @@ def _dialect_routes(
         yield from dialect.routes(services, default_model)
 
 
+def _bodies(dialects: Dialects) -> PromptBodies:
+    return PromptBodies([operation for dialect in dialects for operation in dialect.operations])
+
+
 def _cache_routes(dialects: Dialects, services: Services, default_model: str) -> list[HTTPRouteHandler]:
-    bodies = PromptBodies([operation for dialect in dialects for operation in dialect.operations])
+    bodies = _bodies(dialects)
     error_type = dialects.of("/v1/cache").error_type
     return [
         explain_route(services, default_model, bodies, error_type),

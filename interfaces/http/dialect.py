@@ -26,31 +26,37 @@ from interfaces.http.keep_alive import Progress
 from interfaces.http.services import Services
 from interfaces.http.visit import Visit
 
+SERVER_SENT_EVENTS = "text/event-stream"
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What an operation may use besides the body. `visit`: of the client that asks. `headers`: the request's, by
-    lower-case name."""
+    lower-case name. `at_ns`: when it came, by the monotonic clock."""
 
     services: Services
     default_model: str
     visit: Visit
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    at_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The generations behind an answer, all submitted. `created_s`: Unix time.
+    """The generations behind an answer, all submitted, with what they were asked with. `created_s`: Unix time;
+    `submitted_ns`: the same moment by the monotonic clock.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
     from 0, prompt by prompt. `model`: as the client named it, which may be an alias.
     """
 
+    asked: Asked
     requests: tuple[GenerationRequest, ...]
     prompts: tuple[tuple[int, ...], ...]
     model: ModelId
     tokenizer: Tokenizer
     created_s: int
+    submitted_ns: int = 0
 
     @property
     def id(self) -> RequestId:
@@ -107,15 +113,16 @@ BodyT = TypeVar("BodyT", bound=Body)
 class Operation(Protocol[BodyT]):
     """One route on which a dialect's clients ask for generation. Stateless: one object serves every request.
 
-    `body_type` and `answer_type` are what the OpenAPI document says. `told_by`: the field by which `/v1/cache/*`, which
-    take bodies of any dialect, recognise a body of this operation; empty for one they do not take. `noun` names it
-    there: "a chat".
+    `body_type` and `answer_type` are what the OpenAPI document says. `stream_type`: the media type of its streams.
+    `told_by`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this operation;
+    empty for one they do not take. `noun` names it there: "a chat".
     """
 
     path: str
     operation_id: str
     body_type: type[BodyT]
     answer_type: type[Struct]
+    stream_type: str = SERVER_SENT_EVENTS
     told_by: str = ""
     noun: str = ""
 
@@ -126,6 +133,10 @@ class Operation(Protocol[BodyT]):
     def wire_names(self, body: BodyT) -> Mapping[str, str]:
         """The client's names for fields that the domain calls otherwise: errors name what the client sent."""
         return {}
+
+    async def resolved(self, body: BodyT, asked: Asked) -> BodyT:
+        """The body with what it refers to: it goes to all methods below. Raises any DomainError."""
+        return body
 
     async def requests(self, body: BodyT, asked: Asked) -> Sequence[GenerationRequest]:
         """One a prompt, at least one, with equal `num_choices`. Raises any DomainError."""

@@ -2,9 +2,10 @@
 
 from interfaces.http.anthropic.dialect import Anthropic
 from interfaces.http.dialect import Dialects
+from interfaces.http.ollama.dialect import Ollama
 from interfaces.http.openai.dialect import OpenAi
 from interfaces.http.responses.dialect import OpenAiResponses
 
-DIALECTS = Dialects([OpenAi(), OpenAiResponses(), Anthropic()])
+DIALECTS = Dialects([OpenAi(), OpenAiResponses(), Anthropic(), Ollama()])
 
 __all__ = ("DIALECTS",)

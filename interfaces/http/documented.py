@@ -1,6 +1,7 @@
 """What the OpenAPI document says of routes besides their plain answers, whatever their dialect."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIHeader, OpenAPIMediaType, OpenAPIResponse, Operation, Schema
@@ -12,14 +13,20 @@ from interfaces.http.cache_header import CACHE_HEADER, PENDING
 
 @dataclass
 class StreamableOperation(Operation):
-    """An operation whose 200 is JSON, or server-sent events when the body says `stream: true`. Both have the header
+    """An operation whose 200 is JSON, or a stream of `stream_type` where the body asks for one. Both have the header
     that says what was reused."""
+
+    stream_type: ClassVar[str]
 
     def __post_init__(self) -> None:
         success = (self.responses or {}).get("200")
         if isinstance(success, OpenAPIResponse) and success.content is not None:
-            success.content["text/event-stream"] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
+            success.content[self.stream_type] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
             success.headers = {**(success.headers or {}), CACHE_HEADER: _cache_header()}
+
+
+def streamable(stream_type: str) -> type[StreamableOperation]:
+    return type("StreamableOperation", (StreamableOperation,), {"stream_type": stream_type})
 
 
 def _cache_header() -> OpenAPIHeader:
@@ -50,4 +57,4 @@ def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-__all__ = ("StreamableOperation", "errors")
+__all__ = ("errors", "streamable")

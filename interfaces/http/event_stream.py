@@ -38,10 +38,13 @@ class _ReleasingResponse(ASGIStreamingResponse):
 
 
 class EventStream(Response[Any]):
-    """Server-sent events. Litestar stops reading `events` as soon as the client leaves; `release` is idempotent."""
+    """What a framing makes, of `media_type`. Litestar stops reading `events` as soon as the client leaves; `release` is
+    idempotent."""
 
-    def __init__(self, events: AsyncIterator[bytes], release: Callable[[], None], headers: Mapping[str, str]) -> None:
-        super().__init__(b"", media_type="text/event-stream", headers={**sse.HEADERS, **headers}, status_code=200)
+    def __init__(
+        self, events: AsyncIterator[bytes], release: Callable[[], None], headers: Mapping[str, str], media_type: str
+    ) -> None:
+        super().__init__(b"", media_type=media_type, headers={**sse.HEADERS, **headers}, status_code=200)
         self._events = events
         self._release = release
 
@@ -57,12 +60,12 @@ class EventStream(Response[Any]):
         )
 
 
-async def open_stream(choices: FanIn, framing: Framing, keepalive_s: float) -> EventStream:
+async def open_stream(choices: FanIn, framing: Framing, keepalive_s: float, media_type: str) -> EventStream:
     """The response that streams `choices`, once there is something to say or HEADERS_BY_S passed. Owns them from when
     it returns: they are closed when the stream ends. Raises what they fail with before."""
     await until_admitted(choices, min(keepalive_s, HEADERS_BY_S))
     headers = cache_headers(choices.explanations)
-    return EventStream(stream_events(choices, framing, keepalive_s), choices.close, headers)
+    return EventStream(stream_events(choices, framing, keepalive_s), choices.close, headers, media_type)
 
 
 __all__ = ("EventStream", "open_stream")

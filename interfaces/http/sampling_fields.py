@@ -42,6 +42,7 @@ def generation_request(
     max_tokens: int | None,
     stop: Sequence[str] = (),
     num_logprobs: int | None = None,
+    num_prompt_logprobs: int | None = None,
     num_choices: int = 1,
     persist: bool = True,
     grammar: Grammar | None = None,
@@ -58,6 +59,7 @@ def generation_request(
         persist=persist,
         num_choices=num_choices,
         grammar=grammar,
+        num_prompt_logprobs=num_prompt_logprobs,
     )
 
 

@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from interfaces.http.anthropic.blocks import BLOCKS
 from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.ollama.bodies import ChatRequest, GenerateRequest
+from interfaces.http.ollama.options import Options
 from interfaces.http.openai.chat_messages import Part
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completion_request import CompletionRequest
@@ -29,6 +31,7 @@ _OPENAI_PARTS = {str(part.__struct_config__.tag): part for part in get_args(Part
 
 PAGES: Mapping[str, tuple[Mapping[str, Body], Mapping[str, Any]]] = {
     "anthropic.md": ({"parameters": (MessagesRequest, ())}, BLOCKS),
+    "ollama.md": ({"parameters": (ChatRequest, ()), "generate": (GenerateRequest, ()), "options": (Options, ())}, {}),
     "openai.md": (
         {"chat": (ChatCompletionRequest, IN_CHAT), "completions": (CompletionRequest, IN_COMPLETIONS)},
         _OPENAI_PARTS,
@@ -47,7 +50,7 @@ def page(name: str) -> str:
         rows += [(f"`{one}`", "refused", "") for one in sorted(refused)]
         text = _filled(text, mark, ("parameter", "", "what it does"), rows)
     told = [(f"`{type}`", " ".join((kind.__doc__ or "").split())) for type, kind in kinds.items()]
-    return _filled(text, "kinds", ("type", "what becomes of it"), told)
+    return _filled(text, "kinds", ("type", "what becomes of it"), told) if told else text
 
 
 def _filled(text: str, mark: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

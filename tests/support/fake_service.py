@@ -32,6 +32,7 @@ from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
@@ -162,6 +163,7 @@ def fake_service(
             shows_text=Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
         ),
         CountTokens(pool, encoder),
+        Tokenize(pool, encoder),
         WarmPrompt(pool, generate, loop.cache),
         loop.cache.stats,
         loop.cache.clear,

@@ -5,9 +5,12 @@ python -m tests.support.golden      writes them anew; look at the difference bef
 
 from pathlib import Path
 
+from adapters.fake.clock import FakeClock
 from interfaces.http.anthropic.framing import MessageFraming
 from interfaces.http.dialect import Framing
-from interfaces.http.responses.answer import AnswerContext
+from interfaces.http.ollama.answer import Shape, Teller, chat_answer, generate_answer
+from interfaces.http.ollama.framing import LineFraming
+from interfaces.http.responses.answer import AnswerContext, ResponseBody
 from interfaces.http.responses.framing import ResponseFraming
 from interfaces.http.responses.prompt import tools_of
 from interfaces.http.responses.responses_request import Reasoning, ResponsesRequest
@@ -48,17 +51,27 @@ def summarised_context() -> AnswerContext:
     return responses_context(asked)
 
 
+def ollama_teller(shape: Shape) -> Teller:
+    return Teller("demo:latest", shape, FakeClock(tick_ns=1_000_000), 100, 500_000)
+
+
+def keeps_nothing(_response: ResponseBody) -> None:
+    pass
+
+
 def framings() -> dict[str, Framing]:
     """A fresh one of each."""
     return {
         "anthropic": MessageFraming("msg-1", "demo", NUM_PROMPT),
-        "responses": ResponseFraming(responses_context()),
-        "responses_summary": ResponseFraming(summarised_context()),
+        "responses": ResponseFraming(responses_context(), keeps_nothing),
+        "responses_summary": ResponseFraming(summarised_context(), keeps_nothing),
+        "ollama_chat": LineFraming(ollama_teller(chat_answer)),
+        "ollama_generate": LineFraming(ollama_teller(generate_answer)),
     }
 
 
 def golden_file(dialect: str, scenario: str) -> Path:
-    return FOLDER / dialect / f"{scenario}.sse"
+    return FOLDER / dialect / f"{scenario}.{'ndjson' if dialect.startswith('ollama') else 'sse'}"
 
 
 def main() -> None:

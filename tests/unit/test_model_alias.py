@@ -17,6 +17,7 @@ ALIASES = {"claude-haiku-*": "small", "claude-*": DEFAULT, "gpt-?": "big"}
         ("Claude-opus", "Claude-opus"),
         ("claude-local", "claude-local"),
         ("nobody", "nobody"),
+        ("", ""),
     ],
 )
 def test_the_first_alias_that_fits_counts_for_what_is_not_served(asked: str, answers: str) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +11,11 @@ from msgspec.json import encode
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeTokenizer
 from domain.chat import ChatMessage, Role
+from domain.client import ANYBODY
+from domain.client_meter import ClientMeter
 from domain.ids import ModelId, RequestId
 from domain.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
 from domain.stream import (
@@ -25,10 +28,12 @@ from domain.stream import (
     ToolCallDelta,
 )
 from interfaces.http.collected import Collected
-from interfaces.http.dialect import Framing, Operation, Started
+from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.keep_alive import Progress
 from interfaces.http.openai.chat import ChatCompletions
 from interfaces.http.openai.completions import Completions
+from interfaces.http.services import Services
+from interfaces.http.visit import Visit
 from tests.support.sse import comments, events
 
 CALLS: list[ContentDelta] = [
@@ -46,7 +51,9 @@ CALLS: list[ContentDelta] = [
 
 def started(prompt: Prompt, num_choices: int = 1) -> Started:
     request = GenerationRequest(RequestId("id-1"), ModelId("m"), prompt, num_choices=num_choices)
-    return Started((request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000)
+    visit = Visit(ClientMeter(ANYBODY), FakeClock())
+    asked = Asked(cast(Services, None), "m", visit)  # these operations ask for nothing
+    return Started(asked, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000)
 
 
 CHAT = started(ChatPrompt((ChatMessage(Role.USER, "hi"),)))

@@ -155,7 +155,6 @@ def test_what_is_wrong_is_named(input: Any, param: str) -> None:
 
 
 def test_what_changes_the_answer_and_cannot_be_had_is_refused() -> None:
-    assert refused(previous_response_id="resp_1") == "previous_response_id"
     assert refused(conversation="conv_1") == "conversation"
     assert refused(background=True) == "background"
     assert refused(top_logprobs=2) == "top_logprobs"

@@ -8,10 +8,10 @@ it: that costs computing, never an answer.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from typing import Protocol
 
 from application.ports.output_parser import OutputParser
-from application.services.documents import Documents
-from domain.document import Document, DocumentKey
+from domain.document import Document, DocumentKey, Owner
 from domain.errors import StoreUnresponsive
 from domain.generated_call import GeneratedCall, with_generated
 from domain.ids import ModelId
@@ -29,10 +29,18 @@ MAX_CALLS = 4096
 RECALL_TIMEOUT_S = 2.0
 
 
+class CallStore(Protocol):
+    """What of `services/documents` is needed, whose contract it is."""
+
+    def owner(self, requested_salt: str, key_name: str = "") -> Owner: ...
+    def keep(self, key: DocumentKey, model: str, body: bytes) -> None: ...
+    async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]: ...
+
+
 class GeneratedCalls:
     """Event loop only. `documents` None: nothing is kept, and prompts are rendered as they come."""
 
-    def __init__(self, documents: Documents | None = None) -> None:
+    def __init__(self, documents: CallStore | None = None) -> None:
         self._documents = documents
 
     async def recalled(self, request: GenerationRequest) -> GenerationRequest:
@@ -45,7 +53,7 @@ class GeneratedCalls:
             return request
         keys = [self._key(request, id) for id in ids]
         try:
-            found = await self._documents.ask(lambda store: store.get(keys), RECALL_TIMEOUT_S)
+            found = await self._documents.find(keys, RECALL_TIMEOUT_S)
         except StoreUnresponsive:
             return request
         known = {id: _read(document) for id, document in zip(ids, found, strict=True) if document is not None}
@@ -67,7 +75,7 @@ class GeneratedCalls:
     def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
         num_chars = len(call.arguments) + len(call.reasoning)
         if self._documents is not None and num_chars <= MAX_CHARS:
-            self._documents.keep(self._key(request, id), model, num_chars, lambda: json.dumps(asdict(call)).encode())
+            self._documents.keep(self._key(request, id), model, json.dumps(asdict(call)).encode())
 
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None

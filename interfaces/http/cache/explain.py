@@ -12,9 +12,9 @@ from domain.errors import ModelNotFound
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.explanation_sentence import explanation_sentence
 from domain.fork_point import ForkKind
-from interfaces.http.cache.prompt_body import PromptBodies, PromptBody
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors
+from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served

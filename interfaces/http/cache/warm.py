@@ -11,10 +11,10 @@ from msgspec import Struct
 from application.use_cases.warm_prompt import WarmedPrompt
 from domain.errors import InvalidRequest, ModelNotFound
 from domain.request import GenerationRequest
-from interfaces.http.cache.prompt_body import PromptBodies, PromptBody
 from interfaces.http.dialect import Asked
 from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors
+from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import naming_what_is_served

@@ -33,6 +33,7 @@ class CompletionFields(SamplingFields, kw_only=True):
     max_tokens: Annotated[
         int | None, supported("by default a chat runs to the end of the context, a text completion for 16 tokens")
     ] = None
+    prompt_logprobs: Annotated[int | None, supported("of the prompt's tokens, with so many alternatives")] = None
     stop: Annotated[str | list[str] | None, supported("one string or up to 16")] = None
     return_token_ids: Annotated[
         bool | None, supported("`token_ids` in every choice, `prompt_token_ids` beside or in them")
@@ -80,6 +81,7 @@ def completion_request(
     *,
     max_tokens: int | None,
     num_logprobs: int | None,
+    num_prompt_logprobs: int | None,
 ) -> GenerationRequest:
     """Raises InvalidRequest."""
     found = fields.grammar
@@ -91,6 +93,7 @@ def completion_request(
         max_tokens=max_tokens,
         stop=(fields.stop,) if isinstance(fields.stop, str) else fields.stop or (),
         num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
         num_choices=fields.n or 1,
         persist=fields.store is not False,
         grammar=found.grammar if found is not None else None,

@@ -17,7 +17,7 @@ class CompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
     prompt: Annotated[str | list[str | int | list[int]], supported("a string, token ids, or a list of either")]
-    echo: Annotated[bool | None, mapped("the prompt before its completion; not with `logprobs`")] = None
+    echo: Annotated[bool | None, supported("the prompt before its completion; its `logprobs` too")] = None
     best_of: Annotated[int | None, mapped("only where it equals `n`")] = None
     logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
 
@@ -32,17 +32,22 @@ def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
     return prompts
 
 
-def wire_names(body: CompletionRequest) -> dict[str, str]:
-    """The client's names for fields that the domain calls otherwise, for `renamed`."""
-    return {"top_logprobs": "logprobs", **body.grammar_names}
-
-
 def check_combination(body: CompletionRequest) -> None:
     """Refuse what cannot be had together. Raises InvalidRequest."""
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
-    if body.echo and body.logprobs is not None:
-        raise InvalidRequest("logprobs of an echoed prompt are not supported", param="logprobs")
+
+
+def num_prompt_logprobs(body: CompletionRequest) -> int | None:
+    """How many alternatives to report a prompt token; None for no log probabilities of the prompt."""
+    asked = (body.prompt_logprobs, body.logprobs if body.echo else None)
+    return max((number for number in asked if number is not None), default=None)
+
+
+def wire_names(body: CompletionRequest) -> dict[str, str]:
+    """The client's names for fields that the domain calls otherwise, for `renamed`."""
+    names = {"top_logprobs": "logprobs", **body.grammar_names}
+    return names if body.prompt_logprobs is not None else {**names, "prompt_logprobs": "logprobs"}
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[PlainPrompt]:
@@ -62,4 +67,12 @@ def _prompt(item: str | int | list[int], index: int) -> PlainPrompt:
     raise InvalidRequest("prompt mixes token ids with other prompts", param=f"prompt[{index}]")
 
 
-__all__ = ("DEFAULT_MAX_TOKENS", "CompletionRequest", "PlainPrompt", "check_combination", "plain_prompts", "wire_names")
+__all__ = (
+    "DEFAULT_MAX_TOKENS",
+    "CompletionRequest",
+    "PlainPrompt",
+    "check_combination",
+    "num_prompt_logprobs",
+    "plain_prompts",
+    "wire_names",
+)

@@ -12,6 +12,7 @@ from interfaces.http.openai.completion_request import (
     DEFAULT_MAX_TOKENS,
     CompletionRequest,
     check_combination,
+    num_prompt_logprobs,
     plain_prompts,
     wire_names,
 )
@@ -40,7 +41,15 @@ class Completions(Operation[CompletionRequest]):
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         ids = (choice_id(id, number * (body.n or 1)) for number in range(len(prompts)))
         return [
-            completion_request(body, asked, id, prompt, max_tokens=max_tokens, num_logprobs=body.logprobs)
+            completion_request(
+                body,
+                asked,
+                id,
+                prompt,
+                max_tokens=max_tokens,
+                num_logprobs=body.logprobs,
+                num_prompt_logprobs=num_prompt_logprobs(body),
+            )
             for id, prompt in zip(ids, prompts, strict=True)
         ]
 

@@ -65,7 +65,7 @@ class ResponseBody(Struct, kw_only=True):
     max_output_tokens: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
-    previous_response_id: None = None
+    previous_response_id: str | None
     reasoning: dict[str, Any]
     temperature: float
     text: dict[str, Any]
@@ -106,6 +106,7 @@ class AnswerContext:
             instructions=asked.instructions,
             max_output_tokens=asked.max_output_tokens,
             metadata=asked.metadata or {},
+            previous_response_id=asked.previous_response_id,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             reasoning={
                 "effort": None if reasoning is None else reasoning.effort,

@@ -32,9 +32,9 @@ _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.
 Items = str | Sequence[Mapping[str, Any]]
 
 
-def conversation(items: Items) -> tuple[ChatMessage, ...]:
-    """Raises InvalidRequest, naming `input[i].field`."""
-    return tuple(_Conversation(items).messages)
+def conversation(items: Items, earlier: Sequence[Mapping[str, Any]] = ()) -> tuple[ChatMessage, ...]:
+    """`earlier`: the items of the responses before. Raises InvalidRequest, naming `input[i].field`."""
+    return tuple(_Conversation(items, earlier).messages)
 
 
 def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -59,16 +59,17 @@ class _Turn:
 
 
 class _Conversation:
-    def __init__(self, items: Items) -> None:
+    def __init__(self, items: Items, earlier: Sequence[Mapping[str, Any]]) -> None:
         self.messages: list[ChatMessage] = []
         self._turn: _Turn | None = None
         if isinstance(items, str):
             items = [{"type": "message", "role": "user", "content": items}]
-        if not items:
+        if not items and not earlier:
             raise InvalidRequest("input must not be empty", param="input")
-        self._refuses_media = not any(_is_answer(item) for item in items)
-        for index, raw in enumerate(items):
-            path = f"input[{index}]"
+        self._refuses_media = not any(_is_answer(item) for item in (*earlier, *items))
+        paths = [*(f"previous_response_id[{index}]" for index in range(len(earlier)))]
+        paths += [f"input[{index}]" for index in range(len(items))]
+        for path, raw in zip(paths, (*earlier, *items), strict=True):
             item = by_type(_with_type(raw), ITEMS, path)
             if item is not None:
                 self._add(item, path)
@@ -76,7 +77,7 @@ class _Conversation:
             raise InvalidRequest(
                 "input: continuing an answer that the client began is not supported; the last message must not be the"
                 " assistant's",
-                param=f"input[{len(items) - 1}]",
+                param=paths[-1],
             )
 
     def _add(self, item: Item, path: str) -> None:
@@ -97,7 +98,7 @@ class _Conversation:
             case ToolsItem():
                 pass  # see `tools_in`
             case ItemReference():
-                raise InvalidRequest("items can be referred to by id only where responses are stored", param=path)
+                raise InvalidRequest("item_reference: what it refers to was not looked up", param=path)
 
     def _message(self, item: MessageItem, path: str) -> None:
         role = _ROLES.get(item.role, Role.USER)

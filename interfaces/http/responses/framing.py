@@ -5,6 +5,7 @@
 `in_progress` is also the sign of life: codex counts every event, and no comment. There is no `[DONE]`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,8 +22,10 @@ from interfaces.http.responses.output_items import COMPLETED, Event, OutputItem
 class ResponseFraming:
     """A Framing for one choice."""
 
-    def __init__(self, context: AnswerContext) -> None:
+    def __init__(self, context: AnswerContext, keep: Callable[[ResponseBody], None]) -> None:
+        """`keep` is told the whole response, once it is."""
         self._context = context
+        self._keep = keep
         self._num_events = 0
         self._open: tuple[ContentDelta, OutputItem] | None = None
         """The part that is being told, and its item."""
@@ -77,7 +80,9 @@ class ResponseFraming:
         status = final_status(finished)
         closing = self._close(status)
         usage = usage_body(finished.usage, self._num_reasoning)
-        return closing + self._response(status, self._context.body(status, self._output, usage))
+        body = self._context.body(status, self._output, usage)
+        self._keep(body)
+        return closing + self._response(status, body)
 
     def _response(self, what: str, body: ResponseBody) -> bytes:
         return self._events([{"type": f"response.{what}", "response": body}])

@@ -98,7 +98,7 @@ class ToolsItem(Struct):
 
 
 class ItemReference(Struct):
-    """Refused: responses are not stored yet."""
+    """The item of a stored response that has this id."""
 
 
 Item: TypeAlias = (

@@ -11,6 +11,7 @@ from domain.sampling import SamplingParams, StopRules
 from interfaces.http.grammar_fields import response_format_grammar
 from interfaces.http.parameters import refuse_unsupported
 from interfaces.http.responses.conversation import conversation, tools_in
+from interfaces.http.responses.resolved import earlier_items
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
 from interfaces.http.thinking import thinking_kwargs
@@ -24,7 +25,7 @@ def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
     """Raises InvalidRequest for whatever the body asks for that cannot be had."""
     refuse_unsupported(body)
     instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
-    messages, tools = (*instructions, *conversation(body.input)), tools_of(body)
+    messages, tools = (*instructions, *conversation(body.input, earlier_items(body))), tools_of(body)
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
     choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
     return ChatPrompt(messages, tools.specs, _template_kwargs(body), choice)
@@ -40,7 +41,7 @@ def grammar(body: ResponsesRequest) -> Grammar | None:
 def tools_of(body: ResponsesRequest) -> Tools:
     """All that the body names, also in its input. Raises InvalidRequest."""
     named = [(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
-    return Tools([*named, *tools_in(body.input)])
+    return Tools([*named, *tools_in(earlier_items(body)), *tools_in(body.input)])
 
 
 def wire_names(body: ResponsesRequest) -> dict[str, str]:

@@ -1,12 +1,15 @@
 """POST /v1/responses."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from domain.document import Owner
 from domain.ids import ModelId
 from domain.request import GenerationRequest
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
+from interfaces.http.owner import owner_of, requested_salt
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
 from interfaces.http.responses.prompt import (
@@ -18,7 +21,9 @@ from interfaces.http.responses.prompt import (
     tools_of,
     wire_names,
 )
+from interfaces.http.responses.resolved import resolved
 from interfaces.http.responses.responses_request import ResponsesRequest
+from interfaces.http.responses.stored import keep
 
 
 class Responses(Operation[ResponsesRequest]):
@@ -36,6 +41,9 @@ class Responses(Operation[ResponsesRequest]):
     def wire_names(self, body: ResponsesRequest) -> Mapping[str, str]:
         return wire_names(body)
 
+    async def resolved(self, body: ResponsesRequest, asked: Asked) -> ResponsesRequest:
+        return await resolved(body, asked.services.documents, _owner(body, asked))
+
     async def requests(self, body: ResponsesRequest, asked: Asked) -> list[GenerationRequest]:
         wanted = GenerationRequest(
             asked.services.ids.request_id("resp"),
@@ -43,7 +51,7 @@ class Responses(Operation[ResponsesRequest]):
             chat_prompt(body),
             sampling_params(body),
             stop_rules(body),
-            body.cache_salt or "",
+            requested_salt(asked.headers, body.cache_salt),
             asked.services.trace_context(),
             grammar=grammar(body),
             reasoning=reasoning_limit(body),
@@ -52,14 +60,26 @@ class Responses(Operation[ResponsesRequest]):
 
     def answer(self, body: ResponsesRequest, started: Started, choices: Sequence[Collected]) -> ResponseBody:
         (choice,) = choices
-        return response_body(_context(body, started), choice)
+        answer = response_body(_context(body, started), choice)
+        _keep(body, started, answer)
+        return answer
 
     def framing(self, body: ResponsesRequest, started: Started) -> Framing:
-        return ResponseFraming(_context(body, started))
+        return ResponseFraming(_context(body, started), partial(_keep, body, started))
 
 
 def _context(body: ResponsesRequest, started: Started) -> AnswerContext:
     return AnswerContext(started.id, started.created_s, started.model, body, tools_of(body))
+
+
+def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> None:
+    if body.store is not False:
+        own = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+        keep(started.asked.services.documents, _owner(body, started.asked), answer, own)
+
+
+def _owner(body: ResponsesRequest, asked: Asked) -> Owner:
+    return owner_of(asked.services.documents, asked.visit, requested_salt(asked.headers, body.cache_salt))
 
 
 __all__ = ("Responses",)

@@ -66,12 +66,18 @@ class ResponsesRequest(Struct, kw_only=True):
         mapped("`reasoning.encrypted_content` gives reasoning items a handle; others add nothing"),
     ] = None
     store: Annotated[
-        bool | None, ignored("responses are not stored yet; what is computed is kept in the prefix cache either way")
+        bool | None,
+        supported(
+            "true by default: input and answer are kept, for GET and `previous_response_id`; what is computed is kept"
+            " in the prefix cache either way"
+        ),
     ] = None
     metadata: Annotated[dict[str, str] | None, supported("told again in the answer; it stays out of the prompt")] = None
     seed: Annotated[int | None, supported("Cairn's own: the randomness of the answer")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
-    previous_response_id: Annotated[str | None, refused("responses are not stored yet")] = None
+    previous_response_id: Annotated[
+        str | None, supported("the items of that response, and of all before it, come before the input")
+    ] = None
     conversation: Annotated[Any, refused("conversations are not stored")] = None
     prompt: Annotated[Any, refused("there are no stored prompts")] = None
     background: Annotated[bool | None, refused("nothing runs without a client", False)] = None

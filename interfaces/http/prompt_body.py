@@ -30,7 +30,8 @@ class PromptBody:
 
     async def requests(self, asked: Asked) -> list[GenerationRequest]:
         """One a prompt, however many choices it asks for. Raises any DomainError."""
-        return [replace(request, num_choices=1) for request in await self.operation.requests(self.body, asked)]
+        body = await self.operation.resolved(self.body, asked)
+        return [replace(request, num_choices=1) for request in await self.operation.requests(body, asked)]
 
 
 class PromptBodies:
@@ -41,12 +42,17 @@ class PromptBodies:
         which = msgspec.defstruct("Which", [(name, Raw, Raw()) for name in self._by_field])
         self._which = msgspec.json.Decoder(which)
 
-    def dto(self) -> "type[AbstractDTO[PromptBody]]":
-        """A Litestar DTO."""
+    @property
+    def annotation(self) -> Any:
+        """What the OpenAPI document says."""
         any_body: Any = None
         for operation in self._by_field.values():
             any_body = operation.body_type if any_body is None else any_body | operation.body_type
-        return decoded_body(any_body, self.decode)
+        return any_body
+
+    def dto(self) -> "type[AbstractDTO[PromptBody]]":
+        """A Litestar DTO."""
+        return decoded_body(self.annotation, self.decode)
 
     def decode(self, raw: bytes) -> PromptBody:
         """Raises InvalidRequest."""

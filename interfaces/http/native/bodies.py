@@ -1,0 +1,84 @@
+"""The bodies of the native routes: vLLM's names, around a chat's or a completion's own body."""
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from domain.errors import InvalidRequest
+from domain.request import GenerationRequest, TokenPrompt
+from interfaces.http.dialect import Asked
+from interfaces.http.json_body import decode_json
+from interfaces.http.prompt_body import PromptBodies, PromptBody
+
+
+class TokenizeFields(Struct):
+    """Beside those of the body itself. `add_special_tokens`: for a text; a chat has what its template writes."""
+
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizedBody(Struct):
+    """`token_strs`: each token's text, where it was asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(Struct):
+    tokens: list[int]
+    model: str | None = None
+
+
+class PromptTextBody(Struct):
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeBody:
+    """A prompt's body of any dialect, and what these routes know besides."""
+
+    body: PromptBody
+    fields: TokenizeFields
+
+    async def request(self, asked: Asked) -> GenerationRequest:
+        """Raises any DomainError."""
+        requests = asked.visit.admit(await self.body.requests(asked), num_at_once=0)
+        _refuse(len(requests) > 1, "prompt", "several prompts here")
+        _refuse(isinstance(requests[0].prompt, TokenPrompt), "prompt", "token ids here")
+        return requests[0]
+
+
+_fields = msgspec.json.Decoder(TokenizeFields)
+
+
+def decode_tokenize(bodies: PromptBodies, raw: bytes) -> TokenizeBody:
+    """Raises InvalidRequest, also for what is refused by name."""
+    fields = decode_json(raw, _fields)
+    _refuse(fields.add_generation_prompt is False, "add_generation_prompt", "false: a prompt is one to be answered")
+    _refuse(bool(fields.continue_final_message), "continue_final_message", "true: answers are not continued")
+    if fields.add_special_tokens is False:  # a completion refuses it, because it would change the answer
+        body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        del body["add_special_tokens"]
+        raw = msgspec.json.encode(body)
+    return TokenizeBody(bodies.decode(raw), fields)
+
+
+def _refuse(is_asked: bool, name: str, what: str) -> None:
+    if is_asked:
+        raise InvalidRequest(f"{name} cannot be {what}", param=name)
+
+
+__all__ = (
+    "DetokenizeRequest",
+    "PromptTextBody",
+    "TokenizeBody",
+    "TokenizeFields",
+    "TokenizedBody",
+    "decode_tokenize",
+)

@@ -1,0 +1,106 @@
+"""POST /tokenize, /detokenize and /apply-template: what a prompt is made of, without computing it.
+
+They take a chat's, a response's or a completion's own body, and speak no vendor's dialect: vLLM's names, and for the
+last llama.cpp's.
+"""
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from litestar import post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from domain.errors import ModelNotFound
+from domain.ids import ModelId
+from interfaces.http.dialect import Asked
+from interfaces.http.disconnect import unless_client_leaves
+from interfaces.http.documented import errors
+from interfaces.http.json_body import decoded_body, json_body
+from interfaces.http.native.bodies import (
+    DetokenizeRequest,
+    PromptTextBody,
+    TokenizeBody,
+    TokenizedBody,
+    decode_tokenize,
+)
+from interfaces.http.prompt_body import PromptBodies, PromptBody
+from interfaces.http.renamed import renamed
+from interfaces.http.services import Services
+from interfaces.http.start import naming_what_is_served
+from interfaces.http.visit import visit_of
+
+T = TypeVar("T")
+
+_STATUSES = (400, 401, 404, 413, 415, 500, 503)
+
+
+def native_routes(
+    services: Services, default_model: str, bodies: PromptBodies, error_type: type[Struct]
+) -> list[HTTPRouteHandler]:
+    """The handlers, bound to what they need."""
+    tokenize_dto = decoded_body(bodies.annotation, partial(decode_tokenize, bodies))
+
+    @post(
+        "/tokenize",
+        dto=tokenize_dto,
+        return_dto=None,
+        status_code=200,
+        operation_id="tokenize",
+        responses=errors(error_type, *_STATUSES),
+    )
+    async def tokenize(data: TokenizeBody, request: Request[Any, Any, Any]) -> TokenizedBody:
+        with renamed(data.body.wire_names):
+            wanted = await data.request(Asked(services, default_model, visit_of(request.scope), request.headers))
+            found = await _answered(
+                services,
+                request,
+                services.tokenize.tokens(
+                    wanted,
+                    with_specials=data.fields.add_special_tokens is not False,
+                    with_texts=bool(data.fields.return_token_strs),
+                ),
+            )
+        texts = None if found.texts is None else list(found.texts)
+        return TokenizedBody(len(found.token_ids), found.context_length, list(found.token_ids), texts)
+
+    @post(
+        "/detokenize",
+        dto=json_body(DetokenizeRequest),
+        return_dto=None,
+        status_code=200,
+        operation_id="detokenize",
+        responses=errors(error_type, *_STATUSES),
+    )
+    async def detokenize(data: DetokenizeRequest, request: Request[Any, Any, Any]) -> PromptTextBody:
+        model = ModelId(default_model if data.model is None else data.model)
+        visit_of(request.scope).client.check_model(model)
+        return PromptTextBody(await _answered(services, request, services.tokenize.text(model, data.tokens)))
+
+    @post(
+        "/apply-template",
+        dto=bodies.dto(),
+        return_dto=None,
+        status_code=200,
+        operation_id="applyTemplate",
+        responses=errors(error_type, *_STATUSES),
+    )
+    async def apply_template(data: PromptBody, request: Request[Any, Any, Any]) -> PromptTextBody:
+        with renamed(data.wire_names):
+            asked = Asked(services, default_model, visit_of(request.scope), request.headers)
+            (wanted, *_) = asked.visit.admit(await data.requests(asked), num_at_once=0)
+            return PromptTextBody(await _answered(services, request, services.tokenize.prompt_text(wanted)))
+
+    return [tokenize, detokenize, apply_template]
+
+
+async def _answered(services: Services, request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await unless_client_leaves(request, work)
+    except ModelNotFound as error:
+        raise await naming_what_is_served(services, error, visit_of(request.scope).client) from None
+
+
+__all__ = ("native_routes",)

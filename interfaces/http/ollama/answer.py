@@ -1,0 +1,152 @@
+"""Answers: one object, or a line a piece. The last line, and a whole answer, say why it ended and what it took."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from application.ports.clock import Clock
+from domain.request import FinishReason
+from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from interfaces.http.dialect import Started
+
+
+class CallFunction(Struct):
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class CallBody(Struct):
+    id: str
+    function: CallFunction
+
+
+class Answer(Struct, kw_only=True):
+    """Durations in nanoseconds, there once `done`: `load_duration` until the prompt was ready for the model, then until
+    the first token, then until the last."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: str | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+
+
+class AnswerMessage(Struct):
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[CallBody] | UnsetType = UNSET
+    role: str = "assistant"
+
+
+class ChatAnswer(Answer, kw_only=True):
+    message: AnswerMessage
+
+
+class GenerateAnswer(Answer, kw_only=True):
+    response: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[CallBody] | UnsetType = UNSET
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one line tells."""
+
+    content: str = ""
+    thinking: str = ""
+    calls: list[CallBody] = field(default_factory=list[CallBody])
+
+    def add(self, part: ContentDelta) -> None:
+        """`part`: text as far as it goes, but a call must be whole."""
+        match part:
+            case TextDelta(text=text):
+                self.content += text
+            case ReasoningDelta(text=text):
+                self.thinking += text
+            case ToolCallDelta():
+                arguments = _object_of(part.arguments)
+                if arguments is None:
+                    self.content += f"{part.name} {part.arguments}"
+                else:
+                    self.calls.append(CallBody(part.id, CallFunction(part.index, part.name, arguments)))
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.content or self.thinking or self.calls)
+
+
+Shape = Callable[[Piece, dict[str, Any]], Answer]
+"""An answer with this piece; the fields that all answers have."""
+
+
+def chat_answer(piece: Piece, fields: dict[str, Any]) -> ChatAnswer:
+    message = AnswerMessage(piece.content, piece.thinking or UNSET, piece.calls or UNSET)
+    return ChatAnswer(**fields, message=message)
+
+
+def generate_answer(piece: Piece, fields: dict[str, Any]) -> GenerateAnswer:
+    return GenerateAnswer(
+        **fields, response=piece.content, thinking=piece.thinking or UNSET, tool_calls=piece.calls or UNSET
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Makes the objects of one answer. `asked_ns`, `submitted_ns`: as in Started."""
+
+    model: str
+    shape: Shape
+    clock: Clock
+    asked_ns: int
+    submitted_ns: int
+
+    @classmethod
+    def of(cls, started: Started, name: str | None, shape: Shape) -> "Teller":
+        """`name`: what the client called the model."""
+        clock = started.asked.services.clock
+        return cls(name or started.model, shape, clock, started.asked.at_ns, started.submitted_ns)
+
+    def piece(self, piece: Piece) -> Answer:
+        return self.shape(piece, self._fields(done=False))
+
+    def last(self, piece: Piece, finished: Finished, first_ns: int) -> Answer:
+        """`first_ns`: when the first content came; 0 if none did."""
+        now_ns = self.clock.now_ns()
+        first_ns = first_ns or now_ns
+        usage = finished.usage
+        fields = self._fields(
+            done=True,
+            done_reason="length" if finished.reason is FinishReason.LENGTH else "stop",
+            total_duration=now_ns - self.asked_ns,
+            load_duration=self.submitted_ns - self.asked_ns,
+            prompt_eval_count=usage.prompt_tokens,
+            prompt_eval_duration=first_ns - self.submitted_ns,
+            eval_count=usage.completion_tokens,
+            eval_duration=now_ns - first_ns,
+        )
+        return self.shape(piece, fields)
+
+    def _fields(self, **fields: Any) -> dict[str, Any]:
+        at = datetime.fromtimestamp(self.clock.unix_ns() / 1e9, UTC)
+        return {"model": self.model, "created_at": f"{at:%Y-%m-%dT%H:%M:%S.%f}Z", **fields}
+
+
+def _object_of(arguments: str) -> dict[str, Any] | None:
+    """None for what is no JSON object, as where the answer was cut off: it is told as text, so that nobody runs it."""
+    try:
+        return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (ValueError, RecursionError):
+        return None
+
+
+__all__ = ("Answer", "ChatAnswer", "GenerateAnswer", "Piece", "Shape", "Teller", "chat_answer", "generate_answer")

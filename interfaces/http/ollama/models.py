@@ -1,0 +1,192 @@
+"""GET /api/tags, /api/ps and /api/version, POST /api/show: which models there are; and what is refused.
+
+Nobody reads weights for this: a digest stands for a model's name and age, and sizes are known once a model is loaded.
+"""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from litestar import get, post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Response
+from msgspec import Struct
+
+from application.use_cases.list_models import ModelEntry
+from domain.errors import InvalidRequest, ModelNotFound
+from domain.shown import shown
+from interfaces.http.documented import errors
+from interfaces.http.json_body import json_body
+from interfaces.http.ollama.errors import OllamaError
+from interfaces.http.ollama.prompt import model_id
+from interfaces.http.services import Services
+from interfaces.http.start import models_for, naming_what_is_served
+from interfaces.http.visit import visit_of
+
+SPOKEN_VERSION = "0.12.6"
+"""Of Ollama, whose routes these are like: clients ask which they may use."""
+
+CAPABILITIES = ["completion", "tools", "thinking"]
+"""As far as a model's template and training go: the routes take all of it."""
+
+_NEVER = "2318-01-01T00:00:00Z"
+"""When a model is unloaded that nobody is in the way of."""
+
+
+class Details(Struct):
+    """`family`: the model type, and `quantization_level`: what it computes in; empty until it is loaded."""
+
+    family: str
+    families: list[str]
+    quantization_level: str
+    parent_model: str = ""
+    format: str = "safetensors"
+    parameter_size: str = ""
+
+
+class TaggedModel(Struct):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+
+
+class RunningModel(Struct):
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: Details
+    expires_at: str
+    size_vram: int
+    context_length: int
+
+
+class TagsBody(Struct):
+    models: list[TaggedModel]
+
+
+class RunningBody(Struct):
+    models: list[RunningModel]
+
+
+class ShowRequest(Struct):
+    """`name`: what older clients call `model`."""
+
+    model: str | None = None
+    name: str | None = None
+
+
+class ShowBody(Struct):
+    """`model_info` has the context length once the model is loaded."""
+
+    details: Details
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+    modelfile: str = ""
+    parameters: str = ""
+    template: str = ""
+    license: str = ""
+
+
+class VersionBody(Struct):
+    version: str
+
+
+class EmbedRequest(Struct):
+    """Whatever is in it: it is refused."""
+
+
+def model_routes(services: Services, default_model: str) -> list[HTTPRouteHandler]:
+    """The handlers, bound to what they need."""
+
+    @get("/api/tags", operation_id="ollamaTags", responses=errors(OllamaError, 401))
+    async def tags(request: Request[Any, Any, Any]) -> TagsBody:
+        return TagsBody([_tagged(entry) for entry in await models_for(services, visit_of(request.scope).client)])
+
+    @get("/api/ps", operation_id="ollamaPs", responses=errors(OllamaError, 401))
+    async def ps(request: Request[Any, Any, Any]) -> RunningBody:
+        entries = await models_for(services, visit_of(request.scope).client)
+        return RunningBody([body for entry in entries if (body := _running(entry))])
+
+    @get("/api/version", operation_id="ollamaVersion", sync_to_thread=False, responses=errors(OllamaError, 401))
+    def version() -> VersionBody:
+        return VersionBody(SPOKEN_VERSION)
+
+    @post(
+        "/api/show",
+        dto=json_body(ShowRequest),
+        return_dto=None,
+        status_code=200,
+        operation_id="ollamaShow",
+        responses=errors(OllamaError, 400, 401, 404, 413, 415),
+    )
+    async def show(data: ShowRequest, request: Request[Any, Any, Any]) -> ShowBody:
+        id, client = model_id(data.model or data.name, default_model), visit_of(request.scope).client
+        client.check_model(id)
+        entry = await services.list_models.one(id)
+        if entry is None:
+            missing = ModelNotFound(f"model '{shown(id)}' not found")
+            raise await naming_what_is_served(services, missing, client)
+        info: dict[str, Any] = {}
+        if (model := entry.description) is not None:
+            info = {
+                "general.architecture": model.model_type,
+                f"{model.model_type}.context_length": model.context_length,
+                f"{model.model_type}.vocab_size": model.vocab_size,
+            }
+        return ShowBody(_details(entry), info, CAPABILITIES, _modified_at(entry))
+
+    return [tags, ps, version, show, *(_refused(path) for path in ("/api/embed", "/api/embeddings"))]
+
+
+def _refused(path: str) -> HTTPRouteHandler:
+    name = path.rpartition("/")[2]
+
+    @post(
+        path,
+        dto=json_body(EmbedRequest),
+        return_dto=None,
+        status_code=200,
+        operation_id=f"ollama{name.capitalize()}",
+        responses=errors(OllamaError, 400, 401, 413, 415),
+    )
+    async def refuse(data: EmbedRequest) -> Response[OllamaError]:
+        raise InvalidRequest(f"{name} is not supported: models here generate text and give no embeddings")
+
+    return refuse
+
+
+def _tagged(entry: ModelEntry) -> TaggedModel:
+    id = entry.source.id
+    size = 0 if entry.description is None else entry.description.weight_bytes
+    return TaggedModel(id, id, _modified_at(entry), size, _digest(entry), _details(entry))
+
+
+def _running(entry: ModelEntry) -> RunningModel | None:
+    id, model = entry.source.id, entry.description
+    if model is None:
+        return None
+    size, length = model.weight_bytes, model.context_length
+    return RunningModel(id, id, size, _digest(entry), _details(entry), _NEVER, size, length)
+
+
+def _details(entry: ModelEntry) -> Details:
+    family = "" if entry.description is None else entry.description.model_type
+    dtype = "" if entry.description is None else entry.description.dtype
+    return Details(family, [family] if family else [], dtype)
+
+
+def _digest(entry: ModelEntry) -> str:
+    return sha256(f"{entry.source.id}\0{entry.source.created_s}".encode()).hexdigest()
+
+
+def _modified_at(entry: ModelEntry) -> str:
+    return f"{datetime.fromtimestamp(entry.source.created_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+__all__ = ("SPOKEN_VERSION", "model_routes")

@@ -1,0 +1,92 @@
+"""GET and DELETE of stored responses, and their input items, for whoever made them."""
+
+from typing import Annotated, Any, Literal
+
+from litestar import delete, get, post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+from litestar.response import Response
+from msgspec import Struct
+
+from domain.document import DocumentKey, Owner
+from domain.errors import DocumentNotFound, InvalidRequest
+from interfaces.http.documented import errors
+from interfaces.http.owner import owner_of, requested_salt
+from interfaces.http.responses import stored
+from interfaces.http.responses.answer import ResponseBody
+from interfaces.http.responses.errors import ResponseProblem
+from interfaces.http.responses.input_items import ItemPage, item_page, listed_items
+from interfaces.http.services import Services
+from interfaces.http.visit import visit_of
+
+PATH = "/v1/responses/{response_id:str}"
+
+
+class DeletedBody(Struct, tag_field="object", tag="response"):
+    id: str
+    deleted: bool = True
+
+
+def stored_routes(services: Services) -> list[HTTPRouteHandler]:
+    """The handlers, bound to what they need."""
+    documents = services.documents
+
+    def owner(request: Request[Any, Any, Any]) -> Owner:
+        return owner_of(documents, visit_of(request.scope), requested_salt(request.headers))
+
+    @get(PATH, operation_id="getResponse", responses=errors(ResponseProblem, 400, 401, 404, 503))
+    async def get_response(
+        response_id: str, request: Request[Any, Any, Any], stream: bool | None = None
+    ) -> Response[ResponseBody]:
+        if stream:
+            raise InvalidRequest("stream is not supported here: nothing runs in the background", param="stream")
+        found = await stored.find(documents, owner(request), response_id)
+        if found is None:
+            raise _not_found(response_id)
+        return Response(found.response)  # type: ignore[arg-type]  # what was a ResponseBody once
+
+    @delete(PATH, status_code=200, operation_id="deleteResponse", responses=errors(ResponseProblem, 401, 404, 503))
+    async def delete_response(response_id: str, request: Request[Any, Any, Any]) -> DeletedBody:
+        key = DocumentKey(owner(request), stored.KIND, response_id)
+        if not await documents.ask(lambda store: store.delete(key)):
+            raise _not_found(response_id)
+        return DeletedBody(response_id)
+
+    @get(
+        f"{PATH}/input_items",
+        operation_id="listInputItems",
+        responses=errors(ResponseProblem, 400, 401, 404, 503),
+    )
+    async def list_input_items(
+        response_id: str,
+        request: Request[Any, Any, Any],
+        after: str | None = None,
+        limit: Annotated[int, Parameter(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> ItemPage:
+        chain = await stored.kept_chain(documents, owner(request), response_id)
+        if not chain:
+            raise _not_found(response_id)
+        return item_page(listed_items(chain), after=after, limit=limit, is_descending=order == "desc")
+
+    @post(
+        f"{PATH}/cancel",
+        status_code=200,
+        operation_id="cancelResponse",
+        responses=errors(ResponseProblem, 400, 401),
+    )
+    async def cancel_response(response_id: str) -> Response[ResponseBody]:
+        raise InvalidRequest(
+            "only responses that run in the background can be cancelled, and background is not supported",
+            param="background",
+        )
+
+    return [get_response, delete_response, list_input_items, cancel_response]
+
+
+def _not_found(id: str) -> DocumentNotFound:
+    return DocumentNotFound(f"Response with id '{id[:100]}' not found.", param="response_id")
+
+
+__all__ = ("stored_routes",)
