@@ -7,6 +7,7 @@ from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import require
 from domain.host_name import address_of, bare_host
+from domain.model_alias import parsed_alias
 
 ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
@@ -32,6 +33,9 @@ class ServerSettings:
     `allowed_hosts`: names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that
     may ask, as `https://host:port`; none by default. `max_connections`: open at once. The timeouts are for the headers
     of a request, for its body (more for a long one that keeps coming), and for a client to take what is sent to it.
+    `aliases`: names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a
+    name stand for anything. What is served answers to its own name, and other names are refused. By default only
+    Claude's: Claude Code's subagents ask for them whatever model they were told.
     """
 
     host: str = "127.0.0.1"
@@ -48,6 +52,12 @@ class ServerSettings:
     header_timeout_s: float = 15.0
     body_timeout_s: float = 30.0
     write_timeout_s: float = 120.0
+    aliases: tuple[str, ...] = ("claude-*",)
+
+    @property
+    def model_of(self) -> dict[str, str]:
+        """The model by pattern of names, in the order of `aliases`."""
+        return dict(map(parsed_alias, self.aliases))
 
     def __post_init__(self) -> None:
         require(0 <= self.port < 65_536, "server.port", "must be in 0..65535")
@@ -63,6 +73,7 @@ class ServerSettings:
                 "server.cors_origins",
                 f"must be origins such as http://localhost:3000, without a path, or {ANY}",
             )
+        require(all(name for name in self.model_of), "server.aliases", "must be like NAME=MODEL or NAME")
         require(1 <= self.max_connections <= 65_536, "server.max_connections", "must be in 1..65536")
         for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s"):
             value: float = getattr(self, name)
@@ -196,11 +207,13 @@ class StoreSettings:
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
-    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`)."""
+    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
+    write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it."""
 
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
+    remember_calls: bool = True
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")

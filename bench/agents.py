@@ -1,8 +1,9 @@
 """Real agent command lines on Cairn: what each request computes beyond the tokens that nobody had sent before.
 
-    python -m bench.agents --npm DIR [--install] [--layouts attention,hybrid] [--json FILE]
+    python -m bench.agents --npm DIR [--install] [--agents claude,codex,opencode] [--layouts attention,hybrid]
+                           [--json FILE]
 
-`--npm`: where `npm install --prefix DIR opencode-ai` put the agent; `--install` does that first. The agent runs in an
+`--npm`: where `npm install --prefix DIR` put the agents' packages; `--install` does that first. Each agent runs in an
 empty project and an empty home, on the loopback only: a question, a new session with another question, that session
 resumed, and resumed and new once more after a restart. `new` are the prompt's tokens beyond the longest prefix that it
 shares with anything computed before; `beyond` is what was computed in excess. Below each row: the text around the first
@@ -11,7 +12,6 @@ token that differs from the nearest earlier request, there and here.
 
 import argparse
 import json
-import os
 import socket
 import subprocess
 import tempfile
@@ -29,6 +29,7 @@ from application.events import RequestEnded, RequestQueued  # noqa: E402
 from application.ports.engine import Engine, StepBatch, Submission, Tokens  # noqa: E402
 from application.ports.tokenizer import Tokenizer  # noqa: E402
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings  # noqa: E402
+from bench.agent_clients import AGENTS, Agent, Place  # noqa: E402
 from bench.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
 from bench.servers import EventLog, cairn_in_process  # noqa: E402
 from domain.explanation import common_length  # noqa: E402
@@ -36,18 +37,19 @@ from domain.ids import ModelId, RequestId  # noqa: E402
 from domain.model_card import ModelSource  # noqa: E402
 from interfaces.composition.service import Service  # noqa: E402
 
-STEP_TIMEOUT_S = 300
 GOAL_TOKENS = 32
 SHOWN_TOKENS = 12
 """Around a divergence, on either side of it."""
 
 STEPS = (
-    ("first request", ["say hi"]),
-    ("new session, other question", ["what is in this directory"]),
-    ("resumed", ["-c", "and now"]),
-    ("resumed after a restart", ["-c", "and then"]),
-    ("new session after a restart", ["which day is it"]),
+    ("first request", "say hi", False),
+    ("new session, other question", "what is in this directory", False),
+    ("resumed", "and now", True),
+    ("resumed after a restart", "and then", True),
+    ("new session after a restart", "which day is it", False),
 )
+"""What is asked, and whether in the latest session."""
+
 RESTART_BEFORE = 3
 
 
@@ -80,6 +82,7 @@ class RecordingEngine:
 class Row:
     """One request. `was` and `now`: the text around the first token that differs, where the prompt itself changed."""
 
+    agent: str
     layout: str
     step: str
     num_prompt: int
@@ -97,6 +100,7 @@ class Row:
 class Account:
     """Everything computed so far, as tokens."""
 
+    agent: str
     layout: str
     tokenizer: Tokenizer
     known: list[tuple[int, ...]] = field(default_factory=list)
@@ -116,64 +120,26 @@ class Account:
     def _row(self, step: str, ids: tuple[int, ...], num_reused: int) -> Row:
         nearest = max(self.known, key=lambda known: common_length(known, ids), default=())
         shared = common_length(nearest, ids)
-        row = Row(self.layout, step, len(ids), len(ids) - num_reused, max(1, len(ids) - shared))
+        row = Row(self.agent, self.layout, step, len(ids), len(ids) - num_reused, max(1, len(ids) - shared))
         if not shared:
             return row
         was, now = (self._around(tokens, shared) for tokens in (nearest, ids))
-        return Row(row.layout, row.step, row.num_prompt, row.num_computed, row.num_new, was, now)
+        return Row(row.agent, row.layout, row.step, row.num_prompt, row.num_computed, row.num_new, was, now)
 
     def _around(self, tokens: Sequence[int], position: int) -> str:
         before = tokens[max(0, position - SHOWN_TOKENS) : position]
         return f"{self.tokenizer.decode(before)}|{self.tokenizer.decode(tokens[position : position + SHOWN_TOKENS])}"
 
 
-def write_config(work: Path, base_url: str, model: str) -> None:
-    """What makes the agent use this server, and nothing else."""
-    limits = {"context": 65_536, "output": 64}
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "cairn",
-        "options": {"baseURL": f"{base_url}/v1", "apiKey": "none"},
-        "models": {model: {"name": model, "limit": limits}},
-    }
-    config = {
-        "model": f"cairn/{model}", "small_model": f"cairn/{model}", "share": "disabled", "autoupdate": False,
-        "provider": {"cairn": provider},
-    }  # fmt: skip
-    (work / "opencode.json").write_text(json.dumps(config), encoding="utf-8")
-
-
-def run_agent(npm: Path, work: Path, home: Path, arguments: Sequence[str]) -> None:
-    """One non-interactive call. Raises RuntimeError with the end of what it said when it fails."""
-    environment = {
-        **os.environ, "HOME": str(home), "PWD": str(work), "NO_PROXY": "127.0.0.1,localhost",
-        "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
-    }  # fmt: skip
-    for name in [name for name in environment if name.startswith("XDG_")]:
-        del environment[name]
-    done = subprocess.run(
-        [str(npm / "node_modules/.bin/opencode"), "run", *arguments],
-        cwd=work,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=STEP_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the agent ended with status {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
-
-
-def play(npm: Path, layout: str, folder: Path) -> list[Row]:
-    """All steps on one model. `folder` is empty."""
+def play(agent: Agent, npm: Path, layout: str, folder: Path) -> list[Row]:
+    """All steps of one agent on one model. `folder` is empty."""
     model = write_long_context_model(layout, folder / "models" / layout)
     tokenizer = HfTokenizerLoader().load(ModelSource(ModelId(layout), str(model)))
     work, home = folder / "work", folder / "home"
     work.mkdir()
     home.mkdir()
     subprocess.run(["git", "init", "-q", "."], cwd=work, check=True)
-    account, log = Account(layout, tokenizer), EventLog()
+    account, log = Account(agent.name, layout, tokenizer), EventLog()
     settings = Settings(
         server=ServerSettings(port=free_port()),
         model=ModelSettings(default=layout, dirs=(str(model.parent),), download=False),
@@ -182,9 +148,9 @@ def play(npm: Path, layout: str, folder: Path) -> list[Row]:
     recorders: list[RecordingEngine] = []
     for steps in (STEPS[:RESTART_BEFORE], STEPS[RESTART_BEFORE:]):
         with cairn_in_process(settings, log, lambda service: recorders.append(record_engine(service))) as url:
-            write_config(work, url, layout)
-            for step, arguments in steps:
-                run_agent(npm, work, home, arguments)
+            place = Place(npm, work, home, url, layout)
+            for step, question, is_resumed in steps:
+                agent.ask(place, question, is_resumed=is_resumed)
                 account.take(step, log, recorders[-1])
     return account.rows
 
@@ -207,10 +173,10 @@ def free_port() -> int:
 
 
 def show(rows: Sequence[Row]) -> None:
-    print(f"{'layout':10} {'step':28} {'prompt':>7} {'computed':>9} {'new':>7} {'beyond':>7}")
+    print(f"{'agent':9} {'layout':10} {'step':28} {'prompt':>7} {'computed':>9} {'new':>7} {'beyond':>7}")
     for row in rows:
         print(
-            f"{row.layout:10} {row.step:28} {row.num_prompt:>7} {row.num_computed:>9} {row.num_new:>7}"
+            f"{row.agent:9} {row.layout:10} {row.step:28} {row.num_prompt:>7} {row.num_computed:>9} {row.num_new:>7}"
             f" {row.num_beyond:>7}{'' if row.num_beyond <= GOAL_TOKENS else ' above the goal'}"
         )
         if row.was:
@@ -221,15 +187,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--npm", type=Path, required=True)
     parser.add_argument("--install", action="store_true")
+    parser.add_argument("--agents", default=",".join(AGENTS))
     parser.add_argument("--layouts", default=",".join(LONG_CONTEXT))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    agents = [AGENTS[name] for name in options.agents.split(",")]
     if options.install:
-        subprocess.run(["npm", "install", "--prefix", str(options.npm), "opencode-ai"], check=True)
+        packages = [agent.package for agent in agents]
+        subprocess.run(["npm", "install", "--prefix", str(options.npm), *packages], check=True)
     rows: list[Row] = []
-    for layout in options.layouts.split(","):
-        with tempfile.TemporaryDirectory() as folder:
-            rows += play(options.npm, layout, Path(folder))
+    for agent in agents:
+        for layout in options.layouts.split(","):
+            with tempfile.TemporaryDirectory() as folder:
+                rows += play(agent, options.npm, layout, Path(folder))
     show(rows)
     if options.json:
         options.json.write_text(json.dumps([{**asdict(row), "beyond": row.num_beyond} for row in rows], indent=1))

@@ -35,10 +35,10 @@ class EventLog:
 
 @contextmanager
 def cairn_in_process(
-    settings: Settings, log: EventLog, prepare: Callable[[Service], object] = lambda _: None
+    settings: Settings, log: EventLog, prepare: Callable[[Service], object] = lambda _: None, **overrides: object
 ) -> Iterator[str]:
     """Serve on an event loop of its own thread; yields the base URL once the default model is loaded. `prepare`: called
-    before it is started."""
+    before it is started. `overrides`: as for `build_service`."""
     from interfaces.composition.service import build_service
     from interfaces.http.server import HttpServer
 
@@ -47,7 +47,7 @@ def cairn_in_process(
     failure: list[BaseException] = []
 
     async def serve() -> None:
-        service = build_service(settings, extra_sinks=(log,))
+        service = build_service(settings, extra_sinks=(log,), **overrides)
         prepare(service)
         try:
             await service.start()

@@ -25,11 +25,13 @@ SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call the assistant made in an earlier turn. `arguments` is the JSON text exactly as the client sent it."""
+    """A call the assistant made in an earlier turn. `arguments` is the JSON text exactly as the client sent it; with
+    `is_generated`, exactly as the model wrote it, and it is rendered so."""
 
     id: str
     name: str
     arguments: str
+    is_generated: bool = False
 
 
 _ERROR_OPENINGS = ("error", "<tool_use_error>")

@@ -35,6 +35,8 @@ class StopReason(Enum):
     UNSUPPORTED_LAYOUT = "unsupported-layout"
     """The model has a cache class that cannot be captured: it is served without reuse."""
     DISABLED = "disabled"
+    SCORED = "scored"
+    """The request asks for log probabilities of its prompt: every token is computed, whatever is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,12 @@ class Explanation:
         if self.divergence is not None:
             fields.append(f"diverged={self.divergence.position}")
         return "; ".join(fields)
+
+    def scored(self) -> "Explanation":
+        """The same where log probabilities of the prompt are asked for."""
+        if self.reason in (StopReason.DISABLED, StopReason.UNSUPPORTED_LAYOUT):
+            return self
+        return Explanation(self.num_prompt, StopReason.SCORED, num_known=self.num_known)
 
     def without_stored(self) -> "Explanation":
         """The same without anything that is stored: positions and the prompt's own text are left."""

@@ -54,6 +54,7 @@ _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
     StopReason.UNREADABLE: lambda _: "What was stored could not be read or restored any more, so it is computed again.",
     StopReason.UNSUPPORTED_LAYOUT: _unsupported,
     StopReason.DISABLED: lambda told: f"Nothing is reused: {told.note or 'prefix reuse is off'}.",
+    StopReason.SCORED: lambda _: "Nothing is reused: log probabilities of the prompt need every token computed.",
 }
 
 __all__ = ("explanation_sentence",)

@@ -11,13 +11,19 @@ DEFAULT = ""
 """As the target of an alias: the server's default model."""
 
 
+def parsed_alias(text: str) -> tuple[str, str]:
+    """Pattern and model of `PATTERN=MODEL`; of `PATTERN` alone, the default model is the target."""
+    pattern, _, model = text.partition("=")
+    return pattern.strip(), model.strip()
+
+
 def answering_model(asked: str, aliases: Mapping[str, str], *, served: Collection[str], default: str) -> str:
-    """The model that answers to `asked`. `aliases`: patterns (`*`, `?`) of names, each with a model; the first that
-    fits counts. A name that nothing fits stays what it is."""
+    """The model that answers to `asked`. `aliases`: patterns of names (`*`, `?`, `[...]`), each with a model; the
+    first that fits counts. A name that nothing fits stays what it is."""
     if asked in served:
         return asked
     target = next((model for pattern, model in aliases.items() if fnmatchcase(asked, pattern)), asked)
     return default if target == DEFAULT else target
 
 
-__all__ = ("DEFAULT", "answering_model")
+__all__ = ("DEFAULT", "answering_model", "parsed_alias")

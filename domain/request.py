@@ -6,12 +6,12 @@ from enum import Enum
 from typing import TypeAlias
 
 from domain.chat import ChatMessage, Json, Role, ToolSpec
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.reasoning_budget import ReasoningLimit
-from domain.sampling import MAX_SEED, SamplingParams, StopRules
+from domain.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class GenerationRequest:
     this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
     the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
     without a stop string is complete. `reasoning`: how long a chat's answer may reason; None for as long as it likes.
-    `client`: the name of the key it came with, empty for none.
+    `client`: the name of the key it came with, empty for none. `num_prompt_logprobs`: report the log probability of
+    each prompt token with so many alternatives (0 to 20), which computes the whole prompt; None for none. Only then may
+    `max_tokens` be 0.
     """
 
     id: RequestId
@@ -80,8 +82,16 @@ class GenerationRequest:
     grammar: Grammar | None = None
     reasoning: ReasoningLimit | None = None
     client: str = ""
+    num_prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        num_tops = self.num_prompt_logprobs
+        require(
+            num_tops is None or 0 <= num_tops <= MAX_TOP_LOGPROBS,
+            "prompt_logprobs",
+            f"must be in 0..{MAX_TOP_LOGPROBS}",
+        )
+        require(num_tops is not None or self.stop.max_tokens != 0, "max_tokens", "must be at least 1")
         if self.grammar is not None and self.stop.ignore_eos:
             raise InvalidRequest(
                 "ignore_eos and a grammar exclude each other: a complete answer ends", param="ignore_eos"

@@ -74,8 +74,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """When a completion ends. `max_tokens` None means as far as the context reaches. `fits_room`: where the context has
-    less room than `max_tokens`, the room counts; otherwise that is an error.
+    """When a completion ends. `max_tokens` None means as far as the context reaches, 0 that nothing follows the prompt.
+    `fits_room`: where the context has less room than `max_tokens`, the room counts; otherwise that is an error.
 
     `stop` strings are matched on text, also across token boundaries, and never appear in the output. `min_tokens`
     suppresses end-of-sequence and stop strings until that many tokens are out. `ignore_eos` never ends on EOS.
@@ -89,7 +89,7 @@ class StopRules:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
+            require(self.max_tokens >= 0, "max_tokens", "must not be negative")
         require(self.min_tokens >= 0, "min_tokens", "must not be negative")
         if self.max_tokens is not None:
             require(self.min_tokens <= self.max_tokens, "min_tokens", "must not exceed max_tokens")

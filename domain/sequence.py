@@ -1,6 +1,6 @@
 """One token stream being computed: its lifecycle as a table, its progress as two counters.
 
-        QUEUED ──► PREFILLING ──► DECODING ──► FINISHED
+        QUEUED ──► PREFILLING ──► DECODING ──► FINISHED (after PREFILLING if no token is wanted)
           │  └► RESTORING ─┘│         │
           └──────┴──────────┴─────────┴──► CANCELLED | FAILED
 
@@ -27,7 +27,7 @@ class Phase(Enum):
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.QUEUED: frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.CANCELLED, Phase.FAILED}),
     Phase.RESTORING: frozenset({Phase.PREFILLING, Phase.CANCELLED, Phase.FAILED}),
-    Phase.PREFILLING: frozenset({Phase.DECODING, Phase.CANCELLED, Phase.FAILED}),
+    Phase.PREFILLING: frozenset({Phase.DECODING, Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}),
     Phase.DECODING: frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}),
     Phase.FINISHED: frozenset(),
     Phase.CANCELLED: frozenset(),

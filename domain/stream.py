@@ -1,7 +1,7 @@
 """What becomes of a request, told item by item.
 
-Of each choice, in this order: Admitted, PrefillProgress*, content*, Finished or Failed. Content is what the answer is
-made of: reasoning, text and tool calls.
+Of each choice, in this order: Admitted, (PromptLogprobs | PrefillProgress)*, content*, Finished or Failed. Content is
+what the answer is made of: reasoning, text and tool calls.
 
 Items that wait for a slow reader may be merged: `merges_with` says whether the next one can be told together with this
 one, `merged` does it for a whole run at a cost linear in it.
@@ -12,19 +12,23 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar, TypeAlias
 
+from domain.call_problem import CallProblem
 from domain.errors import DomainError
 from domain.explanation import Explanation
-from domain.output.call_problem import CallProblem
 from domain.request import FinishReason, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The chosen token's log probability and the most likely alternatives, as (token id, log probability)."""
+    """A token's log probability and the most likely alternatives, as (token id, log probability), likeliest first.
+
+    `rank`: its place among all tokens, 1 for the likeliest; told of prompt tokens only.
+    """
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,22 @@ class PrefillProgress:
 
     def merged(self, later: Sequence["PrefillProgress"]) -> "PrefillProgress":
         return later[-1] if later else self
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """How likely the model found the prompt's next tokens, a chunk of them. None for the first of the prompt, which
+    nothing foretells. Where a request asks for them its first choice has them, from the first token to the last."""
+
+    is_content: ClassVar[bool] = False
+
+    scores: tuple[TokenLogprob | None, ...]
+
+    def merges_with(self, later: "StreamItem") -> bool:
+        return isinstance(later, PromptLogprobs)
+
+    def merged(self, later: Sequence["PromptLogprobs"]) -> "PromptLogprobs":
+        return PromptLogprobs(tuple(chain.from_iterable(item.scores for item in (self, *later))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +171,7 @@ class Failed:
 
 
 ContentDelta: TypeAlias = ReasoningDelta | TextDelta | ToolCallDelta
-StreamItem: TypeAlias = Admitted | PrefillProgress | ContentDelta | Finished | Failed
+StreamItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | ContentDelta | Finished | Failed
 
 
 def _token_ids(run: Iterable[ContentDelta]) -> tuple[int, ...]:
@@ -168,6 +188,7 @@ __all__ = (
     "Failed",
     "Finished",
     "PrefillProgress",
+    "PromptLogprobs",
     "ReasoningDelta",
     "StreamItem",
     "TextDelta",

@@ -1,6 +1,7 @@
 """From the toy model's state to a token: a few candidates with logits, then sampling as a real engine does it."""
 
 from collections import Counter
+from dataclasses import replace
 from math import exp, log
 
 from adapters.fake.mixing import GOLDEN, mix, unit
@@ -39,7 +40,9 @@ def next_token(
 
 def score_token(state: int, options: FakeOptions, token: int, num_tops: int) -> TokenLogprob:
     """How likely `token` is after `state`, whatever answer is scripted."""
-    return _logprob(_own_logits(state, options, None), token, num_tops)
+    own = _own_logits(state, options, None)
+    rank = 1 + sum(logit > own.get(token, _UNLIKELY) for logit in own.values())
+    return replace(_logprob(own, token, num_tops), rank=rank)
 
 
 def _logprob(own: dict[int, float], token: int, num_tops: int) -> TokenLogprob:

@@ -5,6 +5,8 @@ log probabilities a few rows at a time, each slice evaluated before the next one
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import mlx.core as mx
 
@@ -36,9 +38,12 @@ def score_chunk(
 
 def _score(logits: mx.array, token_ids: Sequence[int], num_tops: int) -> list[TokenLogprob]:
     """Each token by its own row."""
-    rows = tuple(range(len(token_ids)))
-    found = LogprobArrays.of(logits, token_array(token_ids), rows, (num_tops,) * len(rows)).read(token_ids)
-    return [found[row] for row in rows]
+    rows, tokens = tuple(range(len(token_ids))), token_array(token_ids)
+    found = LogprobArrays.of(logits, tokens, rows, (num_tops,) * len(rows))
+    ranks = 1 + mx.sum(logits > mx.take_along_axis(logits, tokens[:, None], axis=-1), axis=-1)
+    evaluate([*found.arrays(), ranks])
+    scores = found.read(token_ids)
+    return [replace(scores[row], rank=rank) for row, rank in enumerate(cast(list[int], ranks.tolist()))]
 
 
 __all__ = ("score_chunk",)

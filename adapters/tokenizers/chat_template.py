@@ -23,6 +23,7 @@ from adapters.tokenizers.template_messages import (
     messages_for_template,
     tools_for_template,
 )
+from adapters.tokenizers.verbatim_arguments import has_stand_in, without_stand_ins
 from application.ports.tokenizer import TemplateFeatures
 from domain.chat import ChatMessage, Json, Role, ToolSpec
 from domain.errors import TemplateFailed
@@ -123,6 +124,13 @@ class ChatTemplate:
 
     def text_of(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
         """Render other messages in the prompt's setting. Raises whatever the template does."""
+        text = without_stand_ins(self._applied(prompt, messages, adjustments))
+        if not has_stand_in(text):
+            return text
+        self._traits = replace(self._traits, reads_arguments=True)
+        return self._applied(prompt, messages, adjustments)
+
+    def _applied(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
         return self._apply(
             messages_for_template(messages, self._traits, adjustments),
             tools=tools_for_template(prompt.tools),

@@ -4,13 +4,15 @@ A likely later request shares the beginning of this prompt; the fork point is wh
 
     NEXT_TURN    the same messages, a probe answer and a probe question (with tools also: a probe call and its result).
                  Templates that drop earlier reasoning or end with an opened thought part before the prompt's end.
-    SYSTEM_END   the same system messages and tools with another first message
+    SYSTEM_END   the same system messages and tools with another first message; and another first question behind what
+                 an agent puts before it: messages of its own, or tagged text at the beginning of the question's
     TURN         the same messages up to one of the last user turns, and another one there
 
 A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share.
 Without spans each probe costs an encoding of the whole prompt, so turns are left out.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
@@ -23,6 +25,8 @@ from domain.request import ChatPrompt
 _NUM_TURNS = 3
 _PROBES = ("probe", "Zebra", "7")
 """Contents that begin differently, so that one of them differs from whatever stands in the prompt."""
+
+_CLOSING_TAG = re.compile(r"</[\w-]{1,64}>\s+(?=\S)")
 
 _RANK = {ForkKind.NEXT_TURN: 0, ForkKind.SYSTEM_END: 1, ForkKind.TURN: 2}
 
@@ -52,15 +56,29 @@ def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkK
     num_system = num_leading_system(messages)
     if num_system < len(messages):
         yield ForkKind.SYSTEM_END, (*messages[:num_system], _other_than(messages[num_system]))
+    if (first := _first_question(messages, num_system)) is not None:
+        yield ForkKind.SYSTEM_END, first
     turns = [at for at, message in enumerate(messages) if message.role is Role.USER and at > num_system]
     for at in turns[len(turns) - min(num_turns, len(turns)) :]:
         yield ForkKind.TURN, (*messages[:at], _other_than(messages[at]))
 
 
-def _other_than(message: ChatMessage) -> ChatMessage:
-    """A user message that differs from this one from its first visible character on."""
-    opening = message.content.strip()[:1].casefold()
-    return ChatMessage(Role.USER, next(probe for probe in _PROBES if probe[0].casefold() != opening))
+def _first_question(messages: Sequence[ChatMessage], num_system: int) -> Sequence[ChatMessage] | None:
+    """Up to the last user message that nobody has answered yet at the start, with another question there. None where
+    that is the first message and nothing stands before the question in it."""
+    answered = next((at for at, one in enumerate(messages) if one.role in (Role.ASSISTANT, Role.TOOL)), len(messages))
+    at = max((at for at in range(num_system, answered) if messages[at].role is Role.USER), default=-1)
+    if at < 0:
+        return None
+    start = max((tag.end() for tag in _CLOSING_TAG.finditer(messages[at].content)), default=0)
+    return (*messages[:at], _other_than(messages[at], start)) if start or at > num_system else None
+
+
+def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
+    """A user message that differs from this one from its first visible character at `start` or after it on."""
+    opening = message.content[start:].strip()[:1].casefold()
+    probe = next(probe for probe in _PROBES if probe[0].casefold() != opening)
+    return ChatMessage(Role.USER, message.content[:start] + probe)
 
 
 def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:

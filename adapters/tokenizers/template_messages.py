@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adapters.tokenizers.verbatim_arguments import stand_in
 from domain.chat import (
     SYSTEM_ROLES,
     ChatMessage,
@@ -38,13 +39,15 @@ class TemplateTraits:
     """What a template's source says of the fields it reads, and what becomes of system messages in it.
 
     `reasoning_fields`: where it looks for past reasoning. `displaces_late_system`: those after the first turn are
-    dropped or moved without complaint. `drops_second_system`: so is a second one at the beginning.
+    dropped or moved without complaint. `drops_second_system`: so is a second one at the beginning. `reads_arguments`:
+    it takes a call's arguments apart instead of writing them as JSON.
     """
 
     knows_developer: bool
     reasoning_fields: tuple[str, ...]
     displaces_late_system: bool = False
     drops_second_system: bool = False
+    reads_arguments: bool = False
 
 
 def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
@@ -128,15 +131,17 @@ def _message(
     if message.reasoning is not None:
         shaped.update(dict.fromkeys(traits.reasoning_fields, message.reasoning))
     if message.tool_calls:
-        shaped["tool_calls"] = [_tool_call(call, adjustments) for call in message.tool_calls]
+        shaped["tool_calls"] = [_tool_call(call, traits, adjustments) for call in message.tool_calls]
     if message.tool_call_id is not None:
         shaped["tool_call_id"] = _call_id(message.tool_call_id, adjustments)
     return shaped
 
 
-def _tool_call(call: ToolCall, adjustments: Adjustments) -> dict[str, Any]:
+def _tool_call(call: ToolCall, traits: TemplateTraits, adjustments: Adjustments) -> dict[str, Any]:
     arguments: Any = call.arguments
-    if not adjustments.text_arguments:
+    if not adjustments.text_arguments and call.is_generated and not traits.reads_arguments:
+        arguments = stand_in(call.arguments)
+    elif not adjustments.text_arguments:
         try:
             arguments = json.loads(call.arguments)
         except ValueError:

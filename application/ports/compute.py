@@ -70,8 +70,8 @@ class DecodeResult:
 PromptScores: TypeAlias = Sequence[TokenLogprob | None]
 """How likely the model found each token of one call's `token_ids`, in order; empty where that was not asked for.
 
-Of the model's own distribution, before any sampling setting. None for a token whose predecessor's output is not known:
-the first of a prompt, the first after a restore, the first after a chunk that was not scored.
+Of the model's own distribution, before any sampling setting, with `rank`. None for a token whose predecessor's output
+is not known: the first of a prompt, the first after a restore, the first after a chunk that was not scored.
 """
 
 

@@ -9,8 +9,9 @@
 
 Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them.
 
-Of each choice come, in this order: Admitted, PrefillProgress*, Tokens*, Ended. Admitted may be missing when it never
-left the queue. Exactly one Ended comes for each choice of each submission that `submit` took, however the engine ends.
+Of each choice come, in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens*, Ended. Admitted may be
+missing when it never left the queue. Exactly one Ended comes for each choice of each submission that `submit` took,
+however the engine ends.
 
 Threading: the event loop that called `start`, but for `status`, which any thread may call. Errors: DomainError.
 """
@@ -31,16 +32,17 @@ from domain.prompt_content import EncodedPrompt
 from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
-from domain.stream import Admitted, PrefillProgress, TokenLogprob
+from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """A request whose prompt is encoded and checked; the text side keeps the rest of it.
 
-    `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context.
-    `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`,
-    `persist` and `grammar` as in GenerationRequest. `reasoning_budget`: None for no bound.
+    `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context; 0 ends a choice
+    with its prompt. `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`, `persist`,
+    `grammar` and `num_prompt_logprobs` as in GenerationRequest; the first choice has them, a chunk of its prompt at a
+    time, all before any choice's Tokens. `reasoning_budget`: None for no bound.
     """
 
     id: RequestId
@@ -57,6 +59,7 @@ class Submission:
     num_choices: int = 1
     grammar: Grammar | None = None
     reasoning_budget: ReasoningBudget | None = None
+    num_prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Ended:
     error: EngineError | None = None
 
 
-EngineItem: TypeAlias = Admitted | PrefillProgress | Tokens | Ended
+EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Tokens | Ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,9 @@ class Documents:
         future.add_done_callback(partial(_tell, loop, partial(self._kept, len(body), future)))
         return None
 
-    async def find(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
+    async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]:
         """Raises StoreUnresponsive while the store hangs."""
-        return await self.ask(lambda store: store.get(keys))
+        return await self.ask(lambda store: store.get(keys), timeout_s)
 
     async def ask(self, work: Callable[[DocumentStore], T], timeout_s: float | None = None) -> T:
         """What `work` finds out in the lane. Raises StoreUnresponsive."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
+from application.services.text_side.generated_calls import GeneratedCalls
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.model_card import ModelDescription
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
@@ -26,12 +27,14 @@ NUM_THREADS = 2
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: GeneratedCalls | None = None) -> None:
+        """`calls`: what models wrote for the tool calls in prompts."""
+        self._calls = calls or GeneratedCalls()
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
         """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
-        prompt, max_tokens = request.prompt, model.context_length - 1
+        prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
         try:
             if isinstance(prompt, ChatPrompt):
                 return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens)
@@ -135,7 +138,7 @@ def _completion_length(rules: StopRules, num_prompt: int, room: int, model: Mode
                 num_wanted=wanted,
                 context_length=model.context_length,
             )
-    return max_tokens or room
+    return room if rules.max_tokens is None else max_tokens
 
 
 __all__ = ("LONG_CHARS", "PromptEncoder", "check_fit")

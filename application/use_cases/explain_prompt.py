@@ -46,6 +46,8 @@ class ExplainPrompt:
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.description)
             found = await self._cache.explain(served.source.id, prompt, request.cache_salt)
+            if request.num_prompt_logprobs is not None:
+                found = found.scored()
             shown = found if self._shows_text else found.without_stored()
             told = await asyncio.to_thread(shown.with_text, served.tokenizer.decode)
             return ExplainedPrompt(served.source.id, told)

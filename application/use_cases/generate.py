@@ -14,6 +14,7 @@ from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.services.grammar_check import GrammarCheck
 from application.services.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.services.text_side.open_requests import OpenRequests
@@ -40,8 +41,9 @@ class Generate:
         clock: Clock,
         encoder: PromptEncoder,
         grammars: GrammarCheck | None = None,
+        calls: GeneratedCalls | None = None,
     ) -> None:
-        """`grammars`: None refuses every request that has one."""
+        """`grammars`: None refuses every request that has one. `calls`: where generated tool calls are kept."""
         self._pool = pool
         self._engine = engine
         self._requests = requests
@@ -50,6 +52,7 @@ class Generate:
         self._clock = clock
         self._encoder = encoder
         self._grammars = grammars or GrammarCheck()
+        self._calls = calls or GeneratedCalls()
 
     async def start(self, request: GenerationRequest, beside: ServedModel | None = None) -> Generation:
         """Check and submit. Raises any DomainError; nothing is held afterwards if it does.
@@ -93,6 +96,7 @@ class Generate:
             num_choices=request.num_choices,
             grammar=request.grammar,
             reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
+            num_prompt_logprobs=request.num_prompt_logprobs,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(
@@ -113,7 +117,8 @@ class Generate:
         prompt, tokenizer = request.prompt, served.tokenizer
         if not isinstance(prompt, ChatPrompt):
             return OutputPipeline(PlainParser(tokenizer.detokenizer(prompt_ids)), request.stop)
-        parser = tokenizer.output_parser(prompt, prompt_ids, self._ids.call_id)
+        make = partial(tokenizer.output_parser, prompt, prompt_ids)
+        parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
         return OutputPipeline(parser, request.stop, prompt.tools)
 
     def _queued(self, request: GenerationRequest, submission: Submission, choice: int) -> RequestQueued:

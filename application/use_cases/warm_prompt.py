@@ -53,7 +53,14 @@ class WarmPrompt:
                     f"prompts of {served.source.id} cannot be kept: {served.reuse_note}", param="model"
                 )
             generation = await self._generate.start(
-                replace(request, sampling=SamplingParams(), stop=StopRules(max_tokens=1), num_choices=1), beside=served
+                replace(
+                    request,
+                    sampling=SamplingParams(),
+                    stop=StopRules(max_tokens=1),
+                    num_choices=1,
+                    num_prompt_logprobs=None,
+                ),
+                beside=served,
             )
             try:
                 usage = await _usage(generation)

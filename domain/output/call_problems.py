@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterable, Sequence
 
+from domain.call_problem import CallProblem, ProblemKind
 from domain.chat import Json, ToolCall, ToolSpec
-from domain.output.call_problem import CallProblem, ProblemKind
 from domain.output.schema_check import first_misfit
 from domain.stream import ContentDelta, ToolCallDelta
 

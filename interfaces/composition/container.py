@@ -10,6 +10,7 @@ from adapters.system.ids import RandomIds
 from application.services.grammar_check import GrammarCheck
 from application.services.lane import Lane
 from application.services.prompt_encoder import PromptEncoder
+from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
@@ -25,7 +26,7 @@ from application.use_cases.warm_prompt import WarmPrompt
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
-from interfaces.composition.documents import build_documents
+from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
@@ -94,7 +95,8 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         check=backend.provided.check,
     )
-    encoder = providers.Singleton(PromptEncoder)
+    calls = providers.Singleton(generated_calls, settings.provided.cache, documents)
+    encoder = providers.Singleton(PromptEncoder, calls)
     generate = providers.Singleton(
         Generate,
         pool=pool,
@@ -105,6 +107,14 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         encoder=encoder,
         grammars=grammars,
+        calls=calls,
+    )
+    answering = providers.Singleton(
+        ModelNames,
+        pool,
+        backend.provided.repository,
+        settings.provided.server.model_of,
+        settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
     check_health = providers.Singleton(

@@ -13,7 +13,8 @@ from application.ports.clock import Clock
 from application.ports.document_store import DocumentStore
 from application.ports.event_sink import EventSink
 from application.services.documents import Documents
-from application.settings import Settings, StoreSettings
+from application.services.text_side.generated_calls import GeneratedCalls
+from application.settings import CacheSettings, Settings, StoreSettings
 from interfaces.composition.store import free_reserve_bytes, store_dir
 
 
@@ -21,6 +22,10 @@ def build_documents(settings: Settings, events: EventSink, clock: Clock) -> Docu
     """Nothing is opened yet."""
     opens = partial(open_documents, settings.store, events, clock)
     return Documents(opens, events, clock, salt=settings.cache.salt, timeout_s=settings.store.read_timeout_s)
+
+
+def generated_calls(settings: CacheSettings, documents: Documents) -> GeneratedCalls:
+    return GeneratedCalls(documents if settings.remember_calls else None)
 
 
 def open_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> DocumentStore:
@@ -58,4 +63,4 @@ def documents_dir(settings: StoreSettings) -> Path:
     return store_dir(settings) / DOCUMENTS_FOLDER
 
 
-__all__ = ("build_documents", "documents_dir", "open_documents", "open_lmdb_documents")
+__all__ = ("build_documents", "documents_dir", "generated_calls", "open_documents", "open_lmdb_documents")

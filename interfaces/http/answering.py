@@ -1,5 +1,6 @@
 """How every operation of every dialect is answered: its route, whole answers, streams, and clients that leave."""
 
+import asyncio
 from collections.abc import Sequence
 from types import GenericAlias
 from typing import Any
@@ -9,6 +10,7 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 
+from domain.ids import ModelId
 from domain.request import GenerationRequest
 from interfaces.http.cache_header import cache_headers
 from interfaces.http.collected import collect
@@ -51,13 +53,18 @@ def operation_route(
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
     body = await operation.resolved(body, asked)
-    wanted = asked.visit.admit(await operation.requests(body, asked))
+    named = await operation.requests(body, asked)
+    wanted = asked.visit.admit(await asked.services.answering(named))
     choices = await start_all(asked, wanted)
     try:
-        started = _started(asked, wanted, choices)
+        started = _started(asked, wanted, choices, named[0].model)
         if body.stream:
             return await open_stream(choices, operation.framing(body, started), keepalive_s, operation.stream_type)
-        answer = operation.answer(body, started, await collect(choices, asked.services.clock))
+        collected = await collect(choices, asked.services.clock)
+        if any(choice.scores for choice in collected):  # long to write down
+            answer = await asyncio.to_thread(operation.answer, body, started, collected)
+        else:
+            answer = operation.answer(body, started, collected)
     except BaseException:
         choices.close()
         raise
@@ -65,13 +72,13 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     return Response(answer, headers=cache_headers(choices.explanations))
 
 
-def _started(asked: Asked, wanted: Sequence[GenerationRequest], choices: FanIn) -> Started:
+def _started(asked: Asked, wanted: Sequence[GenerationRequest], choices: FanIn, model: ModelId) -> Started:
     first = choices.generations[0]
     return Started(
         asked=asked,
         requests=tuple(wanted),
         prompts=tuple(generation.prompt_ids for generation in choices.generations),
-        model=first.model.source.id,
+        model=model,
         tokenizer=first.model.tokenizer,
         submitted_ns=asked.services.clock.now_ns(),
         created_s=asked.services.clock.unix_ns() // 1_000_000_000,

@@ -6,16 +6,27 @@ from typing import Any
 from application.ports.clock import Clock
 from domain.errors import DomainError, ServerUnavailable
 from domain.request import FinishReason
-from domain.stream import ContentDelta, Failed, Finished, ReasoningDelta, StreamItem, TextDelta
+from domain.stream import (
+    ContentDelta,
+    Failed,
+    Finished,
+    PromptLogprobs,
+    ReasoningDelta,
+    StreamItem,
+    TextDelta,
+    TokenLogprob,
+)
 from interfaces.http.fan_in import FanIn
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """One choice: its content as it came, and how it ended. `first_ns`: when the first of it came; 0 for none."""
+    """One choice: its content as it came, and how it ended. `scores`: of its prompt's tokens, where they were asked for
+    and it is the prompt's first choice. `first_ns`: when the first content came; 0 for none."""
 
     deltas: tuple[ContentDelta, ...]
     finished: Finished
+    scores: tuple[TokenLogprob | None, ...] = ()
     first_ns: int = 0
 
     @property
@@ -44,6 +55,7 @@ class Collected:
 async def collect(choices: FanIn, clock: Clock) -> list[Collected]:
     """In order of index. Raises the error of the first choice that failed. The caller closes `choices`."""
     deltas: list[list[ContentDelta]] = [[] for _ in range(choices.num_choices)]
+    scores: list[list[TokenLogprob | None]] = [[] for _ in range(choices.num_choices)]
     finished: dict[int, Finished] = {}
     first_ns: dict[int, int] = {}
     while choices.is_open:
@@ -53,9 +65,14 @@ async def collect(choices: FanIn, clock: Clock) -> list[Collected]:
         if isinstance(item, ContentDelta):
             first_ns.setdefault(index, clock.now_ns())
             deltas[index].append(item)
+        elif isinstance(item, PromptLogprobs):
+            scores[index] += item.scores
         elif isinstance(item, Finished):
             finished[index] = item
-    return [Collected(tuple(found), finished[index], first_ns.get(index, 0)) for index, found in enumerate(deltas)]
+    return [
+        Collected(tuple(found), finished[index], tuple(scores[index]), first_ns.get(index, 0))
+        for index, found in enumerate(deltas)
+    ]
 
 
 def failure(item: StreamItem) -> DomainError | None:

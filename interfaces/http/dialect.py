@@ -47,7 +47,7 @@ class Started:
     `submitted_ns`: the same moment by the monotonic clock.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
-    from 0, prompt by prompt.
+    from 0, prompt by prompt. `model`: as the client named it, which may be an alias.
     """
 
     asked: Asked

@@ -39,6 +39,7 @@ def generation_request(
     max_tokens: int | None,
     stop: Sequence[str] = (),
     num_logprobs: int | None = None,
+    num_prompt_logprobs: int | None = None,
     num_choices: int = 1,
     persist: bool = True,
 ) -> GenerationRequest:
@@ -53,6 +54,7 @@ def generation_request(
         asked.services.trace_context(),
         persist=persist,
         num_choices=num_choices,
+        num_prompt_logprobs=num_prompt_logprobs,
     )
 
 

@@ -1,6 +1,6 @@
 """What the HTTP side needs of the application, handed to it whole: use cases and three small ports."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from application.ports.cache_stats import CacheStats, Cleared
@@ -15,6 +15,7 @@ from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from domain.request import GenerationRequest
 
 
 def no_trace_context() -> Mapping[str, str]:
@@ -22,10 +23,16 @@ def no_trace_context() -> Mapping[str, str]:
     return {}
 
 
+async def as_named(requests: Sequence[GenerationRequest]) -> Sequence[GenerationRequest]:
+    """For a server without aliases."""
+    return requests
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current where it is called.
-    `metrics_text` is the body of GET /metrics; without it there is no such route.
+    """`answering` finds the models that answer to the names in requests. `trace_context` returns the W3C headers
+    (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics;
+    without it there is no such route.
     """
 
     generate: Generate
@@ -43,6 +50,7 @@ class Services:
     events: EventSink
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
     metrics_text: Callable[[], bytes] | None = None
+    answering: Callable[[Sequence[GenerationRequest]], Awaitable[Sequence[GenerationRequest]]] = as_named
 
 
-__all__ = ("Services", "no_trace_context")
+__all__ = ("Services", "as_named", "no_trace_context")

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from application.services.text_side.generation import Generation
 from application.use_cases.list_models import ModelEntry
 from domain.client import Client
-from domain.errors import ModelNotFound
+from domain.errors import InvalidRequest, ModelNotFound
 from domain.request import GenerationRequest
 from interfaces.http.dialect import Asked
 from interfaces.http.fan_in import FanIn
 from interfaces.http.services import Services
+
+MAX_PROMPT_LOGPROBS = 2**19
+"""Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
 
 
 async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> FanIn:
@@ -18,6 +21,7 @@ async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> FanI
     try:
         for request in requests:
             started.append(await asked.services.generate.start(request, started[0].model if started else None))
+            _check_scores(started)
         return FanIn(started)
     except ModelNotFound as error:
         _close(started)
@@ -36,6 +40,19 @@ async def naming_what_is_served(services: Services, error: ModelNotFound, client
 async def models_for(services: Services, client: Client) -> list[ModelEntry]:
     """Those that the client may use."""
     return [entry for entry in await services.list_models.all() if client.may_use(entry.source.id)]
+
+
+def _check_scores(started: Sequence[Generation]) -> None:
+    num_values = 0
+    for generation in started:
+        if (num_tops := generation.request.num_prompt_logprobs) is not None:
+            num_values += len(generation.prompt_ids) * (1 + num_tops) * generation.request.num_choices
+    if num_values > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"prompt_logprobs would report {num_values} values in one answer; at most {MAX_PROMPT_LOGPROBS} are:"
+            " send fewer prompts at once, or ask for fewer alternatives",
+            param="prompt_logprobs",
+        )
 
 
 def _close(generations: Sequence[Generation]) -> None:

@@ -62,8 +62,8 @@ def test_an_identifier_of_another_length_is_an_error_of_the_caller_and_never_dam
     [
         {"position": -1},
         {"position": 1 << 64},
-        {"token_ids": (-1,)},
-        {"token_ids": (1 << 32,)},
+        {"key_ids": (-1,)},
+        {"key_ids": (1 << 32,)},
         {"groups": {GroupIndex(1 << 16): payload_of(b"", 2)}},
     ],
     ids=["position-negative", "position-too-large", "token-negative", "token-too-large", "group-too-large"],

@@ -54,11 +54,21 @@ def check_same(found: PromptScores, expected: PromptScores) -> None:
         assert [value for _, value in one.top] == pytest.approx([value for _, value in other.top], abs=2e-4)
 
 
+def check_rank(score: TokenLogprob) -> None:
+    """A token among the likeliest has its place there; any other one a later place."""
+    assert score.rank is not None
+    better = sum(value > score.logprob for _, value in score.top)
+    assert score.rank == better + 1 if better < len(score.top) else score.rank > len(score.top)
+
+
 def test_every_token_but_the_first_is_scored_as_decoding_would(model: LoadedModel) -> None:
     found = scored(model, (BLOCK, 2 * BLOCK))
     assert [one.token_id if one else None for one in found] == [None, *PROMPT[1:]]
     positions = (1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5, len(PROMPT) - 1)
     check_same([found[position] for position in positions], [forced(model, position) for position in positions])
+    for one in found[1:]:
+        assert one is not None
+        check_rank(one)
     assert all(one and all(value <= 0 for value in (one.logprob, *dict(one.top).values())) for one in found[1:])
 
 

@@ -244,7 +244,6 @@ def test_a_follower_gets_its_answer_when_its_owner_does_not(
         with replay.streamed_chat(chat) as follower:
             caching.gate.open(next_at=held_at)
             caching.gate.wait_until_reached()
-            assert len(caching.events.of("PrefixAwaited")) == num_awaited + 1
             if fails:
                 caching.gate.open(fails=True)
                 assert "made to fail" in owner.rest()
@@ -253,6 +252,7 @@ def test_a_follower_gets_its_answer_when_its_owner_does_not(
                 wait_until(lambda: caching.num_streams() == 1, "the server to notice that the client left")
                 caching.gate.open()
             answer = follower.finish()
+    assert len(caching.events.of("PrefixAwaited")) == num_awaited + 1
     assert answer.output_ids == expected.output_ids
     assert answer.num_cached == (position_after_failure(model, answer, held_at) if fails else held_at + GRID)
 

@@ -171,7 +171,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "x", "logprobs": 99}, "logprobs"),
     ({"prompt": "x", "logprobs": -1}, "logprobs"),
     ({"prompt": "x", "logprobs": True}, "logprobs"),
-    ({"prompt": "x", "logprobs": 1, "echo": True}, "logprobs"),
+    ({"prompt": "x", "logprobs": 21, "echo": True}, "logprobs"),
     ({"prompt": "x", "max_tokens": 400}, "max_tokens"),
 ]
 

@@ -31,6 +31,8 @@ def check_scores(found: PromptScores, normal: np.ndarray[Any, Any], tokens: tupl
         assert score is not None
         assert score.token_id == tokens[row + 1]
         assert score.logprob == pytest.approx(normal[row][score.token_id], abs=tolerance)
+        at_least, at_most = (1 + (normal[row] > score.logprob + by).sum() for by in (tolerance, -tolerance))
+        assert at_least <= (score.rank or 0) <= at_most
         ranked = sorted(normal[row], reverse=True)[:NUM_TOPS]
         assert [value for _, value in score.top] == pytest.approx(ranked, abs=tolerance)
         assert [normal[row][token] for token, _ in score.top] == pytest.approx(ranked, abs=tolerance)

@@ -96,13 +96,15 @@ class CacheDriver:
         salt: str = "",
         *,
         persist: bool = True,
+        restores: bool = True,
     ) -> Job:
         """A request arrives and waits in the queue: workers look it up, and nobody looks at it yet."""
         id = SequenceId(self._next_id)
         self._next_id += 1
         encoded = EncodedPrompt.of_text(prompt, forks)
         self.model.open(id)
-        cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, persist=persist)
+        kept = {"persist": persist, "restores": restores}
+        cache = self.cache.begin(id, RequestId(f"r{id}"), ModelId("toy"), encoded, salt, **kept)
         return Job(id, encoded, num_output, cache)
 
     def begin(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> Job:

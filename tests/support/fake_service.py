@@ -21,6 +21,7 @@ from application.ports.document_store import DocumentStore
 from application.ports.tokenizer import TokenizerLoader
 from application.services.documents import Documents
 from application.services.prompt_encoder import PromptEncoder
+from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.token_side.engine_thread import EngineThread
@@ -38,6 +39,7 @@ from domain.ids import ModelId
 from domain.key_ring import KeyRing
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.documents import generated_calls
 from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
@@ -142,11 +144,14 @@ def fake_service(
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(repository, tokenizers or FakeTokenizers(), loop, model_settings, clock)
-    encoder = PromptEncoder()
     document_store = documents or MemoryDocumentStore(64 << 20, clock)
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
-    generate = Generate(pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder)
+    calls = generated_calls(cache_settings or CacheSettings(), kept)
+    encoder = PromptEncoder(calls)
+    generate = Generate(
+        pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder, calls=calls
+    )
     services = Services(
         generate,
         ListModels(repository, pool),
@@ -167,6 +172,7 @@ def fake_service(
         clock,
         events,
         trace_context,
+        answering=ModelNames(pool, repository, settings.model_of, DEFAULT_MODEL),
     )
     app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects, keys=keys)
     server = HttpServer(settings)

@@ -32,7 +32,7 @@ class CachingServer:
 
     def num_streams(self) -> int:
         """Answers somebody listens to. One less means that its cancellation has reached the engine."""
-        return self.live.service.container.requests().num_open
+        return self.live.service.container.requests().num_read
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.call_problem import CallProblem, ProblemKind
 from domain.chat import ToolCall, ToolSpec
-from domain.output.call_problem import CallProblem, ProblemKind
 from domain.output.call_problems import call_problems, joined_calls
 from domain.output.schema_check import first_misfit
 from domain.stream import TextDelta, ToolCallDelta

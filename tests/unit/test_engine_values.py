@@ -29,7 +29,7 @@ from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
 from domain.state_layout import LayerState, StateKind, StateLayout
-from domain.stream import Admitted, PrefillProgress, TokenLogprob
+from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 from tests.support.engine_wire import wired, wired_batch
 
 ID, MODEL = RequestId("cmpl-1.2"), ModelId("a/b")
@@ -74,6 +74,7 @@ EXPLANATION = Explanation(
 ITEMS: tuple[EngineItem, ...] = (
     Admitted(EXPLANATION),
     PrefillProgress(4, 9),
+    PromptLogprobs((None, TokenLogprob(3, -1.5, ((3, -1.5), (4, float("-inf"))), 1))),
     Tokens((1, 2), (TokenLogprob(1, -0.5, ((1, -0.5), (7, float("-inf")))), TokenLogprob(2, -1.0)), has_eos=True),
     Ended(USAGE, FinishReason.STOP),
     Ended(USAGE, None, EngineError("invalid_request", "no", "prompt")),
@@ -93,6 +94,7 @@ OTHERS = (
         cache_salt="tenant",
         persist=False,
         num_choices=3,
+        num_prompt_logprobs=2,
     ),
     EngineError("x", "y"),
     EngineStatus(

@@ -24,6 +24,7 @@ SENTENCES = {
     StopReason.UNREADABLE: "What was stored could not be read or restored any more, so it is computed again.",
     StopReason.UNSUPPORTED_LAYOUT: "The model is served without reuse: a note.",
     StopReason.DISABLED: "Nothing is reused: a note.",
+    StopReason.SCORED: "Nothing is reused: log probabilities of the prompt need every token computed.",
 }
 
 

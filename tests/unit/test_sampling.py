@@ -34,7 +34,7 @@ def test_sampling_out_of_range_names_its_field(param: str, values: dict[str, obj
 @pytest.mark.parametrize(
     ("param", "values"),
     [
-        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": -1}),
         ("min_tokens", {"min_tokens": -1}),
         ("min_tokens", {"min_tokens": 5, "max_tokens": 4}),
         ("stop", {"stop": ("",)}),

@@ -203,3 +203,30 @@ def _encode(rust: RustTokenizer, text: str) -> EncodedText:
 
 def _ids(rust: RustTokenizer, text: str) -> Sequence[int]:
     return _encode(rust, text).ids
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (_SYSTEM, _user("<environment>\n/work\n</environment>")),
+        (_SYSTEM, _user("<environment>\n/work\n</environment>\n\n")),
+        (_user("<system-reminder>\nSunday\n</system-reminder>\n"),),
+    ],
+)
+@pytest.mark.parametrize("is_in_one", [False, True])
+def test_another_first_question_branches_behind_what_an_agent_puts_before_it(
+    demo: Tokenizer, before: tuple[ChatMessage, ...], is_in_one: bool
+) -> None:
+    *earlier, told = before
+
+    def asked(question: str) -> ChatPrompt:
+        messages = (_user(f"{told.content}\n{question}"),) if is_in_one else (told, _user(question))
+        late = ChatMessage(Role.SYSTEM, "Agents: none.")
+        return ChatPrompt((*earlier, *messages, late), (_TOOL,))
+
+    first = demo.render(asked("Say hi."))
+    shared = _shared(first, demo.render(asked("Which day is it?")))
+    assert shared - 2 <= max(_of(first, ForkKind.SYSTEM_END)) <= shared
+    answered = asked("Say hi.").messages, (_assistant("Hi."), _user("Now?"))
+    later = demo.render(ChatPrompt((*answered[0], *answered[1]), (_TOOL,)))
+    assert max(_of(later, ForkKind.SYSTEM_END)) == max(_of(first, ForkKind.SYSTEM_END))

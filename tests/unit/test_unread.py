@@ -3,7 +3,7 @@
 from typing import Any
 
 from application.services.text_side.unread import Unread
-from domain.stream import ReasoningDelta, TextDelta, ToolCallDelta
+from domain.stream import PromptLogprobs, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
 
 
 class Counted(tuple[int, ...]):
@@ -50,3 +50,12 @@ def test_every_kind_of_content_counts_against_the_bound() -> None:
         assert unread.push(delta)
         assert not unread.push(delta)
         assert len(unread) == 1
+
+
+def test_log_probabilities_of_a_prompt_are_merged_and_count_against_the_bound() -> None:
+    score, unread = TokenLogprob(1, -1.0, ((1, -1.0),), 1), Unread(max_held_bytes=20_000)
+    sizes = [unread.push(PromptLogprobs((None, score))) for _ in range(100)]
+    assert sizes == [True] * 66 + [False] * 34
+    told = unread.take()
+    assert sum(len(item.scores) for item in told if isinstance(item, PromptLogprobs)) == 132
+    assert len(told) == 33

@@ -91,10 +91,12 @@ class PrefixCache:
         salt: str = "",
         *,
         persist: bool = True,
+        restores: bool = True,
     ) -> SequenceCache:
         """Let workers look a prompt up. Nothing is waited for, and nothing fetched yet: see `SequenceCache.prepare`.
 
-        `persist` False: what is computed for this sequence is kept in memory only.
+        `persist` False: what is computed for this sequence is kept in memory only. `restores` False: it computes its
+        whole prompt, and leaves for others what they do not have yet.
         """
         described = self._models.get(model)
         if described is None or self.note(described):
@@ -102,7 +104,9 @@ class PrefixCache:
         salt = tenant_salt(self._salt, salt)
         rules = ReuseRules.of(described.layout, self._grid)
         info = self._info(described, salt)
-        sequence = CachedSequence(self._context, id, request_id, prompt, info, rules, persist=persist)
+        sequence = CachedSequence(
+            self._context, id, request_id, prompt, info, rules, persist=persist, restores=restores
+        )
         self._open[id] = sequence
         return sequence
 

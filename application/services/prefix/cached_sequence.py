@@ -75,6 +75,7 @@ class CachedSequence:
         rules: ReuseRules,
         *,
         persist: bool = True,
+        restores: bool = True,
     ) -> None:
         self.id = id
         self.request_id = request_id
@@ -84,6 +85,7 @@ class CachedSequence:
         self._info = info
         self._rules = rules
         self._persist = persist
+        self._restores = restores
         self._started_ns = context.clock.now_ns()
         self._tenure = context.tiers.tenures.begin(info)
         self._absent: frozenset[RecordKey] = frozenset()
@@ -130,7 +132,8 @@ class CachedSequence:
             fetched = None
             reason = StopReason.UNREADABLE if found.match.position else reason
         reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
-        self.explanation = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
+        told = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
+        self.explanation = told if self._restores else told.scored()
         self._announce()
         keeper = RecordKeeper(self._context.tiers, self._info, self._tenure, found, persist=self._persist)
         start, is_canonical = (fetched.position, fetched.is_canonical) if fetched is not None else (0, True)
@@ -264,6 +267,9 @@ class CachedSequence:
 
     def _decide(self, found: Found) -> None:
         """Wait for an earlier sequence, start fetching, or be ready to compute from the start."""
+        if not self._restores:  # what was found is known to be there, and not written again
+            self._enter(Ready(found))
+            return
         context, tiers = self._context, self._context.tiers
         others = context.open.values() if tiers.keeps_anything else ()
         helped = find_owner(self.id, found.chain, found.match.position, others, self._rules.grid)

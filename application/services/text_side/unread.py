@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from domain.stream import Admitted, ContentDelta, Failed, Finished, StreamItem, ToolCallDelta
+from domain.stream import Admitted, ContentDelta, Failed, Finished, PromptLogprobs, StreamItem, ToolCallDelta
 
 MERGE_ABOVE = 32
 """Items waiting for a reader before further ones of the same kind are merged."""
@@ -19,8 +19,13 @@ _TOKEN_BYTES = 100
 _LOGPROB_BYTES = 150
 
 
-def held_bytes(delta: ContentDelta) -> int:
-    """An estimate of the memory a delta takes; additive over what is merged."""
+def held_bytes(item: StreamItem) -> int:
+    """An estimate of the memory an item takes; additive over what is merged. Nothing for those that are few."""
+    if isinstance(item, PromptLogprobs):
+        return _LOGPROB_BYTES * sum(1 + len(score.top) for score in item.scores if score is not None)
+    if not item.is_content:
+        return 0
+    delta = cast(ContentDelta, item)
     text = delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
     alternatives = sum(1 + len(logprob.top) for logprob in delta.logprobs)
     return len(text) + _TOKEN_BYTES * len(delta.token_ids) + _LOGPROB_BYTES * alternatives
@@ -42,11 +47,10 @@ class Unread:
 
     def push(self, item: StreamItem) -> bool:
         """False when that was too much: nothing is taken then."""
-        if item.is_content:
-            size = held_bytes(cast(ContentDelta, item))
-            if self._held_bytes + size > self.max_held_bytes:
-                return False
-            self._held_bytes += size
+        size = held_bytes(item)
+        if size and self._held_bytes + size > self.max_held_bytes:
+            return False
+        self._held_bytes += size
         if len(self._runs) > MERGE_ABOVE and self._runs[-1][-1].merges_with(item):
             self._runs[-1].append(item)
         else:

@@ -1,6 +1,6 @@
 """One choice of a submission on its way through the engine: what happens to it in each phase, and what is told of it.
 
-    waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended
+    waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended (or with its prompt)
        │               (prefix cache at work)     ▲
        └────────────────────fork──────────────────┘
 
@@ -10,7 +10,7 @@ sequence alone. Compute thread only.
 """
 
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted
-from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, PromptScores
 from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.ports.token_constraint import TokenConstraint
 from application.services.prefix.cache import PrefixCache
@@ -21,7 +21,7 @@ from domain.ids import SequenceId
 from domain.request import FinishReason, Usage, choice_id, choice_seed
 from domain.scheduling import PrefillChunk, SequenceView
 from domain.sequence import Phase, Sequence
-from domain.stream import Admitted, PrefillProgress
+from domain.stream import Admitted, PrefillProgress, PromptLogprobs
 
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""
@@ -44,6 +44,7 @@ class SequenceRun:
         self.submission = submission
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
+        self._num_prompt_logprobs = submission.num_prompt_logprobs if choice == 0 else None
         self.leader: SequenceRun | None = None
         self._model = model
         self._outlet = outlet
@@ -84,7 +85,13 @@ class SequenceRun:
         """Wait for admission, and for no other choice."""
         self.leader, asked = None, self.submission
         self._cache = prefix_cache.begin(
-            self.id, self.request_id, asked.model, asked.prompt, asked.cache_salt, persist=asked.persist
+            self.id,
+            self.request_id,
+            asked.model,
+            asked.prompt,
+            asked.cache_salt,
+            persist=asked.persist,
+            restores=self._num_prompt_logprobs is None,
         )
 
     def look_ahead(self) -> None:
@@ -124,29 +131,30 @@ class SequenceRun:
         return chunk.end == len(self.sequence.prompt_ids)
 
     def prefill(self, chunk: PrefillChunk) -> int:
-        """Compute a chunk; the one that ends the prompt begins to decode. Returns the tokens computed."""
-        sequence, model, asked = self.sequence, self._loaded(), self.submission
+        """Compute a chunk; the one that ends the prompt begins to decode, where a token is wanted. Returns the tokens
+        computed."""
+        sequence, model = self.sequence, self._loaded()
         prompt, started = sequence.prompt_ids, self._outlet.now_ns()
-        token_ids, is_last = prompt[chunk.start : chunk.end], self.ends_prompt(chunk)
-        if is_last:
-            seed = choice_seed(asked.seed, self.choice)
-            start = DecodeStart(
-                prompt, asked.sampling, seed, asked.min_tokens, asked.eos_token_ids, constraint=self._constraint
-            )
-            model.start_decode(self.id, token_ids, start)
-        else:
-            model.prefill(self.id, token_ids)
+        starts_decode = self.ends_prompt(chunk) and sequence.max_new_tokens > 0
+        scores = self._compute(model, prompt[chunk.start : chunk.end], starts_decode=starts_decode)
         now = self._outlet.now_ns()
         self._outlet.emit(PrefillChunkComputed(self.request_id, chunk.start, chunk.end, started, now))
+        if self._num_prompt_logprobs is not None:
+            self._send(PromptLogprobs(tuple(scores)))
         self._send(PrefillProgress(chunk.end, len(prompt)))
         sequence.num_computed = chunk.end
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
         if (reusable := min(chunk.end, len(prompt) - 1)) > chunk.start:
             self._begun().prefilled(model, reusable)
-        if is_last:
+        if starts_decode:
             sequence.enter(Phase.DECODING)
             self._outlet.emit(DecodeStarted(self.request_id, self._outlet.now_ns()))
-        return len(token_ids)
+        return chunk.end - chunk.start
+
+    def end_of_prompt(self) -> Ended | None:
+        """How the sequence ends, if no token was wanted behind its prompt and all of that is computed."""
+        is_over = not self.sequence.max_new_tokens and self.sequence.num_computed == len(self.sequence.prompt_ids)
+        return Ended(self.usage(), FinishReason.LENGTH) if is_over else None
 
     def take(self, result: DecodeResult) -> Ended | None:
         """Take in what was sampled; returns how the sequence ends, if it does."""
@@ -194,6 +202,20 @@ class SequenceRun:
         self.sequence.enter(phase)
         self._outlet.left_queue()
         self._has_state = self._model is not None
+
+    def _compute(self, model: LoadedModel, token_ids: tuple[int, ...], *, starts_decode: bool) -> PromptScores:
+        asked, num_tops = self.submission, self._num_prompt_logprobs
+        if not starts_decode:
+            return model.prefill(self.id, token_ids, num_prompt_logprobs=num_tops)
+        start = DecodeStart(
+            asked.prompt.token_ids,
+            asked.sampling,
+            choice_seed(asked.seed, self.choice),
+            asked.min_tokens,
+            asked.eos_token_ids,
+            constraint=self._constraint,
+        )
+        return model.start_decode(self.id, token_ids, start, num_prompt_logprobs=num_tops)
 
     def _send(self, item: EngineItem) -> None:
         self._outlet.send(self.submission.id, self.choice, item)

@@ -226,6 +226,8 @@ class StepRunner:
                 if run.ends_prompt(chunk):
                     self._fork(run, self._limits.max_batch - self.num_running - len(plan.admit))
                 num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
+                if chunk.id in self._runs and (finished := run.end_of_prompt()) is not None:
+                    self._end(run, Phase.FINISHED, finished)
         return num_tokens
 
     def _fork(self, leader: SequenceRun, room: int) -> None:

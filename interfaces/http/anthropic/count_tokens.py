@@ -41,9 +41,8 @@ def count_tokens_route(services: Services, default_model: str) -> HTTPRouteHandl
     async def count_message_tokens(data: CountTokensRequest, request: Request[Any, Any, Any]) -> TokenCountBody:
         model = ModelId(default_model if data.model is None else data.model)
         visit = visit_of(request.scope)
-        (wanted,) = visit.admit(
-            [GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))], num_at_once=0
-        )
+        asked = GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))
+        (wanted,) = visit.admit(await services.answering([asked]), num_at_once=0)
         try:
             return TokenCountBody(await unless_client_leaves(request, services.count_tokens(wanted)))
         except ModelNotFound as error:

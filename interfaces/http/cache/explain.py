@@ -78,7 +78,7 @@ def explain_route(
     async def explain_cache(data: PromptBody, request: Request[Any, Any, Any]) -> ExplanationBody:
         asked = Asked(services, default_model, visit_of(request.scope), request.headers)
         with renamed(data.wire_names):
-            requests = asked.visit.admit(await data.requests(asked), num_at_once=0)
+            requests = asked.visit.admit(await services.answering(await data.requests(asked)), num_at_once=0)
             try:
                 return _body([await services.explain_prompt(request) for request in requests])
             except ModelNotFound as error:

@@ -54,7 +54,7 @@ def warm_route(
     async def warm_cache(data: PromptBody, request: Request[Any, Any, Any]) -> WarmedBody:
         asked = Asked(services, default_model, visit_of(request.scope), request.headers)
         with renamed(data.wire_names):
-            requests = asked.visit.admit(await data.requests(asked), num_at_once=1)
+            requests = asked.visit.admit(await services.answering(await data.requests(asked)), num_at_once=1)
             if not all(one.persist for one in requests):
                 raise InvalidRequest("store is false: there is nothing to warm the store with", param="store")
             return await unless_client_leaves(request, _warm(asked, requests))

@@ -37,7 +37,15 @@ class ChatCompletions(Operation[ChatCompletionRequest]):
 
     async def requests(self, body: ChatCompletionRequest, asked: Asked) -> list[GenerationRequest]:
         id, prompt, logprobs = asked.services.ids.request_id("chatcmpl"), chat_prompt(body), num_logprobs(body)
-        wanted = completion_request(body, asked, id, prompt, max_tokens=max_tokens(body), num_logprobs=logprobs)
+        wanted = completion_request(
+            body,
+            asked,
+            id,
+            prompt,
+            max_tokens=max_tokens(body),
+            num_logprobs=logprobs,
+            num_prompt_logprobs=body.prompt_logprobs,
+        )
         return [replace(wanted, reasoning=reasoning_limit(body))]
 
     def answer(self, body: ChatCompletionRequest, started: Started, choices: Sequence[Collected]) -> ChatCompletion:

@@ -12,6 +12,7 @@ from interfaces.http.dialect import Started
 from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text
 from interfaces.http.openai.logprobs import ChatLogprobs, chat_logprobs
+from interfaces.http.openai.prompt_logprobs import PromptLogprobsBody, ScoredPrompt, Scores
 from interfaces.http.openai.usage import UsageBody, usage_body
 
 _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
@@ -60,7 +61,8 @@ class CairnBody(Struct):
 
 
 class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
-    """`prompt_token_ids` and `token_ids` are there when `return_token_ids` asked for them."""
+    """`prompt_token_ids` and `token_ids` are there when `return_token_ids` asked for them, `prompt_logprobs` when the
+    field of this name did."""
 
     id: str
     created: int
@@ -69,6 +71,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     usage: UsageBody
     prompt_token_ids: list[int] | UnsetType = UNSET
     x_cairn: CairnBody | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
 
 
 class FunctionPiece(Struct):
@@ -108,6 +111,7 @@ class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
     usage: UsageBody | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     x_cairn: CairnBody | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
 
 
 def chat_completion(body: ChatCompletionRequest, started: Started, collected: Sequence[Collected]) -> ChatCompletion:
@@ -119,6 +123,7 @@ def chat_completion(body: ChatCompletionRequest, started: Started, collected: Se
         usage_body([choice.finished.usage for choice in collected], started.choices_per_prompt),
         list(started.prompts[0]) if body.return_token_ids else UNSET,
         _told_beside([(index, choice.finished) for index, choice in enumerate(collected)]),
+        _prompt_logprobs(body, started, collected[0].scores),
     )
 
 
@@ -129,6 +134,12 @@ def _told_beside(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetT
         for problem in choice.call_problems
     ]
     return CairnBody(problems) if problems else UNSET
+
+
+def _prompt_logprobs(body: ChatCompletionRequest, started: Started, scores: Scores) -> PromptLogprobsBody | UnsetType:
+    if body.prompt_logprobs is None:
+        return UNSET
+    return ScoredPrompt(started.prompts[0], started.tokenizer).listed(scores, body.prompt_logprobs)
 
 
 def _choice(body: ChatCompletionRequest, started: Started, index: int, choice: Collected) -> ChatChoice:
@@ -160,12 +171,19 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         self._body = body
         self._prompt_ids = list(started.prompts[0]) if body.return_token_ids else UNSET
         self._beside: CairnBody | UnsetType = UNSET
+        self._prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
 
     def begin(self) -> bytes:
         roles = [ChunkChoice(index, Delta("assistant", "")) for index in range(self._started.num_choices)]
         opening = b"".join(self._encoded([role]) for role in roles)
         self._prompt_ids = UNSET
         return opening
+
+    def _scored(self, index: int, scores: Scores) -> bytes:
+        self._prompt_logprobs = _prompt_logprobs(self._body, self._started, scores)
+        chunk = self._encoded([])
+        self._prompt_logprobs = UNSET
+        return chunk
 
     def _content(self, index: int, delta: ContentDelta) -> ChunkChoice | None:
         choice = ChunkChoice(index, _delta(delta))
@@ -183,7 +201,8 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
     def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
         started = self._started
         beside, self._beside = self._beside, UNSET
-        return ChatChunk(started.id, started.created_s, started.model, choices, usage, self._prompt_ids, beside)
+        told = (self._prompt_ids, beside, self._prompt_logprobs)
+        return ChatChunk(started.id, started.created_s, started.model, choices, usage, *told)
 
 
 def _delta(delta: ContentDelta) -> Delta:

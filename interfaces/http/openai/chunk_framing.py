@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import DomainError
 from domain.request import Usage
-from domain.stream import ContentDelta, Finished, StreamItem, ToolCallDelta
+from domain.stream import ContentDelta, Finished, PromptLogprobs, StreamItem, TokenLogprob, ToolCallDelta
 from interfaces.http import sse
 from interfaces.http.dialect import Framing, Started
 from interfaces.http.keep_alive import Progress
@@ -33,6 +33,8 @@ class ChunkFraming(Framing, Generic[ChoiceT]):
         if isinstance(item, Finished):
             self._usages[index] = item.usage
             return self._encoded([self._last(index, item)])
+        if isinstance(item, PromptLogprobs):
+            return self._scored(index, item.scores)
         choice = self._content(index, item) if isinstance(item, ContentDelta) else None
         return self._encoded([choice]) if choice is not None else b""
 
@@ -54,6 +56,11 @@ class ChunkFraming(Framing, Generic[ChoiceT]):
 
     @abstractmethod
     def _chunk(self, choices: list[ChoiceT], usage: UsageBody | UnsetType | None) -> Struct: ...
+
+    @abstractmethod
+    def _scored(self, index: int, scores: Sequence[TokenLogprob | None]) -> bytes:
+        """Log probabilities of the prompt whose first choice is `index`."""
+        ...
 
     @abstractmethod
     def _content(self, index: int, delta: ContentDelta) -> ChoiceT | None:

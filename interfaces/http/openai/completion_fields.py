@@ -25,6 +25,7 @@ class CompletionFields(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: int | None = None
+    prompt_logprobs: int | None = None
     stop: str | list[str] | None = None
     return_token_ids: bool | None = None
     store: bool | None = None
@@ -42,6 +43,7 @@ def completion_request(
     *,
     max_tokens: int | None,
     num_logprobs: int | None,
+    num_prompt_logprobs: int | None,
 ) -> GenerationRequest:
     """Raises InvalidRequest."""
     return generation_request(
@@ -52,6 +54,7 @@ def completion_request(
         max_tokens=max_tokens,
         stop=(fields.stop,) if isinstance(fields.stop, str) else fields.stop or (),
         num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
         num_choices=fields.n or 1,
         persist=fields.store is not False,
     )

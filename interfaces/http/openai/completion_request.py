@@ -9,9 +9,6 @@ from interfaces.http.openai.completion_fields import MAX_CHOICES, CompletionFiel
 DEFAULT_MAX_TOKENS = 16
 """As OpenAI's text completions have it."""
 
-WIRE_NAMES = {"top_logprobs": "logprobs"}
-"""The client's names for fields that the domain calls otherwise, for `renamed`."""
-
 PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
 
 
@@ -38,8 +35,18 @@ def check_combination(body: CompletionRequest) -> None:
     """Refuse what cannot be had together. Raises InvalidRequest."""
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is only supported when it equals n", param="best_of")
-    if body.echo and body.logprobs is not None:
-        raise InvalidRequest("logprobs of an echoed prompt are not supported", param="logprobs")
+
+
+def num_prompt_logprobs(body: CompletionRequest) -> int | None:
+    """How many alternatives to report a prompt token; None for no log probabilities of the prompt."""
+    asked = (body.prompt_logprobs, body.logprobs if body.echo else None)
+    return max((number for number in asked if number is not None), default=None)
+
+
+def wire_names(body: CompletionRequest) -> dict[str, str]:
+    """The client's names for fields that the domain calls otherwise, for `renamed`."""
+    names = {"top_logprobs": "logprobs"}
+    return names if body.prompt_logprobs is not None else {**names, "prompt_logprobs": "logprobs"}
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[PlainPrompt]:
@@ -59,4 +66,12 @@ def _prompt(item: str | int | list[int], index: int) -> PlainPrompt:
     raise InvalidRequest("prompt mixes token ids with other prompts", param=f"prompt[{index}]")
 
 
-__all__ = ("DEFAULT_MAX_TOKENS", "WIRE_NAMES", "CompletionRequest", "PlainPrompt", "check_combination", "plain_prompts")
+__all__ = (
+    "DEFAULT_MAX_TOKENS",
+    "CompletionRequest",
+    "PlainPrompt",
+    "check_combination",
+    "num_prompt_logprobs",
+    "plain_prompts",
+    "wire_names",
+)

@@ -10,10 +10,11 @@ from interfaces.http.openai.completion_answer import Completion, CompletionFrami
 from interfaces.http.openai.completion_fields import completion_request
 from interfaces.http.openai.completion_request import (
     DEFAULT_MAX_TOKENS,
-    WIRE_NAMES,
     CompletionRequest,
     check_combination,
+    num_prompt_logprobs,
     plain_prompts,
+    wire_names,
 )
 from interfaces.http.openai.unsupported_fields import IN_COMPLETIONS
 
@@ -31,7 +32,7 @@ class Completions(Operation[CompletionRequest]):
         return self._decode(raw)
 
     def wire_names(self, body: CompletionRequest) -> Mapping[str, str]:
-        return WIRE_NAMES
+        return wire_names(body)
 
     async def requests(self, body: CompletionRequest, asked: Asked) -> list[GenerationRequest]:
         prompts = plain_prompts(body)
@@ -40,7 +41,15 @@ class Completions(Operation[CompletionRequest]):
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         ids = (choice_id(id, number * (body.n or 1)) for number in range(len(prompts)))
         return [
-            completion_request(body, asked, id, prompt, max_tokens=max_tokens, num_logprobs=body.logprobs)
+            completion_request(
+                body,
+                asked,
+                id,
+                prompt,
+                max_tokens=max_tokens,
+                num_logprobs=body.logprobs,
+                num_prompt_logprobs=num_prompt_logprobs(body),
+            )
             for id, prompt in zip(ids, prompts, strict=True)
         ]
 

@@ -18,7 +18,6 @@ EVERYWHERE: RefusedFields = {
     "logits_processors": ([],),
     "mirostat": (0,),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "repeat_penalty": (1,),
     "skip_special_tokens": (True,),
     "stop_token_ids": ([],),
