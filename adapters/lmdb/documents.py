@@ -20,9 +20,8 @@ from adapters.lmdb.opening import open_for_writing
 from adapters.lmdb.payload import check_of
 from adapters.lmdb.rows import piece_key
 from adapters.lmdb.volume import free_bytes
-from application.ports.block_store import EraseReport
 from application.ports.clock import Clock
-from application.ports.document_store import DocumentUsage
+from application.ports.document_store import DocumentUsage, Erased
 from application.ports.event_sink import EventSink
 from application.ports.state_codec import CodecError, StateCodec
 from domain.document import Document, DocumentId, DocumentInfo, DocumentKey
@@ -82,8 +81,8 @@ class LmdbDocumentStore:
     def delete(self, key: DocumentKey) -> bool:
         return self._containment.write(lambda: self._delete(key), otherwise=False)
 
-    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> EraseReport:
-        refused = EraseReport(0, 0, f"{self._directory.path} cannot be written to now; see its faults")
+    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> Erased:
+        refused = Erased(0, 0, f"{self._directory.path} cannot be written to now; see its faults")
         return self._containment.write(lambda: self._erase(includes), refused)
 
     def usage(self) -> DocumentUsage:
@@ -158,7 +157,7 @@ class LmdbDocumentStore:
         found = self._read(key.id)
         return bool(self._writer.delete([key.id])) and found is not None and not self._is_expired(found[0])
 
-    def _erase(self, includes: Callable[[DocumentInfo], bool] | None) -> EraseReport:
+    def _erase(self, includes: Callable[[DocumentInfo], bool] | None) -> Erased:
         with self._containment.lock, self._environment.exclusive():
             try:
                 before_bytes, num_documents = self._size()
@@ -170,7 +169,7 @@ class LmdbDocumentStore:
                     problem = compacted(self._directory, self._environment)
                 self._directory.drop_damaged()  # it may hold anything that ever was stored
                 gone_bytes = before_bytes - self._size()[0] if num_documents else 0
-                return EraseReport(num_documents, max(0, gone_bytes), problem)
+                return Erased(num_documents, max(0, gone_bytes), problem)
             finally:
                 self._containment.note_lost()
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from application.ports.block_store import EraseReport
 from application.ports.clock import Clock
-from application.ports.document_store import DocumentUsage
+from application.ports.document_store import DocumentUsage, Erased
 from domain.document import Document, DocumentId, DocumentInfo, DocumentKey
 
 OVERHEAD_BYTES = 512
@@ -50,13 +49,13 @@ class MemoryDocumentStore:
         with self._lock:
             return not self._is_expired(self._remove(key.id), otherwise=True)
 
-    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> EraseReport:
+    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> Erased:
         with self._lock:
             before_bytes = self._stored_bytes
             gone = [id for id, one in self._documents.items() if includes is None or includes(_info(one))]
             for id in gone:
                 self._remove(id)
-            return EraseReport(len(gone), before_bytes - self._stored_bytes)
+            return Erased(len(gone), before_bytes - self._stored_bytes)
 
     def usage(self) -> DocumentUsage:
         with self._lock:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from application.ports.block_store import EraseReport
 from domain.document import Document, DocumentInfo, DocumentKey
 
 
@@ -29,6 +28,15 @@ class DocumentUsage:
     num_documents: int
     evicted: int = 0
     faults: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What went. `problem`: why something may be left in the files all the same; empty when nothing is."""
+
+    num_documents: int
+    num_bytes: int
+    problem: str = ""
 
 
 class DocumentStore(Protocol):
@@ -46,7 +54,7 @@ class DocumentStore(Protocol):
         """Whether it was there."""
         ...
 
-    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> EraseReport:
+    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> Erased:
         """Remove those that `includes` says (None: all) for good: no file of the store holds any of them afterwards."""
         ...
 
@@ -57,4 +65,4 @@ class DocumentStore(Protocol):
         ...
 
 
-__all__ = ("DocumentStore", "DocumentUsage")
+__all__ = ("DocumentStore", "DocumentUsage", "Erased")

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from application.events import FaultObserved
-from application.ports.block_store import EraseReport
 from application.ports.clock import Clock
-from application.ports.document_store import DocumentStore, DocumentUsage
+from application.ports.document_store import DocumentStore, DocumentUsage, Erased
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
 from domain.document import Document, DocumentKey, Owner
@@ -86,7 +85,7 @@ class Documents:
             self._note("store.documents", f"the documents' store has not answered within {timeout_s:g} s")
             raise StoreUnresponsive(f"the documents' store has not answered within {timeout_s:g} s") from None
 
-    async def erase(self, model: str | None, salt: str | None) -> EraseReport:
+    async def erase(self, model: str | None, salt: str | None) -> Erased:
         """Of one model and one `cache_salt`, or of any (None), whatever key they came with. Raises
         StoreUnresponsive."""
         return await self.ask(partial(erase_chosen, NamespaceChoice.of(model, salt, self._salt)), ERASE_TIMEOUT_S)
@@ -132,7 +131,7 @@ class Documents:
         self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
 
 
-def erase_chosen(choice: NamespaceChoice, store: DocumentStore) -> EraseReport:
+def erase_chosen(choice: NamespaceChoice, store: DocumentStore) -> Erased:
     return store.erase(None if choice.is_everything else lambda info: info.is_chosen(choice))
 
 

@@ -85,7 +85,7 @@ def _by_itself(
     return {
         "removed": report.num_records,
         "removed_bytes": report.num_bytes,
-        "removed_documents": gone.num_records if gone is not None else 0,
+        "removed_documents": gone.num_documents if gone is not None else 0,
         "problem": problems or None,
     }
 

@@ -150,19 +150,19 @@ def test_erasing_by_tenant_and_by_model(store: DocumentStore, clock: FakeClock) 
     assert store.put([document(alice, noise(1, 90_000), clock), document(bob, b"x", clock, "other")])
     chosen = NamespaceChoice.of(None, "alice", "the server's")
     report = store.erase(lambda info: info.is_chosen(chosen))
-    assert (report.num_records, report.problem) == (1, "")
+    assert (report.num_documents, report.problem) == (1, "")
     assert report.num_bytes > 0
     assert [found is None for found in store.get([alice, bob])] == [True, False]
-    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("demo"))).num_records == 0
-    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("other"))).num_records == 1
+    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("demo"))).num_documents == 0
+    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("other"))).num_documents == 1
     assert store.usage().num_documents == 0
 
 
 def test_erasing_everything(store: DocumentStore, clock: FakeClock) -> None:
     for number in range(5):
         assert store.put([document(key(str(number), str(number)), b"x", clock)])
-    assert store.erase().num_records == 5
-    assert store.erase().num_records == 0
+    assert store.erase().num_documents == 5
+    assert store.erase().num_documents == 0
     assert store.get([key("1", "1")]) == [None]
     assert store.put([document(key("a"), b"x", clock)])
     assert store.get([key("a")]) != [None]
@@ -175,7 +175,7 @@ def test_after_closing_nothing_raises(store: DocumentStore, clock: FakeClock) ->
     assert store.get([key("a")]) == [None]
     assert not store.put([document(key("b"), b"x", clock)])
     assert not store.delete(key("a"))
-    assert store.erase().num_records == 0
+    assert store.erase().num_documents == 0
     assert store.usage().num_documents == 0
 
 

@@ -46,6 +46,14 @@ def test_a_chat_is_what_its_template_makes_of_it(service: FakeService) -> None:
     assert post(service, "/detokenize", {"tokens": told["tokens"]})["prompt"] == text
 
 
+def test_an_answer_to_be_continued_has_no_generation_prompt(service: FakeService) -> None:
+    body = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "Well"}]}
+    body.update(continue_final_message=True, add_generation_prompt=False)  # type: ignore[call-overload]
+    told = post(service, "/tokenize", body)
+    assert post(service, "/detokenize", {"tokens": told["tokens"]}) == post(service, "/apply-template", body)
+    assert post(service, "/apply-template", body)["prompt"].endswith("assistant\nWell")
+
+
 def test_bodies_of_other_dialects_are_taken(service: FakeService) -> None:
     assert post(service, "/apply-template", {"input": "Héllo"}) == post(service, "/apply-template", CHAT)
 
@@ -60,7 +68,7 @@ def test_each_token_s_text(service: FakeService) -> None:
     [
         ("/tokenize", {}, "messages"),
         ("/tokenize", {**CHAT, "add_generation_prompt": False}, "add_generation_prompt"),
-        ("/tokenize", {**CHAT, "continue_final_message": True}, "continue_final_message"),
+        ("/tokenize", {**CHAT, "continue_final_message": True}, "messages"),
         ("/tokenize", {"prompt": ["a", "b"]}, "prompt"),
         ("/tokenize", {"prompt": [1, 2]}, "prompt"),
         ("/tokenize", {"prompt": "a", "return_token_strs": "yes"}, "return_token_strs"),

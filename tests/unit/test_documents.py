@@ -98,9 +98,9 @@ def test_erasing_by_salt_knows_the_server_s_own(bench: Bench) -> None:
     async def run() -> None:
         bench.keep("a", b"one", salt="alice")
         bench.keep("a", b"two", salt="bob")
-        assert (await bench.documents.erase(None, "alice")).num_records == 1
+        assert (await bench.documents.erase(None, "alice")).num_documents == 1
         assert (await bench.body("a", "alice"), await bench.body("a", "bob")) == (None, b"two")
-        assert (await bench.documents.erase(None, None)).num_records == 1
+        assert (await bench.documents.erase(None, None)).num_documents == 1
         assert (await bench.documents.usage()).num_documents == 0
 
     asyncio.run(run())

@@ -62,7 +62,7 @@ def clear_route(
             cleared.num_hot,
             cleared.num_stored,
             cleared.stored_bytes,
-            gone.num_records,
+            gone.num_documents,
             gone.num_bytes,
             problems or None,
         )

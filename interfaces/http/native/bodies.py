@@ -16,8 +16,6 @@ class TokenizeFields(Struct):
     """Beside those of the body itself. `add_special_tokens`: for a text; a chat has what its template writes."""
 
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
 
@@ -58,10 +56,8 @@ _fields = msgspec.json.Decoder(TokenizeFields)
 
 
 def decode_tokenize(bodies: PromptBodies, raw: bytes) -> TokenizeBody:
-    """Raises InvalidRequest, also for what is refused by name."""
+    """Raises InvalidRequest."""
     fields = decode_json(raw, _fields)
-    _refuse(fields.add_generation_prompt is False, "add_generation_prompt", "false: a prompt is one to be answered")
-    _refuse(bool(fields.continue_final_message), "continue_final_message", "true: answers are not continued")
     if fields.add_special_tokens is False:  # a completion refuses it, because it would change the answer
         body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         del body["add_special_tokens"]
