@@ -15,7 +15,7 @@ from domain.request import Usage
 from domain.sampling import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQueued:
     """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
     client set. `client`: the name of its key, empty for none."""
@@ -41,7 +41,7 @@ class RequestAdmitted:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillChunkComputed:
     id: RequestId
     start: int
@@ -62,7 +62,7 @@ class FirstToken:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestEnded:
     """`reason`: a FinishReason value or `error`; the error's code and message are set with the latter."""
 
@@ -102,7 +102,7 @@ class HttpRefused:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
     """One engine step: how many sequences waited and ran, and what it computed."""
 
@@ -114,7 +114,7 @@ class StepCompleted:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoaded:
     """`active_bytes`: what the compute backend holds afterwards, over all models."""
 
@@ -145,7 +145,7 @@ class FaultObserved:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsPersisted:
     """A batch is in the store. `raw_bytes` before encoding; `queued_bytes` is what still waits."""
 
@@ -183,7 +183,7 @@ class StoreFault:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixMatched:
     """A lookup's outcome: tokens reused by tier (tiers that gave none are left out), and why no more (a StopReason
     value). `num_known`: tokens whose blocks are in some tier. `diverged_at`: the first token that differs from what RAM
@@ -224,7 +224,7 @@ class PrefixAwaited:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateRestored:
     """A sequence was put at `position` from `size_bytes` of stored state. From `started_ns` on it was fetched, from
     `fetched_ns` on it took the compute thread."""
@@ -237,7 +237,7 @@ class StateRestored:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateCaptured:
     """State copied out of a sequence on the compute thread."""
 

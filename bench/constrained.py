@@ -74,7 +74,7 @@ class Compare:
         self._model.open(id)
         self._model.prefill(id, self._prompt[:-1])
         # No end in either: both decode for as long.
-        start = DecodeStart(self._prompt, GREEDY, 0, 10**6, ends, constraint)
+        start = DecodeStart(self._prompt, GREEDY, seed=0, min_tokens=10**6, eos_token_ids=ends, constraint=constraint)
         self._model.start_decode(id, self._prompt[-1:], start)
         return id
 

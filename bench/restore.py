@@ -164,7 +164,7 @@ def decode_steps(model: MlxModel, rows: int, tokens: list[int], steps: int) -> l
     ids = [SequenceId(100 + row) for row in range(rows)]
     for row, id in enumerate(ids):
         prefill(model, id, tokens[row : row + 511], captures=False)
-        model.start_decode(id, [tokens[row + 511]], DecodeStart((7,), SamplingParams(temperature=0), 1))
+        model.start_decode(id, [tokens[row + 511]], DecodeStart((7,), SamplingParams(temperature=0), seed=1))
     for _ in range(4):
         model.decode(ids)
     found: list[float] = []

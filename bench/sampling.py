@@ -39,7 +39,7 @@ ODD_ROWS = {
 def step_s(settings: Sequence[SamplingParams], logits: mx.array, repeats: int) -> float:
     """Seconds of one sampling step for rows of these settings."""
     vocab_size = logits.shape[-1]
-    rows = [SamplerRow(DecodeStart((), one, seed), vocab_size) for seed, one in enumerate(settings)]
+    rows = [SamplerRow(DecodeStart((), one, seed=seed), vocab_size) for seed, one in enumerate(settings)]
     sampler = GroupSampler(rows)
     taken: list[float] = []
     for _ in range(repeats + 1):

@@ -1,7 +1,7 @@
 """What a client asked for, after its dialect was translated away, and what it is told at the end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -88,6 +88,7 @@ class GenerationRequest:
     id: RequestId
     model: ModelId
     prompt: Prompt
+    _: KW_ONLY
     sampling: SamplingParams = SamplingParams()
     stop: StopRules = StopRules()
     cache_salt: str = ""

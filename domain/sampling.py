@@ -12,7 +12,7 @@ MAX_LOGIT_BIAS = 1_024
 MAX_SEED = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """One request's sampling. Greedy when `temperature` is 0.
 

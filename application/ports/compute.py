@@ -24,7 +24,7 @@ after `n` tokens the position is `n - 1` or `n` behind the prompt; `position` te
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol, TypeAlias
 
 from application.ports.state_access import StateAccess
@@ -48,6 +48,7 @@ class DecodeStart:
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    _: KW_ONLY
     seed: int
     min_tokens: int = 0
     eos_token_ids: frozenset[int] = frozenset()

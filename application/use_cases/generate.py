@@ -128,9 +128,9 @@ class Generate:
         if sampling.seed is not None and choice:
             sampling = replace(sampling, seed=choice_seed(sampling.seed, choice))
         return RequestQueued(
-            choice_id(request.id, choice),
-            submission.model,
-            request.model,
+            id=choice_id(request.id, choice),
+            model=submission.model,
+            requested_model=request.model,
             is_chat=isinstance(request.prompt, ChatPrompt),
             num_prompt_tokens=len(submission.prompt.token_ids),
             at_ns=self._clock.now_ns(),

@@ -49,7 +49,7 @@ def test_opens_and_closes_in_every_phase(model: LoadedModel) -> None:
     model.prefill(ids[1], PROMPT[:20])
     for id in ids[2:]:
         model.prefill(id, PROMPT[:20])
-        model.start_decode(id, PROMPT[20:21], DecodeStart(PROMPT[:21], GREEDY, 1))
+        model.start_decode(id, PROMPT[20:21], DecodeStart(PROMPT[:21], GREEDY, seed=1))
     model.decode([ids[3]])
     assert model.open_ids() == set(ids)
     with pytest.raises(RuntimeError):
@@ -66,7 +66,7 @@ def test_position_counts_what_the_state_covers(model: LoadedModel) -> None:
     model.prefill(id, PROMPT[:33])
     model.prefill(id, PROMPT[33:40])
     assert model.position(id) == 40
-    model.start_decode(id, PROMPT[40:45], DecodeStart(PROMPT[:45], GREEDY, 1))
+    model.start_decode(id, PROMPT[40:45], DecodeStart(PROMPT[:45], GREEDY, seed=1))
     assert model.position(id) == 45
     for step_number in range(1, 6):
         step(model, id)
@@ -83,7 +83,9 @@ def test_the_first_decode_gives_what_the_prompt_ended_in(model: LoadedModel) -> 
         id = new_id()
         model.open(id)
         prefill(model, id, PROMPT, cut)
-        model.start_decode(id, PROMPT[cut:], DecodeStart(PROMPT, sampling, 3, 2, frozenset({eos})))
+        model.start_decode(
+            id, PROMPT[cut:], DecodeStart(PROMPT, sampling, seed=3, min_tokens=2, eos_token_ids=frozenset({eos}))
+        )
         assert model.position(id) == len(PROMPT)
         first = step(model, id)
         (logprob,) = first.logprobs
@@ -107,7 +109,7 @@ def test_the_end_of_a_prompt_leaves_what_can_be_cut(model: LoadedModel) -> None:
         prefill(model, id, PROMPT, 3 * size)
     model.prefill(split, PROMPT[3 * size : end])
     before = [state_bytes(one) for one in model.capture_blocks(split, spans)]
-    model.start_decode(whole, PROMPT[3 * size :], DecodeStart(PROMPT, GREEDY, 1))
+    model.start_decode(whole, PROMPT[3 * size :], DecodeStart(PROMPT, GREEDY, seed=1))
     after = [state_bytes(one) for one in model.capture_blocks(whole, spans)]
     assert [set(one) for one in after] == [set(one) for one in before]
     for found, expected in zip(after, before, strict=True):
@@ -143,14 +145,14 @@ def test_misuse_of_a_prompts_end_is_loud(model: LoadedModel) -> None:
     id = start(model, OTHER)
     for call in (
         lambda: model.prefill(id, (1,)),
-        lambda: model.start_decode(id, (1,), DecodeStart((*OTHER, 1), GREEDY, 1)),
+        lambda: model.start_decode(id, (1,), DecodeStart((*OTHER, 1), GREEDY, seed=1)),
     ):
         with pytest.raises(RuntimeError):
             call()
     fresh = new_id()
     model.open(fresh)
     with pytest.raises(RuntimeError):
-        model.start_decode(fresh, (), DecodeStart((), GREEDY, 1))
+        model.start_decode(fresh, (), DecodeStart((), GREEDY, seed=1))
     with pytest.raises(RuntimeError):
         model.decode([fresh])
     model.close([id, fresh])

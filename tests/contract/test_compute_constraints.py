@@ -75,7 +75,11 @@ def hold(
     min_tokens: int = 0,
 ) -> SequenceId:
     id, ends = open_at(model, prompt), model.description.eos_token_ids
-    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, 1, min_tokens, ends, constraint))
+    model.start_decode(
+        id,
+        prompt[-1:],
+        DecodeStart(prompt, sampling, seed=1, min_tokens=min_tokens, eos_token_ids=ends, constraint=constraint),
+    )
     return id
 
 

@@ -82,7 +82,7 @@ def test_each_fork_draws_by_its_own_seed(model: LoadedModel) -> None:
     ids = [open_at(model, PROMPT), new_id(), new_id()]
     model.fork(ids[0], ids[1:])
     for id, seed in zip(ids, (5, 6, 5), strict=True):
-        model.start_decode(id, PROMPT[-1:], DecodeStart(PROMPT, SamplingParams(temperature=1.3), seed))
+        model.start_decode(id, PROMPT[-1:], DecodeStart(PROMPT, SamplingParams(temperature=1.3), seed=seed))
     rows = [[step(model, id).token_ids[0] for _ in range(8)] for id in ids]
     model.close(ids)
     assert rows[0] == rows[2] != rows[1]

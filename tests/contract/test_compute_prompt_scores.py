@@ -28,7 +28,7 @@ def scored(model: LoadedModel, cuts: Sequence[int], num_tops: int = NUM_TOPS) ->
     for cut in cuts:
         found += model.prefill(id, PROMPT[at:cut], num_prompt_logprobs=num_tops)
         at = cut
-    found += model.start_decode(id, PROMPT[at:], DecodeStart(PROMPT, WARM, 1), num_prompt_logprobs=num_tops)
+    found += model.start_decode(id, PROMPT[at:], DecodeStart(PROMPT, WARM, seed=1), num_prompt_logprobs=num_tops)
     model.close([id])
     return found
 
@@ -38,7 +38,7 @@ def forced(model: LoadedModel, position: int) -> TokenLogprob:
     id = open_at(model, PROMPT[:position])
     bias = ((PROMPT[position], 100.0),)
     sampling = SamplingParams(temperature=0, num_logprobs=NUM_TOPS, logit_bias=bias)
-    model.start_decode(id, PROMPT[position - 1 : position], DecodeStart(PROMPT[:position], sampling, 1))
+    model.start_decode(id, PROMPT[position - 1 : position], DecodeStart(PROMPT[:position], sampling, seed=1))
     (found,) = step(model, id).logprobs
     model.close([id])
     return found
@@ -90,7 +90,7 @@ def test_scoring_leaves_the_same_state_and_the_same_answer(model: LoadedModel) -
         at = cut
     if model.description.layout.is_reusable:
         assert whole_state(model, asked) == whole_state(model, plain)
-    start = DecodeStart(PROMPT, WARM, 9)
+    start = DecodeStart(PROMPT, WARM, seed=9)
     assert len(model.start_decode(plain, PROMPT[at:], start)) == 0
     assert len(model.start_decode(asked, PROMPT[at:], start, num_prompt_logprobs=0)) == 1
     answers = [[step(model, id).token_ids for _ in range(10)] for id in (plain, asked)]

@@ -39,17 +39,31 @@ from tests.support.recording import RecordingEvents
 SCRIPT_ID = Script().id
 
 OTHERS: list[Event] = [
-    ModelLoaded(ModelId("demo"), 1, 1, "single", "probe failed", at(0)),
+    ModelLoaded(
+        id=ModelId("demo"), duration_ns=1, weight_bytes=1, decode_mode="single", note="probe failed", at_ns=at(0)
+    ),
     ModelUnloaded(ModelId("demo"), at(0)),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
     HttpRefused("host", "evil.example", at(0)),
-    StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
+    StepCompleted(
+        num_waiting=1, num_running=2, num_prefill_tokens=512, num_decode_tokens=3, started_ns=at(0), at_ns=at(0.25)
+    ),
     FaultObserved("engine.sequence", "no", at(0)),
-    PrefixMatched(SCRIPT_ID, 1025, {"hot": 512, "store": 256}, 1024, "no-snapshot", at(0), at(0.02)),
+    PrefixMatched(
+        id=SCRIPT_ID,
+        num_prompt=1025,
+        reused={"hot": 512, "store": 256},
+        num_known=1024,
+        reason="no-snapshot",
+        started_ns=at(0),
+        at_ns=at(0.02),
+    ),
     PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
-    StateRestored(SCRIPT_ID, 768, 3_000_000, at(0), at(0.01), at(0.02)),
-    StateCaptured(SCRIPT_ID, 2, 1, 4_000_000, at(0), at(0.01)),
-    RecordsPersisted(4, 1_000_000, 250_000, at(0), at(0.01)),
+    StateRestored(
+        id=SCRIPT_ID, position=768, size_bytes=3_000_000, started_ns=at(0), fetched_ns=at(0.01), at_ns=at(0.02)
+    ),
+    StateCaptured(id=SCRIPT_ID, num_blocks=2, num_snapshots=1, size_bytes=4_000_000, started_ns=at(0), at_ns=at(0.01)),
+    RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),

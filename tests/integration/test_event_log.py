@@ -84,7 +84,15 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
     assert logged(
         capture,
         [
-            ModelLoaded(ModelId("demo"), 1_500_000_000, 3 * 2**20, "single", "batched rows differ", at(0), 5 * 2**20),
+            ModelLoaded(
+                id=ModelId("demo"),
+                duration_ns=1_500_000_000,
+                weight_bytes=3 * 2**20,
+                decode_mode="single",
+                note="batched rows differ",
+                at_ns=at(0),
+                active_bytes=5 * 2**20,
+            ),
             RequestRefused(ModelId("x\ny"), "model_not_found", at(0)),
             RequestRefused(ModelId("demo"), "queue_full", at(0)),
             RecordsDropped(2, 500, "queue_full", at(0)),

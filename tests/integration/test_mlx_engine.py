@@ -73,7 +73,7 @@ def test_one_rows_failing_sampler_is_its_own_failure() -> None:
     expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
     ids = [open_at(model, prompt) for prompt in prompts]
     for index, (id, prompt) in enumerate(zip(ids, prompts, strict=True)):
-        start = DecodeStart(prompt, SamplingParams(temperature=0), (1, 13, 2)[index])
+        start = DecodeStart(prompt, SamplingParams(temperature=0), seed=(1, 13, 2)[index])
         model.start_decode(id, prompt[-1:], start)
     output: list[list[int]] = [[], [], []]
     running = list(ids)
@@ -144,7 +144,7 @@ def test_tokens_outside_the_vocabulary_never_reach_the_device(token: int) -> Non
     with pytest.raises(ComputeFailed, match="token ids must be in"):
         model.prefill(id, [1, token, 2])
     with pytest.raises(ComputeFailed, match="token ids must be in"):
-        model.start_decode(other, [token], DecodeStart((token,), SamplingParams(temperature=0), 1))
+        model.start_decode(other, [token], DecodeStart((token,), SamplingParams(temperature=0), seed=1))
     assert not model.open_ids()
 
 

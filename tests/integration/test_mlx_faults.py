@@ -175,7 +175,7 @@ def test_a_failed_sequence_holds_nothing(operation: str, uncollected: None) -> N
         network.is_failing = operation == "prefill"
         model.prefill(id, prompt[:500])
         network.is_failing = operation == "start_decode"
-        model.start_decode(id, prompt[500:], DecodeStart(prompt, SamplingParams(temperature=0), 1))
+        model.start_decode(id, prompt[500:], DecodeStart(prompt, SamplingParams(temperature=0), seed=1))
         model.decode([id])
         network.is_failing = True
         (result,) = model.decode([id])

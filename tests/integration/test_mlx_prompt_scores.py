@@ -50,7 +50,7 @@ def test_scores_are_the_log_softmax_of_a_plain_pass(
     for cut in CUTS[:-1]:
         found += model.prefill(id, PROMPT[at:cut], num_prompt_logprobs=NUM_TOPS)
         at = cut
-    start = DecodeStart(PROMPT, SamplingParams(temperature=0), 1)
+    start = DecodeStart(PROMPT, SamplingParams(temperature=0), seed=1)
     found += model.start_decode(id, PROMPT[at:], start, num_prompt_logprobs=NUM_TOPS)
     model.close([id])
     check_scores(found, log_softmax(build(name), PROMPT), PROMPT, 2e-4)

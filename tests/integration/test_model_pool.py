@@ -70,11 +70,11 @@ class Bench:
         self.models = FakeModels(("a", "b", "c"))
         self.refused: dict[ModelId, str] = {}
         self.pool = ModelPool(
-            self.models,
-            FakeTokenizers(),
-            self.loop,
-            ModelSettings(default="a", max_loaded=max_loaded, **settings),
-            clock,
+            repository=self.models,
+            tokenizers=FakeTokenizers(),
+            engine=self.loop,
+            settings=ModelSettings(default="a", max_loaded=max_loaded, **settings),
+            clock=clock,
             check=self._check,
         )
         self.encoder = PromptEncoder()
@@ -106,7 +106,9 @@ class Bench:
 
     async def start(self, id: ModelId, num_tokens: int = 3) -> Generation:
         stop = StopRules(max_tokens=num_tokens, ignore_eos=True)
-        request = GenerationRequest(RequestId(f"r{next(self._numbers)}"), id, TextPrompt("x"), SamplingParams(), stop)
+        request = GenerationRequest(
+            RequestId(f"r{next(self._numbers)}"), id, TextPrompt("x"), sampling=SamplingParams(), stop=stop
+        )
         return await self.generate.start(request)
 
     def loads(self) -> list[ModelId]:

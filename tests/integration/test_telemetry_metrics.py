@@ -46,7 +46,14 @@ REQUEST = (
 SCRIPT_ID = Script().id
 
 EVERYTHING: list[Event] = [
-    ModelLoaded(ModelId("demo"), 2_000_000_000, 44_000_000, "batched", "", at(-5)),
+    ModelLoaded(
+        id=ModelId("demo"),
+        duration_ns=2_000_000_000,
+        weight_bytes=44_000_000,
+        decode_mode="batched",
+        note="",
+        at_ns=at(-5),
+    ),
     *Script("finished").finished(),
     *text_script().finished(),
     Script("failed").queued(),
@@ -54,14 +61,26 @@ EVERYTHING: list[Event] = [
     Script("failed").failed(1.5),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
     HttpRefused("host_not_allowed", "evil.example", at(0)),
-    StepCompleted(1, 2, 512, 3, at(0), at(0.25)),
+    StepCompleted(
+        num_waiting=1, num_running=2, num_prefill_tokens=512, num_decode_tokens=3, started_ns=at(0), at_ns=at(0.25)
+    ),
     FaultObserved("engine.sequence", "no", at(0)),
     ToolCallProblems(SCRIPT_ID, ("unknown_tool", "unknown_tool"), at(0)),
-    PrefixMatched(SCRIPT_ID, 1025, {"hot": 512, "store": 256}, 1024, "no-snapshot", at(0), at(0.02)),
+    PrefixMatched(
+        id=SCRIPT_ID,
+        num_prompt=1025,
+        reused={"hot": 512, "store": 256},
+        num_known=1024,
+        reason="no-snapshot",
+        started_ns=at(0),
+        at_ns=at(0.02),
+    ),
     PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
-    StateRestored(SCRIPT_ID, 768, 3_000_000, at(0), at(0.01), at(0.02)),
-    StateCaptured(SCRIPT_ID, 2, 1, 4_000_000, at(0), at(0.01)),
-    RecordsPersisted(4, 1_000_000, 250_000, at(0), at(0.01)),
+    StateRestored(
+        id=SCRIPT_ID, position=768, size_bytes=3_000_000, started_ns=at(0), fetched_ns=at(0.01), at_ns=at(0.02)
+    ),
+    StateCaptured(id=SCRIPT_ID, num_blocks=2, num_snapshots=1, size_bytes=4_000_000, started_ns=at(0), at_ns=at(0.01)),
+    RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),
@@ -172,7 +191,26 @@ def test_gauges_follow_requests_through_their_stages() -> None:
 
 
 def test_steps_add_up() -> None:
-    board = Board([StepCompleted(1, 2, 512, 3, at(0), at(0.25)), StepCompleted(0, 3, 0, 4, at(0.25), at(0.5))])
+    board = Board(
+        [
+            StepCompleted(
+                num_waiting=1,
+                num_running=2,
+                num_prefill_tokens=512,
+                num_decode_tokens=3,
+                started_ns=at(0),
+                at_ns=at(0.25),
+            ),
+            StepCompleted(
+                num_waiting=0,
+                num_running=3,
+                num_prefill_tokens=0,
+                num_decode_tokens=4,
+                started_ns=at(0.25),
+                at_ns=at(0.5),
+            ),
+        ]
+    )
     assert board.value("cairn.step.tokens", ("cairn.step.phase", "prefill")) == 512
     assert board.value("cairn.step.tokens", ("cairn.step.phase", "decode")) == 7
     assert board.histogram("cairn.step.duration").sum == pytest.approx(0.5)

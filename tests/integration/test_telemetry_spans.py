@@ -207,12 +207,23 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
             SCRIPT.queued(),
             PrefixAwaited(id, owner.id, 512, at(0.25)),
             owner.ended(),
-            StateRestored(id, 768, 3_000_000, at(0.5), at(0.75), at(0.875)),
+            StateRestored(
+                id=id, position=768, size_bytes=3_000_000, started_ns=at(0.5), fetched_ns=at(0.75), at_ns=at(0.875)
+            ),
             PrefixMatched(
-                id, 1025, {"hot": 512, "store": 256}, 1024, "no-snapshot", at(0.25), at(0.9), diverged_at=1024
+                id=id,
+                num_prompt=1025,
+                reused={"hot": 512, "store": 256},
+                num_known=1024,
+                reason="no-snapshot",
+                started_ns=at(0.25),
+                at_ns=at(0.9),
+                diverged_at=1024,
             ),
             SCRIPT.admitted(),
-            StateCaptured(id, 2, 1, 4_000_000, at(1.0), at(1.5)),
+            StateCaptured(
+                id=id, num_blocks=2, num_snapshots=1, size_bytes=4_000_000, started_ns=at(1.0), at_ns=at(1.5)
+            ),
             SCRIPT.ended(),
         ],
     )

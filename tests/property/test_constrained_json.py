@@ -146,7 +146,11 @@ def answer(model: LoadedModel, constraint: TokenConstraint, seed: int) -> str | 
     sampling = SamplingParams(temperature=1.2, logit_bias=bias)
     model.open(id)
     try:
-        model.start_decode(id, prompt, DecodeStart(prompt, sampling, seed, 0, ENDS, constraint))
+        model.start_decode(
+            id,
+            prompt,
+            DecodeStart(prompt, sampling, seed=seed, min_tokens=0, eos_token_ids=ENDS, constraint=constraint),
+        )
         for _ in range(MAX_TOKENS):
             (result,) = model.decode([id])
             assert result.error is None, result.error

@@ -40,7 +40,7 @@ def opened(model: FakeModel) -> SequenceId:
 
 def finish(model: FakeModel, id: SequenceId, prompt: Sequence[int], num_tokens: int = 6) -> list[int]:
     """Compute what is missing, then decode greedily."""
-    model.start_decode(id, prompt[model.position(id) :], DecodeStart(tuple(prompt), GREEDY, 0))
+    model.start_decode(id, prompt[model.position(id) :], DecodeStart(tuple(prompt), GREEDY, seed=0))
     return [model.decode([id])[0].token_ids[0] for _ in range(num_tokens)]
 
 

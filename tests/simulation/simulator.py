@@ -257,7 +257,7 @@ def plain_answer(options: FakeOptions, submission: Submission, seed: int, limits
     while (end := next_prompt_chunk(at, len(tokens), limits)) < len(tokens):
         model.prefill(id, tokens[at:end])
         at = end
-    model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.sampling, seed))
+    model.start_decode(id, tokens[at:], DecodeStart(tokens, submission.sampling, seed=seed))
     output: list[int] = []
     while len(output) < submission.max_new_tokens and options.eos_id not in output:
         output += model.decode([id])[0].token_ids

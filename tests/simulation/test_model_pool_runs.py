@@ -91,7 +91,12 @@ class PoolRun:
         settings = ModelSettings(default="m0", max_loaded=self.max_loaded, room_wait_s=ROOM_WAIT_S)
         workers = InlineLane()
         self.pool = ModelPool(
-            FakeModels(self._ids), FakeTokenizers(), self.host, settings, LoopClock(), workers=workers
+            repository=FakeModels(self._ids),
+            tokenizers=FakeTokenizers(),
+            engine=self.host,
+            settings=settings,
+            clock=LoopClock(),
+            workers=workers,
         )
         self.counts: Counter[str] = Counter()
         self.granted: list[ModelId] = []

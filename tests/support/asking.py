@@ -41,8 +41,8 @@ def asking(
         RequestId(f"ask-{number}"),
         ModelId(model),
         prompt,
-        sampling or SamplingParams(temperature=1, seed=number),
-        stop or StopRules(max_tokens=400),
+        sampling=sampling or SamplingParams(temperature=1, seed=number),
+        stop=stop or StopRules(max_tokens=400),
         grammar=grammar,
     )
 

@@ -171,7 +171,7 @@ class CacheDriver:
         if end < len(prompt):
             self.model.prefill(job.id, prompt[start:end])
         else:
-            self.model.start_decode(job.id, prompt[start:], DecodeStart(prompt, SamplingParams(temperature=0), 0))
+            self.model.start_decode(job.id, prompt[start:], DecodeStart(prompt, SamplingParams(temperature=0), seed=0))
         job.position = end
         if (reusable := min(end, len(prompt) - 1)) > start:
             job.computed += reusable - start

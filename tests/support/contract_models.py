@@ -39,7 +39,9 @@ def start(
     min_tokens: int = 0,
 ) -> SequenceId:
     id, ends = open_at(model, prompt), model.description.eos_token_ids
-    model.start_decode(id, prompt[-1:], DecodeStart(prompt, sampling, seed, min_tokens, ends))
+    model.start_decode(
+        id, prompt[-1:], DecodeStart(prompt, sampling, seed=seed, min_tokens=min_tokens, eos_token_ids=ends)
+    )
     return id
 
 

@@ -39,9 +39,9 @@ class Script:
         self.id = RequestId(id)
         stop = stop or StopRules()
         self._queued = RequestQueued(
-            self.id,
-            ModelId("demo"),
-            ModelId("alias"),
+            id=self.id,
+            model=ModelId("demo"),
+            requested_model=ModelId("alias"),
             is_chat=isinstance(prompt, ChatPrompt),
             num_prompt_tokens=1025,
             at_ns=at(0),
@@ -58,10 +58,10 @@ class Script:
         return RequestAdmitted(self.id, at(seconds))
 
     def first_chunk(self) -> PrefillChunkComputed:
-        return PrefillChunkComputed(self.id, 0, 512, at(1.0), at(1.5))
+        return PrefillChunkComputed(id=self.id, start=0, end=512, started_ns=at(1.0), at_ns=at(1.5))
 
     def second_chunk(self) -> PrefillChunkComputed:
-        return PrefillChunkComputed(self.id, 512, 1025, at(1.5), at(2.0))
+        return PrefillChunkComputed(id=self.id, start=512, end=1025, started_ns=at(1.5), at_ns=at(2.0))
 
     def decode_started(self) -> DecodeStarted:
         return DecodeStarted(self.id, at(2.0))
@@ -70,11 +70,18 @@ class Script:
         return FirstToken(self.id, at(2.25))
 
     def ended(self, reason: str = "stop", seconds: float = 4.25, num_output: int = 9) -> RequestEnded:
-        return RequestEnded(self.id, reason, Usage(1025, num_output), at(seconds))
+        return RequestEnded(id=self.id, reason=reason, usage=Usage(1025, num_output), at_ns=at(seconds))
 
     def failed(self, seconds: float, num_output: int = 0) -> RequestEnded:
         usage = Usage(1025, num_output)
-        return RequestEnded(self.id, "error", usage, at(seconds), "compute_failed", "the matrix\nis singular")
+        return RequestEnded(
+            id=self.id,
+            reason="error",
+            usage=usage,
+            at_ns=at(seconds),
+            error_code="compute_failed",
+            error_message="the matrix\nis singular",
+        )
 
     def prefilled(self) -> list[Event]:
         return [self.queued(), self.admitted(), self.first_chunk(), self.second_chunk(), self.decode_started()]

@@ -143,7 +143,13 @@ def fake_service(
     requests = OpenRequests(loop, events, clock, max_queue)
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
-    pool = ModelPool(repository, tokenizers or FakeTokenizers(), loop, model_settings, clock)
+    pool = ModelPool(
+        repository=repository,
+        tokenizers=tokenizers or FakeTokenizers(),
+        engine=loop,
+        settings=model_settings,
+        clock=clock,
+    )
     document_store = documents or MemoryDocumentStore(64 << 20, clock)
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)

@@ -34,31 +34,68 @@ from tests.support.engine_wire import wired, wired_batch
 
 ID, MODEL = RequestId("cmpl-1.2"), ModelId("a/b")
 USAGE = Usage(10, 3, {"hot": 4, "store": 1})
-SAMPLING = SamplingParams(0.5, 0.9, 7, 0.1, 1.1, 0.2, 0.3, ((5, -100.0),), -(2**63), 20)
+SAMPLING = SamplingParams(
+    temperature=0.5,
+    top_p=0.9,
+    top_k=7,
+    min_p=0.1,
+    repetition_penalty=1.1,
+    presence_penalty=0.2,
+    frequency_penalty=0.3,
+    logit_bias=((5, -100.0),),
+    seed=-(2**63),
+    num_logprobs=20,
+)
 LAYER = LayerState(StateKind.COMPOSITE, "Pair", children=(LayerState(StateKind.WINDOWED, "Ring", window=8),))
 
 EVENTS: tuple[Event, ...] = (
-    events.RequestQueued(ID, MODEL, ModelId("alias"), True, 9, 1, SAMPLING, 5, 2, {"traceparent": "00-1-2-01"}),
+    events.RequestQueued(
+        id=ID,
+        model=MODEL,
+        requested_model=ModelId("alias"),
+        is_chat=True,
+        num_prompt_tokens=9,
+        at_ns=1,
+        sampling=SAMPLING,
+        max_tokens=5,
+        num_stop_strings=2,
+        trace_carrier={"traceparent": "00-1-2-01"},
+    ),
     events.RequestAdmitted(ID, 2),
-    events.PrefillChunkComputed(ID, 0, 8, 1, 2),
+    events.PrefillChunkComputed(id=ID, start=0, end=8, started_ns=1, at_ns=2),
     events.DecodeStarted(ID, 3),
     events.FirstToken(ID, 4),
-    events.RequestEnded(ID, "error", USAGE, 5, "compute_failed", "it \ufffd failed"),
+    events.RequestEnded(
+        id=ID, reason="error", usage=USAGE, at_ns=5, error_code="compute_failed", error_message="it \ufffd failed"
+    ),
     events.ToolCallProblems(ID, ("unknown_tool",), 6),
     events.RequestRefused(MODEL, "queue_full", 6),
     events.HttpRefused("host", "detail", 7),
-    events.StepCompleted(1, 2, 3, 4, 5, 6),
-    events.ModelLoaded(MODEL, 1, 2**40, "batched", "a note", 3, 2**41),
+    events.StepCompleted(
+        num_waiting=1, num_running=2, num_prefill_tokens=3, num_decode_tokens=4, started_ns=5, at_ns=6
+    ),
+    events.ModelLoaded(
+        id=MODEL, duration_ns=1, weight_bytes=2**40, decode_mode="batched", note="a note", at_ns=3, active_bytes=2**41
+    ),
     events.ModelUnloaded(MODEL, 1, 2),
     events.FaultObserved("engine.step", "why", 1),
-    events.RecordsPersisted(1, 2, 3, 4, 5),
+    events.RecordsPersisted(num_records=1, raw_bytes=2, queued_bytes=3, started_ns=4, at_ns=5),
     events.RecordsDropped(1, 2, "orphan", 3),
     events.RecordsEvicted(1, 2),
     events.StoreFault("checksum", "where", 1),
-    events.PrefixMatched(ID, 9, {"hot": 4, "store": 1}, 6, "evicted", 1, 2, 5),
+    events.PrefixMatched(
+        id=ID,
+        num_prompt=9,
+        reused={"hot": 4, "store": 1},
+        num_known=6,
+        reason="evicted",
+        started_ns=1,
+        at_ns=2,
+        diverged_at=5,
+    ),
     events.PrefixAwaited(ID, RequestId("other"), 8, 1),
-    events.StateRestored(ID, 8, 2**35, 1, 2, 3),
-    events.StateCaptured(ID, 1, 2, 3, 4, 5),
+    events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
+    events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),
 )
 
 EXPLANATION = Explanation(

@@ -26,7 +26,11 @@ def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 
     sequence = SequenceId(id)
     model.open(sequence)
     model.prefill(sequence, PROMPT[:-1])
-    model.start_decode(sequence, PROMPT[-1:], DecodeStart(PROMPT, sampling, seed, min_tokens, frozenset({EOS_ID})))
+    model.start_decode(
+        sequence,
+        PROMPT[-1:],
+        DecodeStart(PROMPT, sampling, seed=seed, min_tokens=min_tokens, eos_token_ids=frozenset({EOS_ID})),
+    )
     return sequence
 
 

@@ -22,7 +22,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def row(sampling: SamplingParams, seed: int = 1, prompt: tuple[int, ...] = (), min_tokens: int = 0) -> SamplerRow:
-    return SamplerRow(DecodeStart(prompt, sampling, seed, min_tokens, ENDS), VOCAB)
+    return SamplerRow(DecodeStart(prompt, sampling, seed=seed, min_tokens=min_tokens, eos_token_ids=ENDS), VOCAB)
 
 
 def logits_of(num_rows: int, seed: int = 0) -> mx.array:

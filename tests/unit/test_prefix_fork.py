@@ -59,7 +59,7 @@ def test_both_go_on_and_what_each_says_is_kept(layout: StateLayout, is_known: bo
 def divert(driver: CacheDriver, choice: Job) -> None:
     """Finish the prompt and draw another first token than the greedy one."""
     prompt = choice.prompt.token_ids
-    start = DecodeStart(prompt, SamplingParams(temperature=1.0), 7)
+    start = DecodeStart(prompt, SamplingParams(temperature=1.0), seed=7)
     driver.model.start_decode(choice.id, prompt[choice.position :], start)
     choice.cache.prefilled(driver.model, len(prompt) - 1)
     choice.position = len(prompt)

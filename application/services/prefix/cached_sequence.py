@@ -316,8 +316,16 @@ class CachedSequence:
             context.tiers.discard([record.key for record in reversed(fetched.records)])
             return False
         restored_ns = context.clock.now_ns()
-        times = self._started_ns, fetched_ns, restored_ns
-        context.events.emit(StateRestored(self.request_id, fetched.position, fetched.size_bytes, *times))
+        context.events.emit(
+            StateRestored(
+                id=self.request_id,
+                position=fetched.position,
+                size_bytes=fetched.size_bytes,
+                started_ns=self._started_ns,
+                fetched_ns=fetched_ns,
+                at_ns=restored_ns,
+            )
+        )
         return True
 
     def _announce(self) -> None:

@@ -63,12 +63,12 @@ class ModelPool:
 
     def __init__(
         self,
+        *,
         repository: ModelRepository,
         tokenizers: TokenizerLoader,
         engine: ModelHost,
         settings: ModelSettings,
         clock: Clock,
-        *,
         check: ModelCheck = lambda _source: None,
         workers: Lane | None = None,
     ) -> None:

@@ -84,11 +84,18 @@ def _ended(generation: Generation, choice: int, outcome: Finished | Failed, at_n
     id = choice_id(generation.request.id, choice)
     usage = outcome.usage or Usage(len(generation.prompt_ids), 0)
     if isinstance(outcome, Failed):
-        yield RequestEnded(id, "error", usage, at_ns, outcome.error.code, outcome.error.message)
+        yield RequestEnded(
+            id=id,
+            reason="error",
+            usage=usage,
+            at_ns=at_ns,
+            error_code=outcome.error.code,
+            error_message=outcome.error.message,
+        )
         return
     if outcome.call_problems:
         yield ToolCallProblems(id, tuple(problem.kind.value for problem in outcome.call_problems), at_ns)
-    yield RequestEnded(id, outcome.reason.value, usage, at_ns)
+    yield RequestEnded(id=id, reason=outcome.reason.value, usage=usage, at_ns=at_ns)
 
 
 __all__ = ("OpenRequests",)

@@ -138,7 +138,9 @@ class SequenceRun:
         starts_decode = self.ends_prompt(chunk) and sequence.max_new_tokens > 0
         scores = self._compute(model, prompt[chunk.start : chunk.end], starts_decode=starts_decode)
         now = self._outlet.now_ns()
-        self._outlet.emit(PrefillChunkComputed(self.request_id, chunk.start, chunk.end, started, now))
+        self._outlet.emit(
+            PrefillChunkComputed(id=self.request_id, start=chunk.start, end=chunk.end, started_ns=started, at_ns=now)
+        )
         if self._num_prompt_logprobs is not None:
             self._send(PromptLogprobs(tuple(scores)))
         self._send(PrefillProgress(chunk.end, len(prompt)))
@@ -210,9 +212,9 @@ class SequenceRun:
         start = DecodeStart(
             asked.prompt.token_ids,
             asked.sampling,
-            choice_seed(asked.seed, self.choice),
-            asked.min_tokens,
-            asked.eos_token_ids,
+            seed=choice_seed(asked.seed, self.choice),
+            min_tokens=asked.min_tokens,
+            eos_token_ids=asked.eos_token_ids,
             constraint=self._constraint,
         )
         return model.start_decode(self.id, token_ids, start, num_prompt_logprobs=num_tops)

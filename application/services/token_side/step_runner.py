@@ -80,13 +80,13 @@ class StepRunner:
         now = self._outlet.now_ns()
         self._outlet.emit(
             ModelLoaded(
-                source.id,
-                now - started,
-                description.weight_bytes,
-                description.decode_mode.value,
-                "; ".join(part for part in (description.decode_note, note) if part),
-                now,
-                self._active_bytes(engine),
+                id=source.id,
+                duration_ns=now - started,
+                weight_bytes=description.weight_bytes,
+                decode_mode=description.decode_mode.value,
+                note="; ".join(part for part in (description.decode_note, note) if part),
+                at_ns=now,
+                active_bytes=self._active_bytes(engine),
             )
         )
         return found
@@ -200,7 +200,16 @@ class StepRunner:
         if not plan.is_empty:
             now, num_running = self._outlet.now_ns(), self.num_running
             num_waiting = len(self._runs) - num_running
-            self._outlet.emit(StepCompleted(num_waiting, num_running, num_prefilled, num_decoded, started, now))
+            self._outlet.emit(
+                StepCompleted(
+                    num_waiting=num_waiting,
+                    num_running=num_running,
+                    num_prefill_tokens=num_prefilled,
+                    num_decode_tokens=num_decoded,
+                    started_ns=started,
+                    at_ns=now,
+                )
+            )
         self._outlet.deliver()
         return bool(num_restored) or not plan.is_empty
 

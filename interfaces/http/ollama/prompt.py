@@ -30,10 +30,10 @@ def generation_request(body: AnswerFields, asked: Asked, prompt: Prompt) -> Gene
         asked.services.ids.request_id("ollama"),
         model_id(body.model, asked.default_model),
         prompt,
-        sampling_params(options),
-        stop_rules(options),
-        body.cache_salt or "",
-        asked.services.trace_context(),
+        sampling=sampling_params(options),
+        stop=stop_rules(options),
+        cache_salt=body.cache_salt or "",
+        trace_carrier=asked.services.trace_context(),
         grammar=_grammar(body.format),
     )
 

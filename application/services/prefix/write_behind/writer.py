@@ -199,7 +199,15 @@ class WriteBehind:
         queued_bytes = self._queue.settle(offer, reason)
         if reason is None:
             now_ns = self._clock.now_ns()
-            self._events.emit(RecordsPersisted(len(offer.records), offer.raw_bytes, queued_bytes, started_ns, now_ns))
+            self._events.emit(
+                RecordsPersisted(
+                    num_records=len(offer.records),
+                    raw_bytes=offer.raw_bytes,
+                    queued_bytes=queued_bytes,
+                    started_ns=started_ns,
+                    at_ns=now_ns,
+                )
+            )
 
     def _report_drop(self, num_records: int, raw_bytes: int, reason: str) -> None:
         self._events.emit(RecordsDropped(num_records, raw_bytes, reason, self._clock.now_ns()))
