@@ -26,7 +26,7 @@ from application.ports.tokenizer import (
     TemplateFeatures,
     Tokenizer,
 )
-from application.services.token_parser import TokenParser
+from application.services.text_side.token_parser import TokenParser
 from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
 from domain.errors import TemplateFailed
 from domain.grammar import Reasoning

@@ -10,7 +10,7 @@ from adapters.tokenizers.token_bytes import TokenBytes
 from application.ports.output_parser import OutputParser
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong, TemplateFeatures
-from application.services.token_parser import TokenParser
+from application.services.text_side.token_parser import TokenParser
 from domain.errors import TemplateFailed
 from domain.grammar import Reasoning
 from domain.output.output_format import OutputFormat, prepare_format

@@ -1,7 +1,7 @@
 """How many tokens a prompt has, as the model's template renders it. Nothing is looked up or computed."""
 
-from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.prompt_encoder import PromptEncoder
 from domain.errors import ContextOverflow
 from domain.request import GenerationRequest
 

@@ -7,8 +7,8 @@ import asyncio
 from dataclasses import dataclass
 
 from application.ports.engine import EngineCache
-from application.services.prompt_encoder import PromptEncoder, check_fit
 from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
 from domain.explanation import Explanation
 from domain.ids import ModelId
 from domain.request import GenerationRequest

@@ -12,15 +12,15 @@ from application.ports.clock import Clock
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
-from application.services.grammar_check import GrammarCheck
-from application.services.prompt_encoder import PromptEncoder, check_fit
 from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
+from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
-from application.services.token_parser import PlainParser
+from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.token_parser import PlainParser
 from domain.errors import DomainError, InvalidRequest
 from domain.ids import ModelId
 from domain.reasoning_budget import ReasoningBudget

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from application.ports.tokenizer import Tokenizer
-from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.prompt_encoder import PromptEncoder
 from domain.ids import ModelId
 from domain.request import GenerationRequest, TextPrompt
 

@@ -7,12 +7,12 @@ from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
-from application.services.grammar_check import GrammarCheck
 from application.services.lane import Lane
-from application.services.prompt_encoder import PromptEncoder
+from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
+from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import Settings

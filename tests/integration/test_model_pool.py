@@ -14,10 +14,10 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.compute import LoadedModel
-from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
+from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.cache_access import CacheAccess
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet

@@ -20,10 +20,10 @@ from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
 from application.ports.tokenizer import TokenizerLoader
 from application.services.documents import Documents
-from application.services.prompt_encoder import PromptEncoder
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
+from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings

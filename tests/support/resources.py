@@ -1,14 +1,16 @@
 """What a process holds that must not grow: threads and file descriptors."""
 
 import os
+import re
 import threading
 from typing import NamedTuple
 
-GROWING = ("asyncio_", "uvloop_", "cairn-text", "cairn-long-text", "cairn-model folder")
+GROWING = re.compile(r"asyncio_|uvloop_|cairn-.*-\d+$")
+"""The names of threads of pools, lanes among them, that grow on demand up to bounds of their own."""
 
 
 class Resources(NamedTuple):
-    """`num_threads` leaves out the pools that grow on demand up to bounds of their own."""
+    """`num_threads` leaves out what is GROWING."""
 
     num_threads: int
     num_descriptors: int
@@ -19,7 +21,7 @@ class Resources(NamedTuple):
 
 def resources() -> Resources:
     """Of this process, now."""
-    threads = [thread for thread in threading.enumerate() if not thread.name.startswith(GROWING)]
+    threads = [thread for thread in threading.enumerate() if not GROWING.match(thread.name)]
     return Resources(len(threads), len(os.listdir("/dev/fd")))
 
 

@@ -11,8 +11,8 @@ from application.ports.output_parser import OutputParser
 from application.services.text_side.generation import Generation
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
+from application.services.text_side.token_parser import PlainParser
 from application.services.text_side.unread import MAX_HELD_BYTES
-from application.services.token_parser import PlainParser
 from domain.chat import ToolSpec
 from domain.explanation import Explanation, StopReason
 from domain.ids import ModelId, RequestId

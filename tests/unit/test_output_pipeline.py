@@ -6,7 +6,7 @@ from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeDetokenizer
 from application.ports.engine import Tokens
 from application.services.text_side.output_pipeline import OutputPipeline
-from application.services.token_parser import PlainParser
+from application.services.text_side.token_parser import PlainParser
 from domain.sampling import StopRules
 from domain.stream import ContentDelta, TextDelta, TokenLogprob
 

@@ -11,7 +11,7 @@ from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.tokenizer import EncodedPrompt
-from application.services.prompt_encoder import LONG_CHARS, PromptEncoder
+from application.services.text_side.prompt_encoder import LONG_CHARS, PromptEncoder
 from domain.chat import ChatMessage, Role
 from domain.errors import ContextOverflow
 from domain.ids import ModelId, RequestId
