@@ -33,7 +33,7 @@ class StopText:
         start = self._undecided_from()
         if found:
             at, _, stop = min(found)
-            if at <= start:
+            if at < start:  # what begins at `start` may yet become a longer one
                 shown, self._held = self._held[:at], ""
                 return StopStep(shown, stop)
         shown, self._held = self._held[:start], self._held[start:]

@@ -198,6 +198,7 @@ def test_messages_cannot_be_changed() -> None:
 
 
 TEXT_SIDE_CODES = {
+    "not_found",
     "queue_full",
     "models_busy",
     "template_failed",
@@ -210,7 +211,7 @@ ERRORS = [error for name in errors.__all__ if isinstance(error := getattr(errors
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
 def test_an_error_comes_back_with_its_code(error: type[DomainError]) -> None:
-    """Those of the queue, of templates and of keys are the text side's own and never sent."""
+    """Those of the queue, of templates, keys and documents are the text side's own and never sent."""
     made = EngineError.of(error("why")).to_error()
     assert made.message == "why"
     if error.code not in TEXT_SIDE_CODES:
