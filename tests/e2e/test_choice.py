@@ -96,7 +96,9 @@ GREEDY: Any = {"temperature": 0}
 def test_a_pydantic_model_comes_back_parsed(base_url: str) -> None:
     with OpenAI(base_url=f"{base_url}/v1", api_key="none", timeout=PATIENCE_S) as client:
         messages: Any = [{"role": "user", "content": ASK}]
-        answer = client.chat.completions.parse(model=MODEL, messages=messages, response_format=Weather, max_tokens=300, **GREEDY)
+        answer = client.chat.completions.parse(
+            model=MODEL, messages=messages, response_format=Weather, max_tokens=300, **GREEDY
+        )
         assert answer.choices[0].message.parsed is not None
         response = client.responses.parse(model=MODEL, input=ASK, text_format=Weather, max_output_tokens=300, **GREEDY)
         assert response.output_parsed is not None
