@@ -59,6 +59,11 @@ class Reasoning:
     open: Pieces = ()
     before_answer: Pieces = ()
 
+    @property
+    def is_needless(self) -> bool:
+        """Whether the answer may begin without: nothing is open, and nothing but reasoning would stand before it."""
+        return bool(self.open) and not self.before_answer
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar:

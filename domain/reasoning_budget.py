@@ -23,6 +23,10 @@ class ReasoningLimit:
         require(self.num_tokens >= 0, "reasoning_budget", "must not be negative")
 
 
+NO_REASONING = ReasoningLimit(0, is_firm=False)
+"""What a client asks for who switches reasoning off, for templates that have no switch."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReasoningMarks:
     """The tokens that open and end a model's reasoning. `is_open`: its prompt has opened it."""
@@ -72,4 +76,4 @@ def _overlap(tail: tuple[int, ...], mark: tuple[int, ...]) -> int:
     return next(length for length in range(len(tail), -1, -1) if tail[len(tail) - length :] == mark[:length])
 
 
-__all__ = ("ReasoningBudget", "ReasoningLimit", "ReasoningMarks", "ReasoningMeter")
+__all__ = ("NO_REASONING", "ReasoningBudget", "ReasoningLimit", "ReasoningMarks", "ReasoningMeter")

@@ -7,7 +7,7 @@
     auto          no                      text with calls in it, where a tool is strict or one call or some tools are
                                           all that is wanted, as far as the family's calls can be told from text
 
-Before all of them may stand the family's reasoning.
+Before all of them may stand the family's reasoning, where the client did not ask for none.
 """
 
 from collections.abc import Sequence
@@ -41,6 +41,9 @@ def with_answer_grammar(
             return request  # what was begun cannot be held to anything
         raise InvalidRequest("an answer that was begun can neither be given a form nor be a call", param="messages")
     reasoning = tokenizer.reasoning_before(prompt_ids)
+    wants_none = request.reasoning is not None and request.reasoning.num_tokens == 0
+    if reasoning is not None and reasoning.is_needless and wants_none:
+        reasoning = None
     return replace(request, grammar=grammar if reasoning is None else after_reasoning(grammar, reasoning))
 
 

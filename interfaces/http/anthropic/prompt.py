@@ -4,7 +4,7 @@ from typing import Any
 
 from domain.chat import Role
 from domain.grammar import Grammar
-from domain.reasoning_budget import ReasoningLimit
+from domain.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.anthropic.conversation import conversation
@@ -52,6 +52,8 @@ def _format(body: PromptFields) -> dict[str, Any] | None:
 def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
     """Raises InvalidRequest."""
     thinking = body.thinking
+    if thinking is not None and thinking.type == "disabled":
+        return NO_REASONING
     if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
         return None
     return ReasoningLimit(thinking.budget_tokens, is_firm=False)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
-from domain.reasoning_budget import ReasoningLimit
+from domain.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request import ChatPrompt
 from interfaces.http.openai.chat_messages import AssistantMessage, Message, chat_messages
 from interfaces.http.openai.completion_fields import CompletionFields
@@ -76,7 +76,7 @@ def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
     if (name := _budget_name(body)) is not None:
         budget = getattr(body, name)
         return None if budget == -1 else ReasoningLimit(budget)
-    return ReasoningLimit(0, is_firm=False) if body.reasoning_effort == "none" else None
+    return NO_REASONING if body.reasoning_effort == "none" else None
 
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from domain.chat import ChatMessage, Json, Role
 from domain.grammar import Grammar
-from domain.reasoning_budget import ReasoningLimit
+from domain.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request import ChatPrompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.grammar_fields import response_format_grammar
@@ -71,7 +71,7 @@ def stop_rules(body: ResponsesRequest) -> StopRules:
 def reasoning_limit(body: ResponsesRequest) -> ReasoningLimit | None:
     """The effort `none` is a budget of no tokens, for templates that have no switch."""
     is_none = body.reasoning is not None and body.reasoning.effort == "none"
-    return ReasoningLimit(0, is_firm=False) if is_none else None
+    return NO_REASONING if is_none else None
 
 
 def _template_kwargs(body: ResponsesRequest) -> dict[str, Json]:
