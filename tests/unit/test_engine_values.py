@@ -25,6 +25,7 @@ from domain.errors import DomainError
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
+from domain.memory.shape import MemoryShape, StateCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
@@ -151,6 +152,15 @@ OTHERS = (
             decode_note="n",
             weights_digest=b"\0\xff",
             runtime="r",
+            memory=MemoryShape(
+                weight_bytes=1,
+                states=(StateCost(2, 3, 4, 5), StateCost(6)),
+                score_bytes=7,
+                score_window=8,
+                activation_bytes=9,
+                logit_bytes=10,
+                grown_bytes=11,
+            ),
         ),
         "a note",
     ),
