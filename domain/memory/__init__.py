@@ -1,1 +1,1 @@
-"""What a model needs of memory, what there is, and what is done when they come close."""
+"""How much memory computing takes, what is held of it, and what is done when it gets short."""

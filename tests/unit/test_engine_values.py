@@ -25,6 +25,7 @@ from domain.errors import DomainError
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.shape import MemoryShape, StateCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
@@ -136,7 +137,15 @@ OTHERS = (
     ),
     EngineError("x", "y"),
     EngineStatus(
-        is_alive=True, is_busy=True, last_progress_ns=1, num_waiting=2, num_running=3, memory={"active": 5}, fault="why"
+        is_alive=True,
+        is_busy=True,
+        last_progress_ns=1,
+        num_waiting=2,
+        num_running=3,
+        memory={"active": 5},
+        fault="why",
+        limits=MemoryLimits.of(1 << 40),
+        ledger=MemoryLedger(weight_bytes=1, state_bytes=2, reading_bytes=3, limits=MemoryLimits(4, 3, 2, 1)),
     ),
     EngineModel(
         ModelDescription(
