@@ -96,6 +96,8 @@ _CLASSES = {
     for error in (
         errors.InvalidRequest,
         errors.ContextOverflow,
+        errors.PrefillMemoryExceeded,
+        errors.MemoryBusy,
         errors.ModelNotFound,
         errors.ModelLoadFailed,
         errors.ServerUnavailable,
