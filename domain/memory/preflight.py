@@ -30,8 +30,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why `demand` can never be computed, and what could be, in tokens: prompts of `most_prompt` with an answer as long,
-    and for this prompt an answer of `most_new`, 0 where the prompt is too long for any."""
+    """Why `demand` can never be computed, and what could be, in tokens: a prompt of `most_prompt` with an answer as
+    long, and for this prompt an answer of `most_new`, 0 where the prompt is too long for any."""
 
     demand: Demand
     needed_bytes: int

@@ -73,8 +73,8 @@ class Problem:
 
 
 class MemoryNumbers(Struct):
-    """What a refusal for memory rests on: bytes needed at the worst moment, those free for one request when no other
-    runs, and the mark that nothing crosses; and the longest prompt, in tokens, that would fit with an answer as long."""
+    """What a refusal for memory rests on: bytes needed at the worst moment, those there for one request when no other
+    runs, the mark that nothing crosses; and in tokens, the longest prompt that would fit with an answer as long."""
 
     estimated_bytes: int
     available_bytes: int

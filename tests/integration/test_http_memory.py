@@ -57,7 +57,9 @@ COMPUTES_NOTHING = {
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeService]:
-    with fake_service(FakeOptions(reply=reply_with("ok")), room_bytes=ROOM_TOKENS * TOKEN_BYTES, reuses=True) as running:
+    with fake_service(
+        FakeOptions(reply=reply_with("ok")), room_bytes=ROOM_TOKENS * TOKEN_BYTES, reuses=True
+    ) as running:
         yield running
 
 
@@ -65,8 +67,7 @@ def refused(service: FakeService, case: str, **fields: Any) -> dict[str, Any]:
     answer = service.client.post(case.split()[0], json=_bodies(LONG)[case] | {"model": service.model} | fields)
     assert answer.status_code == 400, answer.text
     assert answer.headers["content-type"] == "application/json"
-    error = answer.json()
-    assert isinstance(error, dict)
+    error: dict[str, Any] = answer.json()
     return error
 
 
@@ -156,5 +157,6 @@ def test_an_answer_of_no_stated_length_is_as_long_as_memory_allows() -> None:
 
 def test_an_engine_that_does_not_tell_of_memory_refuses_nothing() -> None:
     with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
-        assert isinstance(service.memory, ShortMemory) and service.memory.room_bytes is None
+        assert isinstance(service.memory, ShortMemory)
+        assert service.memory.room_bytes is None
         assert service.client.post("/v1/completions", json={"prompt": LONG}).status_code == 200

@@ -43,7 +43,8 @@ def test_nothing_is_decided_where_nothing_is_known():
     assert Preflight.of(KV, None, MemoryLedger(), 100) is None
     assert Preflight.of(KV, limits, None, 100) is None
     found = Preflight.of(KV, limits, MemoryLedger(weight_bytes=300, other_bytes=50, hot_bytes=400, state_bytes=9), 100)
-    assert found is not None and found.available_bytes == limits.hard_bytes - 350  # the hot tier is let go of
+    assert found is not None
+    assert found.available_bytes == limits.hard_bytes - 350
 
 
 def test_prompt_and_answer_count_up_to_the_last_token():
@@ -98,7 +99,8 @@ def test_what_a_refusal_offers_fits_and_one_more_does_not(
     if refusal is None:
         return
     told = refusal.demand
-    assert not flight.fits(told) and refusal.needed_bytes > room_bytes
+    assert not flight.fits(told)
+    assert refusal.needed_bytes > room_bytes
     assert refusal.most_prompt < told.num_prompt
     if refusal.most_prompt:
         assert flight.fits(replace(told, num_prompt=refusal.most_prompt))

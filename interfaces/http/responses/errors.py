@@ -36,9 +36,7 @@ def error_body(problem: Problem) -> ResponseProblem:
     default = "server_error" if problem.status >= 500 else "invalid_request_error"
     kind = _TYPES.get(problem.status, default)
     code = problem.code if problem.overflow is None else ContextOverflow.code
-    return ResponseProblem(
-        ResponseProblemDetail(_message(problem), kind, problem.param, code, memory_numbers(problem))
-    )
+    return ResponseProblem(ResponseProblemDetail(_message(problem), kind, problem.param, code, memory_numbers(problem)))
 
 
 def response_error(error: DomainError) -> ResponseError:
