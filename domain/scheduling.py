@@ -101,9 +101,7 @@ def next_prompt_chunk(start: int, num_prompt: int, limits: StepLimits, stops: Se
     return end - 1 if is_too_long else end
 
 
-def plan_step(
-    sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget = StepBudget()
-) -> StepPlan:
+def plan_step(sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget = StepBudget()) -> StepPlan:
     """Plan one step. Pure; `sequences` in order of arrival.
 
     Newly admitted sequences start to prefill in a later step, after their prefix was looked up.
