@@ -25,10 +25,10 @@ _VIEWS = frozenset({
     "Reshape", "Slice", "Split", "Squeeze", "StopGradient", "Transpose", "Unflatten",
 })
 _TAKES_OVER = frozenset({
-    "Abs", "Add", "AddMM", "AsType", "Ceil", "Clip", "Compiled", "Copy", "Cos", "Divide", "Erf", "Exp", "Expm1", "Floor",
-    "LayerNorm", "Log", "Log1p", "LogicalNot", "Maximum", "Minimum", "Multiply", "Negative", "Power", "RMSNorm",
-    "Remainder", "RoPE", "Round", "Rsqrt", "Scan", "Scatter", "ScatterAxis", "Select", "Sigmoid", "Sign", "Sin",
-    "SliceUpdate", "Softmax", "Sqrt", "Square", "Subtract", "Tanh",
+    "Abs", "Add", "AddMM", "AsType", "Ceil", "Clip", "Compiled", "Copy", "Cos", "Divide", "Erf", "Exp", "Expm1",
+    "Floor", "LayerNorm", "Log", "Log1p", "LogicalNot", "Maximum", "Minimum", "Multiply", "Negative", "Power",
+    "RMSNorm", "Remainder", "RoPE", "Round", "Rsqrt", "Scan", "Scatter", "ScatterAxis", "Select", "Sigmoid", "Sign",
+    "Sin", "SliceUpdate", "Softmax", "Sqrt", "Square", "Subtract", "Tanh",
 })
 # fmt: on
 
