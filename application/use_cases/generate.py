@@ -99,6 +99,7 @@ class Generate:
             grammar=request.grammar,
             reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
             num_prompt_logprobs=request.num_prompt_logprobs,
+            priority=request.priority,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(
