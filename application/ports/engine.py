@@ -98,6 +98,8 @@ _CLASSES = {
     for error in (
         errors.InvalidRequest,
         errors.ContextOverflow,
+        errors.PrefillMemoryExceeded,
+        errors.MemoryBusy,
         errors.ModelNotFound,
         errors.ModelLoadFailed,
         errors.ServerUnavailable,
