@@ -1,17 +1,17 @@
 """What open sequences hold, still grow by, and need for the next step, by their models' shapes.
 
-    held       the state up to where a sequence is computed; of one that decodes, a step of its buffers ahead, because
-               the rows of a batch grow together
-    growth     from there to its charge
-    a step     the shortest prompts are computed first, up to one chunk in all: their states grow, what was computed is
-               copied for the cache, and the widest layer works on it; meanwhile everything that decodes takes a step
+held       the state up to where a sequence is computed; of one that decodes, a step of its buffers ahead, because
+           the rows of a batch grow together
+growth     from there to its charge
+a step     the shortest prompts are computed first, up to one chunk in all: their states grow, what was computed is
+           copied for the cache, and the widest layer works on it; meanwhile everything that decodes takes a step
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from domain.ids import SequenceId
-from domain.memory.pressure import Demand, StepNeed
+from domain.memory.pressure import StepDemand, StepNeed
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView
 from domain.sequence import Phase
@@ -22,7 +22,7 @@ GROWN_TOKENS = 256
 LEAST_CHUNK = 64
 """Prefill chunks are not made shorter: below it the weights are read for hardly any tokens."""
 
-RESERVE_TOKENS, RESERVE_SHARE = 512, 8
+RESERVE_TOKENS, RESERVE_SHARE = 768, 8
 """What an answer is expected to grow to, if it may: so many tokens, or such a part of its prompt. Beyond it a sequence
 may have to be preempted."""
 
@@ -41,8 +41,7 @@ class Open:
 def charge_bytes(shape: MemoryShape, num_prompt: int, num_new: int, chunk: int) -> int:
     """What a sequence counts from its admission to its end: its prompt, and as much of its answer as is reserved."""
     reserve = min(num_new, max(RESERVE_TOKENS, num_prompt // RESERVE_SHARE))
-    grown = GROWN_TOKENS if num_new else 0
-    return max(shape.state_bytes(num_prompt, min(chunk, num_prompt)), shape.state_bytes(num_prompt + reserve + grown))
+    return max(shape.state_bytes(num_prompt, min(chunk, num_prompt)), shape.state_bytes(num_prompt + reserve))
 
 
 def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> Open:
@@ -55,18 +54,14 @@ def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, Memory
     return Open(held, growth)
 
 
-def demand_of(
-    views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int, *, is_captured: bool = True
-) -> Demand:
-    """`chunk`: the grid, tokens that one step prefills at most. `is_captured`: what is computed is kept for later."""
+def demand_of(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> StepDemand:
+    """`chunk`: the grid, tokens that one step prefills at most."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
     active = [(view, shape) for view, shape in known if view.phase is not Phase.QUEUED]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
     decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
-    steps = tuple(
-        StepNeed(length, decode + _prefill_bytes(prompts, length, is_captured=is_captured)) for length in _chunks(chunk)
-    )
-    return Demand(steps=steps, waiting_bytes=_waiting_bytes(known, prompts, chunk), num_active=len(active))
+    steps = tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in _chunks(chunk))
+    return StepDemand(steps=steps, waiting_bytes=_waiting_bytes(known, prompts, chunk), num_active=len(active))
 
 
 def _chunks(chunk: int) -> list[int]:
@@ -79,22 +74,25 @@ def _chunks(chunk: int) -> list[int]:
 
 def _waiting_bytes(known: Sequence[Pair], prompts: Sequence[Pair], chunk: int) -> int:
     """The charge of the first that waits, and what its longest step takes beyond what the others' does. Beside others
-    it waits until whole chunks fit; alone it is computed in short ones if it must."""
+    it waits until whole chunks fit; alone it is computed in short ones if it must, and answers afterwards."""
     waiting = next((pair for pair in known if pair[0].phase is Phase.QUEUED), None)
     if waiting is None:
         return 0
     view, shape = waiting
     is_alone = all(other.phase is Phase.QUEUED for other, _ in known)
     length = min(LEAST_CHUNK if is_alone else chunk, view.num_prompt)
-    beyond = shape.peak_bytes(length, view.num_prompt) - _widest(prompts, length)
-    return view.charge_bytes + max(0, beyond)
+    peak = shape.peak_bytes(length, view.num_prompt)
+    if is_alone:
+        return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + peak)
+    return view.charge_bytes + max(0, peak - _widest(prompts, length))
 
 
 def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
     if view.phase is Phase.RESTORING:
         return 0
     if view.phase is Phase.DECODING:
-        return shape.state_bytes(view.num_computed + GROWN_TOKENS)
+        ahead = shape.state_bytes(view.num_computed + GROWN_TOKENS)
+        return max(min(ahead, view.charge_bytes), shape.state_bytes(view.num_computed + 1))
     return shape.state_bytes(view.num_computed, min(chunk, view.num_computed))
 
 
@@ -108,7 +106,7 @@ def _widest(prompts: Sequence[Pair], chunk: int) -> int:
     return max(peaks)
 
 
-def _prefill_bytes(prompts: Sequence[Pair], chunk: int, *, is_captured: bool) -> int:
+def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
     """Of one step: the widest chunk, and the growth of whichever are computed in it."""
     growths: list[tuple[int, int]] = []
     for view, shape in prompts:
@@ -116,10 +114,7 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int, *, is_captured: bool) ->
         length = max(0, min(chunk, view.num_prompt - start))
         end = start + length
         grown = shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start))
-        copied = 0
-        if is_captured:
-            fixed = sum(state.fixed_bytes for state in shape.states)
-            copied = shape.state_bytes(end) - shape.state_bytes(start) + fixed
+        copied = shape.state_bytes(end) - shape.state_bytes(start) + sum(state.fixed_bytes for state in shape.states)
         growths.append((length, max(0, grown) + max(0, copied)))
     widest = _widest(prompts, chunk)
     together, left = 0, chunk

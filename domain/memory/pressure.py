@@ -42,7 +42,7 @@ class StepNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class StepDemand:
     """`steps`: the longest chunk first; never empty. `waiting_bytes`: the charge of who would be admitted next; 0:
     nobody waits. `num_active`: sequences that hold something, or are about to."""
 
@@ -74,7 +74,9 @@ class Relief:
         return Level.LEAN if self.hot_bytes < hot_budget_bytes else Level.CALM
 
 
-def hot_budget(ledger: MemoryLedger, limits: MemoryLimits, demand: Demand, hot_bytes: int, wanted_bytes: int) -> int:
+def hot_budget(
+    ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, hot_bytes: int, wanted_bytes: int
+) -> int:
     """What the hot tier may hold from now on. `hot_bytes`: its budget so far; `wanted_bytes`: what it is set to be."""
     others, step = ledger.held_bytes - ledger.hot_bytes, demand.steps[0].num_bytes
     allowed = limits.high_bytes - others - step
@@ -90,7 +92,7 @@ def hot_budget(ledger: MemoryLedger, limits: MemoryLimits, demand: Demand, hot_b
     return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
 
 
-def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: Demand, before: Relief, hot_bytes: int) -> Relief:
+def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
     """What else is done, once the hot tier holds no more than `hot_bytes`."""
     held, whole, least = ledger.held_bytes, demand.steps[0], demand.steps[-1]
     chunk = _chunk(held, limits, demand, before)
@@ -106,7 +108,7 @@ def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: Demand, before: 
     )
 
 
-def _chunk(held: int, limits: MemoryLimits, demand: Demand, before: Relief) -> int:
+def _chunk(held: int, limits: MemoryLimits, demand: StepDemand, before: Relief) -> int:
     """The longest chunk that fits; one longer than before only with room to spare."""
     for need in demand.steps:
         is_longer = before.max_chunk is not None and need.chunk > before.max_chunk
@@ -115,8 +117,8 @@ def _chunk(held: int, limits: MemoryLimits, demand: Demand, before: Relief) -> i
     return demand.steps[-1].chunk
 
 
-def _admits(used: int, limits: MemoryLimits, demand: Demand, *, is_paused: bool) -> bool:
+def _admits(used: int, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> bool:
     return not demand.num_active or used <= (limits.low_bytes if is_paused else limits.high_bytes)
 
 
-__all__ = ("Demand", "Level", "Relief", "StepNeed", "hot_budget", "relieve")
+__all__ = ("Level", "Relief", "StepDemand", "StepNeed", "hot_budget", "relieve")

@@ -1,11 +1,13 @@
-"""Keeps the computing process below its hard mark: one ledger, asked for before anything is admitted, read or computed.
+"""Keeps the computing process below its hard mark: one ledger, asked before anything is admitted, read or computed.
 
-Each step: count what is held and promised (`domain/memory/demand`), read what is held in fact, clear the backend's cache
-of freed buffers before that reading decides against anybody, let `domain/memory/pressure` decide, carry it out. What
-frees memory at once happens here; what concerns sequences is the planner's, by the StepBudget. Every change is told.
+Each step: count what is held and promised (`domain/memory/demand`), read what is held in fact, clear the backend's
+cache of freed buffers before that reading decides against anybody, let `domain/memory/pressure` decide, carry it out.
+What frees memory at once happens here; what concerns sequences is the planner's, by the StepBudget. Every change is
+told.
 
-Not every step reads: below the low mark, as long as little changed, the last reading stands. While nothing is active
-only what is known by purpose counts: freed memory that an allocator keeps from the system must not refuse for ever.
+Not every step reads: below the low mark, as long as little changed, the last reading stands. While nothing is active,
+what is read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but
+freed memory that an allocator keeps from the system must not refuse everything for ever.
 
 Compute thread only, but for `limits` and `ledger`. Never raises for what cannot be read.
 """
@@ -13,7 +15,7 @@ Compute thread only, but for `limits` and `ledger`. Never raises for what cannot
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from application.events import MemoryMeasured, PressureRelieved
+from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.memory_probe import MemoryProbe
@@ -23,9 +25,10 @@ from domain.byte_size import format_bytes
 from domain.ids import ModelId, SequenceId
 from domain.memory.demand import charge_bytes, demand_of, open_bytes
 from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
-from domain.memory.pressure import Demand, Level, Relief, hot_budget, relieve
+from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget
+from domain.sequence import Phase
 
 AHEAD_SHARE = 16
 """Prefixes fetched for those who wait may take one part in so many of all memory."""
@@ -33,6 +36,9 @@ AHEAD_SHARE = 16
 READ_EVERY_STEPS = 16
 READ_AFTER_SHARE = 128
 """A reading stands for so many steps, or until one part in so many of all memory has changed hands."""
+
+MAX_GROWN_SHARE = 8
+"""The process itself may turn out larger than when its models were loaded, by one part in so many of all memory."""
 
 CLEAR_EVERY_STEPS = 16
 """Clearing freed buffers takes milliseconds: when it did not help it is not tried again at once."""
@@ -62,19 +68,19 @@ class MemoryGuard:
         self._events, self._clock = events, clock
         self._wanted_hot = hot.budget_bytes
         self._relief = Relief(hot.budget_bytes)
-        self._clear: Callable[[], None] = lambda: None
+        self._clear: Callable[[], object] = lambda: None
         self._weights: dict[ModelId, int] = {}
-        self._other_bytes = 0
+        self._other_bytes = self._other_then = 0
         self._reading = MemoryReading()
         self._known_then = 0
-        self._num_steps = self._read_at = self._cleared_at = 0
+        self._num_steps, self._read_at, self._cleared_at = 0, 0, -CLEAR_EVERY_STEPS
         self.ledger = MemoryLedger(limits=limits)
 
     @property
     def level(self) -> Level:
         return self._relief.level(self._wanted_hot)
 
-    def clear_with(self, clear: Callable[[], None]) -> None:
+    def clear_with(self, clear: Callable[[], object]) -> None:
         """How the backend gives freed buffers back; called on the compute thread."""
         self._clear = clear
 
@@ -82,10 +88,10 @@ class MemoryGuard:
         """A model is there. What is held beyond it and all that is known is the process itself."""
         self._weights[id] = weight_bytes
         self._clear()
-        known = replace(self._ledger((), {}), other_bytes=0, reading_bytes=None).held_bytes
+        known = self._ledger((), {}).held_bytes - self._other_bytes
         self._read(known)
         if self._reading.used_bytes is not None:
-            self._other_bytes = max(0, self._reading.used_bytes - known)
+            self._other_bytes = self._other_then = max(0, self._reading.used_bytes - known)
         self._tell(self._ledger((), {}))
 
     def unloaded(self, id: ModelId) -> None:
@@ -111,8 +117,7 @@ class MemoryGuard:
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         self._num_steps += 1
-        is_captured = bool(self._wanted_hot)
-        demand = demand_of(views, shapes, self._chunk, is_captured=is_captured)
+        demand = demand_of(views, shapes, self._chunk)
         ledger = self._measured(self._ledger(views, shapes), demand)
         limits = self._limits_now()
         if limits is None:
@@ -122,7 +127,9 @@ class MemoryGuard:
         before = self._relief
         self._relief = relieve(ledger, limits, demand, before, before.hot_bytes)
         self._tell_changes(before, ledger)
-        step_bytes = next(need.num_bytes for need in demand.steps if need.chunk == (self._relief.max_chunk or need.chunk))
+        step_bytes = next(
+            need.num_bytes for need in demand.steps if need.chunk == (self._relief.max_chunk or need.chunk)
+        )
         self.ledger = ledger = replace(ledger, transient_bytes=step_bytes)
         room = max(0, limits.hard_bytes - ledger.used_bytes)
         self._open_flights(room, demand)
@@ -138,7 +145,6 @@ class MemoryGuard:
 
     def _ledger(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> MemoryLedger:
         found = open_bytes(views, shapes, self._chunk)
-        is_active = bool(found.state_bytes or found.growth_bytes)
         return MemoryLedger(
             weight_bytes=sum(self._weights.values()),
             state_bytes=found.state_bytes,
@@ -147,27 +153,32 @@ class MemoryGuard:
             flight_bytes=self._flights.held_bytes,
             other_bytes=self._other_bytes,
             growth_bytes=found.growth_bytes,
-            reading_bytes=self._reading.used_bytes if is_active else None,
             limits=self.limits,
         )
 
-    def _measured(self, ledger: MemoryLedger, demand: Demand) -> MemoryLedger:
+    def _measured(self, ledger: MemoryLedger, demand: StepDemand) -> MemoryLedger:
         """With a reading that is new enough, and that no freed buffers are in."""
-        known = replace(ledger, reading_bytes=None).held_bytes
-        limits, step = self.limits, demand.steps[0].num_bytes
-        total = limits.total_bytes if limits is not None else 1 << 62
+        known, step = ledger.held_bytes, demand.steps[0].num_bytes
+        total = self.limits.total_bytes if self.limits is not None else 1 << 62
         is_stale = self._num_steps - self._read_at >= READ_EVERY_STEPS or self.level > Level.CALM
         if is_stale or not self._read_at or abs(known - self._known_then) > total // READ_AFTER_SHARE:
             self._read(known)
-        is_short = limits is not None and (self._reading.held_bytes or 0) + step > limits.low_bytes
+        if self.limits is None or (self._reading.held_bytes or 0) + step <= self.limits.low_bytes:
+            return replace(ledger, reading_bytes=self._reading.used_bytes if demand.num_active else None)
         freed = max(self._reading.cached_bytes, (self._reading.used_bytes or 0) - known)
-        if is_short and freed > total // READ_AFTER_SHARE and self._num_steps - self._cleared_at >= CLEAR_EVERY_STEPS:
-            self._cleared_at = self._num_steps
-            before = self._reading.held_bytes or 0
-            self._clear()
-            self._read(known)
-            self._act("clear_cache", max(0, before - (self._reading.held_bytes or 0)))
-        return replace(ledger, reading_bytes=self._reading.used_bytes if demand.num_active else None)
+        if freed > total // READ_AFTER_SHARE and self._num_steps - self._cleared_at >= CLEAR_EVERY_STEPS:
+            self._clear_freed(known)
+        if demand.num_active:
+            return replace(ledger, reading_bytes=self._reading.used_bytes)
+        beyond = (self._reading.used_bytes or 0) - (known - self._other_bytes)
+        self._other_bytes = min(max(0, beyond), self._other_then + total // MAX_GROWN_SHARE)
+        return replace(ledger, other_bytes=self._other_bytes)
+
+    def _clear_freed(self, known: int) -> None:
+        self._cleared_at, before = self._num_steps, self._reading.held_bytes or 0
+        self._clear()
+        self._read(known)
+        self._act("clear_cache", max(0, before - (self._reading.held_bytes or 0)))
 
     def _read(self, known: int) -> None:
         self._reading, self._known_then, self._read_at = self._probe.read(), known, max(1, self._num_steps)
@@ -185,7 +196,7 @@ class MemoryGuard:
         self,
         ledger: MemoryLedger,
         limits: MemoryLimits,
-        demand: Demand,
+        demand: StepDemand,
         views: Sequence[SequenceView],
         shapes: Mapping[SequenceId, MemoryShape],
     ) -> MemoryLedger:
@@ -197,13 +208,15 @@ class MemoryGuard:
             return ledger
         self._relief = replace(self._relief, hot_bytes=budget)
         freed = self._hot.resize(budget)
+        if budget > before:
+            self._act("grow_hot", budget - before)
         if not freed:
             return ledger
         self._act("shrink_hot", freed)
         self._read_at = 0  # what it held may not have been freed: others hold it, or the allocator does
         return self._measured(self._ledger(views, shapes), demand)
 
-    def _open_flights(self, room: int, demand: Demand) -> None:
+    def _open_flights(self, room: int, demand: StepDemand) -> None:
         self._flights.room_bytes = room
         self._flights.is_alone = demand.num_active <= 1
         share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
@@ -234,7 +247,7 @@ class MemoryGuard:
 
 
 def _charge_of_first(views: Sequence[SequenceView]) -> int:
-    return next((view.charge_bytes for view in views if view.phase.value == "queued"), 0)
+    return next((view.charge_bytes for view in views if view.phase is Phase.QUEUED), 0)
 
 
 __all__ = ("MemoryGuard",)
