@@ -112,8 +112,7 @@ def test_what_an_allocator_keeps_for_good_refuses_nobody_while_nothing_runs():
     bench.guard.loaded(MODEL, 900)
     bench.memory.hold(99_000)
     waiting = view(1, Phase.QUEUED, 0, 40_000)
-    for _ in range(40):
-        budget = bench.budget(waiting)
+    budget = [bench.budget(waiting) for _ in range(40)][-1]
     assert budget.admits
     assert (budget.room_bytes or 0) >= waiting.charge_bytes
 
