@@ -16,6 +16,7 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 
 MIN_AGE_S = 3600
 MAX_AGE_S = 3650 * 86_400
+MIN_MEMORY_BYTES = 64 << 20
 MIN_DOCUMENTS_BYTES, MAX_DOCUMENTS_BYTES = 4 << 20, 1 << 40
 
 
@@ -31,7 +32,8 @@ class ServerSettings:
 
     `key_file`: where the keys of clients are, besides `api_key`, which is an admin's without limits.
     `allowed_hosts`: names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that
-    may ask, as `https://host:port`; none by default. `max_connections`: open at once. The timeouts are for the headers
+    may ask, as `https://host:port`; none by default. `max_body`: of one request, `max_bodies`: of all that are not
+    answered yet. `max_connections`: open at once. The timeouts are for the headers
     of a request, for its body (more for a long one that keeps coming), and for a client to take what is sent to it.
     `aliases`: names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a
     name stand for anything. What is served answers to its own name, and other names are refused. By default only
@@ -48,6 +50,7 @@ class ServerSettings:
     log_format: str = "plain"
     keepalive_s: float = 15.0
     max_body: ByteSize = ByteSize(num_bytes=16 * 2**20)
+    max_bodies: ByteSize = ByteSize(num_bytes=256 * 2**20)
     max_connections: int = 512
     header_timeout_s: float = 15.0
     body_timeout_s: float = 30.0
@@ -74,6 +77,12 @@ class ServerSettings:
                 f"must be origins such as http://localhost:3000, without a path, or {ANY}",
             )
         require(all(name for name in self.model_of), "server.aliases", "must be like NAME=MODEL or NAME")
+        most = self.max_bodies.num_bytes
+        require(
+            most is not None and most >= (self.max_body.num_bytes or 0),
+            "server.max_bodies",
+            "must be at least server.max_body",
+        )
         require(1 <= self.max_connections <= 65_536, "server.max_connections", "must be in 1..65536")
         for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s"):
             value: float = getattr(self, name)
@@ -146,7 +155,9 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU)."""
+    """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU). `memory`:
+    what the computing process may hold in all, of the memory it computes in; None: what nobody else holds at the start,
+    less a tenth."""
 
     backend: str = "mlx"
     max_batch: int = 32
@@ -154,9 +165,14 @@ class EngineSettings:
     prefill_grid: int = 0
     block_size: int = 256
     stall_s: float = 120.0
+    memory: ByteSize | None = None
 
     def __post_init__(self) -> None:
         require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
+        if self.memory is not None:
+            num_bytes, share = self.memory.num_bytes, self.memory.share
+            require(num_bytes is None or num_bytes >= MIN_MEMORY_BYTES, "engine.memory", "must be at least 64MiB")
+            require(share is None or 0 < share <= 1, "engine.memory", "must be more than 0%")
         require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
         require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
         require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")

@@ -1,0 +1,48 @@
+"""The sums of domain/memory/shape."""
+
+from domain.memory.shape import MemoryShape, StateCost, StepCost
+
+
+def test_a_buffer_is_charged_as_it_is_allocated():
+    cost = StateCost(10)
+    assert [cost.held_bytes(count) for count in (0, 1, 256, 257)] == [0, 2560, 2560, 5120]
+
+
+def test_a_window_holds_the_chunk_beside_it():
+    cost = StateCost(1, window=512)
+    assert cost.held_bytes(300) == 512
+    assert cost.held_bytes(10_000) == 512
+    assert cost.held_bytes(10_000, chunk=256) == 768
+
+
+def test_a_recurrent_state_is_the_same_at_every_length():
+    cost = StateCost(0, fixed_bytes=77, step=1)
+    assert cost.held_bytes(0) == 0
+    assert cost.held_bytes(1) == cost.held_bytes(10_000) == 77
+
+
+def test_states_add_up():
+    shape = MemoryShape(states=(StateCost(1), StateCost(2, window=256), StateCost(0, fixed_bytes=5)))
+    assert shape.state_bytes(1024) == 1024 + 512 + 5
+
+
+def test_the_peak_is_a_plane_over_chunk_and_end():
+    shape = MemoryShape(step=StepCost(base_bytes=7, token_bytes=100, seen_bytes=3, pair_bytes=2))
+    assert shape.peak_bytes(0, 100) == 0
+    assert shape.peak_bytes(10, 100) == 7 + 10 * 100 + 3 * 100 + 10 * 2 * 100
+
+
+def test_logits_are_those_of_the_chunk_that_ends_a_prompt():
+    shape = MemoryShape(step=StepCost(token_bytes=10), logit_bytes=1000, sample_bytes=5)
+    assert shape.peak_bytes(512, 512, num_logits=32) == 32 * (10 + 1000) + 5
+    assert shape.peak_bytes(512, 512, num_logits=512) == 512 * (10 + 1000) + 5
+    assert MemoryShape(step=StepCost(token_bytes=10), logit_bytes=1).peak_bytes(512, 512, num_logits=1) == 5120
+
+
+def test_every_row_of_a_decode_step_chooses_a_token():
+    shape = MemoryShape(step=StepCost(token_bytes=1, seen_bytes=2, pair_bytes=3), logit_bytes=4, sample_bytes=5)
+    assert shape.decode_bytes(3, 100) == 3 * (1 + 200 + 300 + 4 + 5)
+
+
+def test_a_model_nobody_estimated_costs_nothing():
+    assert MemoryShape().state_bytes(1000) == MemoryShape().peak_bytes(100, 1000) == 0
