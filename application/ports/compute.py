@@ -44,6 +44,8 @@ class DecodeStart:
     are suppressed until so many tokens are out. `seed`: always set (drawn if the client gave none): the noise of token
     i is a function of (seed, i) alone. `constraint`: what allows its tokens, if the answer has a grammar; nothing else
     but this sequence uses it. Where it allows only tokens that end the answer, `min_tokens` suppresses none.
+    `output_ids`: what the answer has already, of a sequence that was preempted: it was prefilled behind the prompt,
+    accepted by `constraint`, and counts as if it had been decoded here.
     """
 
     prompt_ids: tuple[int, ...]
@@ -53,6 +55,7 @@ class DecodeStart:
     min_tokens: int = 0
     eos_token_ids: frozenset[int] = frozenset()
     constraint: TokenConstraint | None = None
+    output_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
