@@ -64,6 +64,7 @@ EVENTS: tuple[Event, ...] = (
         trace_carrier={"traceparent": "00-1-2-01"},
     ),
     events.RequestAdmitted(ID, 2),
+    events.RequestPreempted(ID, 20, 2),
     events.PrefillChunkComputed(id=ID, start=0, end=8, started_ns=1, at_ns=2),
     events.DecodeStarted(ID, 3),
     events.FirstToken(ID, 4),
