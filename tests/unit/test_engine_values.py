@@ -26,7 +26,7 @@ from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
@@ -165,11 +165,9 @@ OTHERS = (
             memory=MemoryShape(
                 weight_bytes=1,
                 states=(StateCost(2, 3, 4, 5), StateCost(6)),
-                score_bytes=7,
-                score_window=8,
-                activation_bytes=9,
-                logit_bytes=10,
-                grown_bytes=11,
+                step=StepCost(base_bytes=7, token_bytes=8, seen_bytes=9, pair_bytes=10),
+                logit_bytes=11,
+                sample_bytes=12,
             ),
         ),
         "a note",
