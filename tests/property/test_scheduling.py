@@ -227,7 +227,7 @@ def test_batch_waits_for_interactive_up_to_the_patience() -> None:
 
 def test_what_finds_no_room_is_passed_up_to_the_patience() -> None:
     large, admitted = view(0, Phase.QUEUED, charge_bytes=100), list[int]()
-    limits = replace(LIMITS, patience=2)
+    limits, small = replace(LIMITS, patience=2), view(1, Phase.QUEUED)
     for number in range(1, 5):
         small = view(number, Phase.QUEUED, charge_bytes=10)
         plan = plan_step([large, small], limits, StepBudget(room_bytes=50))
