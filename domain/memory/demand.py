@@ -14,7 +14,7 @@ from domain.ids import SequenceId
 from domain.memory.pressure import StepDemand, StepNeed
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView
-from domain.sequence import Phase
+from domain.sequence import WAITING, Phase
 
 GROWN_TOKENS = 256
 """What a decoding row's buffers grow by at once."""
@@ -47,7 +47,7 @@ def charge_bytes(shape: MemoryShape, num_prompt: int, num_new: int, chunk: int) 
 def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> Open:
     held = growth = 0
     for view in views:
-        if view.phase is not Phase.QUEUED and (shape := shapes.get(view.id)) is not None:
+        if view.phase not in WAITING and (shape := shapes.get(view.id)) is not None:
             now = _held_bytes(view, shape, chunk)
             held += now
             growth += max(0, view.charge_bytes - now)
@@ -57,7 +57,7 @@ def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, Memory
 def demand_of(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> StepDemand:
     """`chunk`: the grid, tokens that one step prefills at most."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
-    active = [(view, shape) for view, shape in known if view.phase is not Phase.QUEUED]
+    active = [(view, shape) for view, shape in known if view.phase not in WAITING]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
     decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
     steps = tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in _chunks(chunk))
@@ -75,11 +75,11 @@ def _chunks(chunk: int) -> list[int]:
 def _waiting_bytes(known: Sequence[Pair], prompts: Sequence[Pair], chunk: int) -> int:
     """The charge of the first that waits, and what its longest step takes beyond what the others' does. Beside others
     it waits until whole chunks fit; alone it is computed in short ones if it must, and answers afterwards."""
-    waiting = next((pair for pair in known if pair[0].phase is Phase.QUEUED), None)
+    waiting = next((pair for pair in known if pair[0].phase in WAITING), None)
     if waiting is None:
         return 0
     view, shape = waiting
-    is_alone = all(other.phase is Phase.QUEUED for other, _ in known)
+    is_alone = all(other.phase in WAITING for other, _ in known)
     length = min(LEAST_CHUNK if is_alone else chunk, view.num_prompt)
     peak = shape.peak_bytes(length, view.num_prompt)
     if is_alone:

@@ -7,6 +7,7 @@ enough for any one sequence.
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from application.services.token_side.step_guard import Unguarded
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget
@@ -15,7 +16,7 @@ from domain.sequence import WAITING
 MAX_LONELY = 2
 
 
-class ScriptedGuard:
+class ScriptedGuard(Unguarded):
     """`num_preempting`: budgets that wanted bytes back. `is_pausing`: nobody is admitted just now."""
 
     def __init__(self, random: Random, total_bytes: int) -> None:

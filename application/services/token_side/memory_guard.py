@@ -28,7 +28,7 @@ from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget
-from domain.sequence import Phase
+from domain.sequence import WAITING
 
 AHEAD_SHARE = 16
 """Prefixes fetched for those who wait may take one part in so many of all memory."""
@@ -248,7 +248,7 @@ class MemoryGuard:
 
 
 def _charge_of_first(views: Sequence[SequenceView]) -> int:
-    return next((view.charge_bytes for view in views if view.phase is Phase.QUEUED), 0)
+    return next((view.charge_bytes for view in views if view.phase in WAITING), 0)
 
 
 __all__ = ("MemoryGuard",)

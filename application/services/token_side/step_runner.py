@@ -258,11 +258,15 @@ class StepRunner:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
         self._next_id += 1
         run = SequenceRun(id, submission, choice, model=model, outlet=self._outlet)
-        if run.shape is not None:
-            num_prompt = len(submission.prompt.token_ids)
-            run.charge_bytes = self._guard.charge_bytes(run.shape, num_prompt, submission.max_new_tokens)
+        self._charge(run)
         self._runs.add(run)
         return run
+
+    def _charge(self, run: SequenceRun) -> None:
+        if run.shape is not None:
+            fed, asked = run.sequence.fed_ids, run.submission
+            num_new = asked.max_new_tokens - len(run.sequence.output_ids)
+            run.charge_bytes = self._guard.charge_bytes(run.shape, len(fed), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
         self._guarded(run, partial(run.queue_up, self._prefix_cache))
@@ -272,6 +276,7 @@ class StepRunner:
             if run in self._runs:
                 is_alone = self.num_running == 1
                 self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=is_alone))
+                self._charge(run)
 
     def _prefill(self, plan: StepPlan) -> int:
         num_tokens, started = 0, self._outlet.now_ns()
