@@ -7,6 +7,7 @@ import pytest
 
 from application import events
 from application.events import Event
+from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.engine import (
@@ -96,6 +97,8 @@ EVENTS: tuple[Event, ...] = (
         diverged_at=5,
     ),
     events.PrefixAwaited(ID, RequestId("other"), 8, 1),
+    MemoryMeasured(ledger=MemoryLedger(hot_bytes=7, limits=MemoryLimits.of(1 << 40)), level=2, at_ns=3),
+    PressureRelieved("shrink_hot", 1 << 40, 3),
     events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
     events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),
 )
