@@ -126,7 +126,6 @@ class RequestMetrics:
             totals[model] = totals.get(model, 0) + (count if stage in stages else 0)
         return [(count, _model_attributes(model)) for model, count in totals.items()]
 
-
     def _num_waiting_for(self) -> Iterable[tuple[float, Attributes]]:
         return [(count, {names.CAIRN_REASON: reason}) for reason, count in self._timelines.num_waiting_for().items()]
 

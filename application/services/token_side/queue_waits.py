@@ -5,6 +5,7 @@ goes on, so that this waiting has an end of its own, an error that tells the cli
 waiting for a place in between counts too: it is the same client that waits.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Waits:
 
 
 class QueueWaits:
-    def __init__(self, memory_wait_s: float) -> None:
+    def __init__(self, memory_wait_s: float = math.inf) -> None:
         self._memory_wait_s = memory_wait_s
         self._reasons: dict[SequenceId, WaitReason] = {}
         self._since_ns: dict[SequenceId, int] = {}
