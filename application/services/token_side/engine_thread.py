@@ -130,6 +130,7 @@ class EngineThread:
             fault=self._fault,
             limits=self._guard.limits,
             ledger=self._guard.ledger,
+            pressure=self._guard.pressure,
         )
 
     def submit(self, submission: Submission) -> None:

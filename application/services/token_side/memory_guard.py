@@ -9,7 +9,7 @@ Not every step reads: while all is calm and little changes hands the last readin
 what is read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but
 freed memory that an allocator keeps from the system must not refuse everything for ever.
 
-Compute thread only, but for `limits` and `ledger`. Never raises for what cannot be read.
+Compute thread only, but for `limits`, `ledger` and `pressure`. Never raises for what cannot be read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +79,10 @@ class MemoryGuard:
     @property
     def level(self) -> Level:
         return self._relief.level(self._wanted_hot)
+
+    @property
+    def pressure(self) -> str:
+        return self.level.name.lower() if self.limits is not None else ""
 
     def clear_with(self, clear: Callable[[], object]) -> None:
         """How the backend gives freed buffers back; called on the compute thread."""
