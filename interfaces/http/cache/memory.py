@@ -36,8 +36,8 @@ class PromisedBody(Struct):
 
 
 class MemoryBody(Struct):
-    """`limits` and `room_bytes` are null where nothing bounds it. `pressure`: calm, lean (the hot tier is smaller), short
-    (prefill chunks are), paused (nobody is admitted), preempting or refusing."""
+    """`limits` and `room_bytes` are null where nothing bounds it. `pressure`: calm, lean (the hot tier is smaller),
+    short (prefill chunks are), paused (nobody is admitted), preempting or refusing."""
 
     limits: LimitsBody | None
     used_bytes: int
