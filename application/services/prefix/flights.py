@@ -32,7 +32,8 @@ class _Flight:
 
 class Flights:
     """Bounds, set before each step: `ahead_bytes`: the share of those who wait in the queue; `room_bytes`: what may
-    begin in all, negative when more is promised than there is; None: not bounded. `is_alone`: nobody but one sequence holds anything."""
+    begin in all, negative when more is promised than there is; None: not bounded. `is_alone`: nobody but one sequence
+    holds anything."""
 
     def __init__(self) -> None:
         self.ahead_bytes: int | None = None
