@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from domain.ids import SequenceId
 from domain.prefill_turns import next_chunk_end, next_prompt_chunk, plan_prefill
 from domain.priority import Priority
-from domain.sequence import WAITING, Phase
+from domain.sequence import ACTIVE, WAITING, Phase
 from domain.step_values import (
     UNBOUNDED,
     UNPACED,
@@ -27,8 +27,6 @@ from domain.step_values import (
     StepPace,
     StepPlan,
 )
-
-_ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
 
 
 def plan_step(
@@ -59,7 +57,7 @@ def _plan_preemption(
     sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget
 ) -> tuple[SequenceId, ...]:
     left = budget.preempt_bytes
-    active = [sequence for sequence in sequences if sequence.phase in _ACTIVE]
+    active = [sequence for sequence in sequences if sequence.phase in ACTIVE]
     victims = sorted(
         reversed(active),
         key=lambda view: (view.num_preempted >= limits.max_preemptions, view.priority is Priority.INTERACTIVE),
@@ -80,7 +78,7 @@ def _plan_admission(
     if not budget.admits:
         return (), 0
     room, admit = budget.room_bytes, list[SequenceId]()
-    places = limits.max_batch - sum(sequence.phase in _ACTIVE for sequence in sequences)
+    places = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences)
     waiting = [sequence for sequence in sequences if sequence.phase in WAITING]
     for view in sorted(waiting, key=lambda view: (_is_deferred(view, limits), view.phase is not Phase.PREEMPTED)):
         if len(admit) >= places:

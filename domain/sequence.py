@@ -29,7 +29,8 @@ class Phase(Enum):
 
 
 WAITING = frozenset({Phase.QUEUED, Phase.PREEMPTED})
-"""Phases without a place in the batch."""
+ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
+"""Phases without a place in the batch, and with one."""
 
 _ENDS = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
 
@@ -93,4 +94,4 @@ class Sequence:
         self.phase = phase
 
 
-__all__ = ("TRANSITIONS", "WAITING", "Phase", "Sequence")
+__all__ = ("ACTIVE", "TRANSITIONS", "WAITING", "Phase", "Sequence")

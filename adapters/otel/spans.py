@@ -1,7 +1,7 @@
 """One request as a tree of spans, grown from events:
 
     chat {model}                      from RequestQueued to RequestEnded, child of the request's trace context
-    ├── queue                         to RequestAdmitted: restoring is not waiting
+    ├── queue                         to RequestAdmitted: restoring is not waiting; an event for what it waits for
     ├── prefix lookup                 PrefixMatched; why no more was reused
     ├── restore                       StateRestored
     ├── prefill                       to DecodeStarted, an event for every chunk
@@ -47,6 +47,7 @@ from application.events import (
     RequestEnded,
     RequestPreempted,
     RequestQueued,
+    RequestWaits,
     StateCaptured,
     StateRestored,
 )
@@ -86,6 +87,7 @@ class SpanEvents:
             "tracing",
             {
                 RequestQueued: self._queued,
+                RequestWaits: self._waits,
                 RequestAdmitted: self._admitted,
                 RequestPreempted: self._preempted,
                 PrefillChunkComputed: self._computed,
@@ -136,6 +138,10 @@ class SpanEvents:
         )
         if len(self._trees) > self._max_open:
             self._abandon(self._trees.popitem(last=False)[1])
+
+    def _waits(self, event: RequestWaits) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            tree.phase.add_event(names.EVENT_WAITS, {names.CAIRN_REASON: event.reason}, event.at_ns + tree.offset_ns)
 
     def _admitted(self, event: RequestAdmitted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:

@@ -25,6 +25,7 @@ from domain.grammar import json_schema_grammar
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
+from tests.support.effort import scaled
 from tests.support.json_schemas import schemas
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")
@@ -86,7 +87,7 @@ REFUSALS = ("nsatisfiable", "oneOf", "not disjoint", "Unable to determine if reg
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=scaled(200), deadline=None, suppress_health_check=[*HealthCheck])
 @given(schema=schemas(), seed=st.integers(0, 2**32))
 def test_every_answer_that_ends_satisfies_its_schema(
     compiler: LlguidanceCompiler, model: LoadedModel, schema: dict[str, Any], seed: int

@@ -4,51 +4,36 @@ A failure belongs to the sequence it happened to: that one ends with Failed, the
 raised. What a step decoded is delivered before it prefills, everything else at its end.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from application.events import ModelLoaded, ModelUnloaded, StepCompleted
+from application.events import ModelLoaded, ModelUnloaded, RequestWaits, StepCompleted
 from application.ports.compute import ComputeEngine, LoadedModel
 from application.ports.engine import Ended, EngineError, EngineModel, Submission
-from application.ports.token_constraint import ConstraintCompiler, TokenConstraint
+from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.batch_room import BatchRoom
 from application.services.token_side.decode_step import decode_all
 from application.services.token_side.outlet import Outlet
-from application.services.token_side.reasoning_constraint import ReasoningConstraint
+from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_clock import StepClock
 from application.services.token_side.step_guard import StepGuard, Unguarded
+from application.services.token_side.submission_constraint import constraint_of
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
-from domain.scheduling import StepLimits, StepPlan, plan_step
+from domain.scheduling import SequenceView, StepLimits, StepPlan, plan_step
 from domain.sequence import WAITING, Phase
 
 T = TypeVar("T")
 
 LOOK_AHEAD = 4
 """Sequences at the head of a full queue whose prefixes are fetched already, while others decode."""
-
-
-@dataclass(slots=True)
-class Room:
-    """What forks may still take: places in the batch, and bytes (None: any number)."""
-
-    num_places: int
-    num_bytes: int | None
-
-    def takes(self, charge_bytes: int) -> bool:
-        """Take a place and so many bytes; False when there is none, or not so many."""
-        if self.num_places <= 0 or (self.num_bytes is not None and charge_bytes > self.num_bytes):
-            return False
-        self.num_places -= 1
-        self.num_bytes = None if self.num_bytes is None else self.num_bytes - charge_bytes
-        return True
 
 
 class StepRunner:
@@ -61,13 +46,16 @@ class StepRunner:
         limits: StepLimits,
         constraints: ConstraintCompiler | None = None,
         guard: StepGuard | None = None,
+        waits: QueueWaits | None = None,
     ) -> None:
-        """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing."""
+        """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing, without `waits`
+        nobody waits too long."""
         self._outlet = outlet
         self._prefix_cache = prefix_cache
         self._limits = limits
         self._constraints = constraints
         self._guard = guard or Unguarded()
+        self._waits = waits or QueueWaits()
         self._runs = RunTable()
         self._step_clock = StepClock()
         self._models: dict[ModelId, LoadedModel] = {}
@@ -170,22 +158,9 @@ class StepRunner:
         it failed over it."""
         asked = run.submission
         if (model := self._models.get(asked.model)) is not None:
-            self._guarded(run, lambda: run.hold_to(self._constraint(asked, model.description.vocab_size)))
+            vocab_size = model.description.vocab_size
+            self._guarded(run, lambda: run.hold_to(constraint_of(asked, vocab_size, self._constraints)))
         return run in self._runs
-
-    def _constraint(self, asked: Submission, vocab_size: int) -> TokenConstraint | None:
-        constraint: TokenConstraint | None = None
-        if asked.grammar is not None:
-            constraint = self._compiler().compile(asked.model, asked.grammar, asked.eos_token_ids)
-        if asked.reasoning_budget is not None:
-            ends = frozenset[int]() if asked.ignore_eos else asked.eos_token_ids
-            constraint = ReasoningConstraint(asked.reasoning_budget, vocab_size, ends, constraint)
-        return constraint
-
-    def _compiler(self) -> ConstraintCompiler:
-        if self._constraints is None:
-            raise ComputeFailed("this engine holds no answer to a grammar")
-        return self._constraints
 
     def cancel(
         self,
@@ -252,7 +227,17 @@ class StepRunner:
         plan = plan_step(views, self._limits, self._guard.budget(views, shapes), self._step_clock.pace)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
+        self._look_at_queue(views, plan)
         return plan
+
+    def _look_at_queue(self, views: Sequence[SequenceView], plan: StepPlan) -> None:
+        now = self._outlet.now_ns()
+        waits = self._waits.look(views, self._limits, plan, now)
+        for id, reason in waits.changed.items():
+            for run in self._runs.of_ids((id,)):
+                self._outlet.emit(RequestWaits(run.request_id, reason.value, now))
+        for run in self._runs.of_ids(waits.overdue):
+            self._fail(run, self._waits.error())
 
     def _new_run(self, submission: Submission, choice: int) -> SequenceRun:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
@@ -280,7 +265,7 @@ class StepRunner:
 
     def _prefill(self, plan: StepPlan) -> int:
         num_tokens, started = 0, self._outlet.now_ns()
-        room = Room(self._limits.max_batch - self.num_running - len(plan.admit), plan.room_bytes)
+        room = BatchRoom(self._limits.max_batch - self.num_running - len(plan.admit), plan.room_bytes)
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 if run.ends_prompt(chunk):
@@ -292,7 +277,7 @@ class StepRunner:
             self._step_clock.prefilled(self._outlet.now_ns() - started)
         return num_tokens
 
-    def _fork(self, leader: SequenceRun, room: "Room") -> None:
+    def _fork(self, leader: SequenceRun, room: BatchRoom) -> None:
         """Let the choices that wait for this one go on from its state; those that find no room queue up."""
         for run in self._runs.followers(leader):
             if room.takes(run.charge_bytes):
