@@ -129,11 +129,10 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     def only_row(self) -> Any:
         """The first row as a plain cache over this buffer."""
-        assert not self._padding[0]
-        plain = lib.KVCache()
-        plain.offset = self._idx
+        plain, start = lib.KVCache(), self._padding[0]
+        plain.offset = self._idx - start
         if self.keys is not None:
-            plain.keys, plain.values = self.keys[:1], self.values[:1]
+            plain.keys, plain.values = self.keys[:1, :, start:], self.values[:1, :, start:]
         return plain
 
     def _resize(self, capacity: int, num_slots: int, shift: int) -> None:
