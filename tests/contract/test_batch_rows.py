@@ -5,7 +5,6 @@ Bytes are MLX's own count, which does not depend on how fast anything is.
 
 import random
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import mlx.core as mx
@@ -14,7 +13,7 @@ import pytest
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import Caches, leaves, live_arrays
 from adapters.mlx.caches.library import lib
-from adapters.mlx.caches.rows import append_row, fork, keep_rows, make_room, merge, take_row
+from adapters.mlx.caches.rows import append_rows, fork, keep_rows, make_room, merge, take_row
 from domain.decode_groups import rows_capacity, rows_in_place
 
 HEADS, DIM, WINDOW = 2, 4, 12
@@ -100,9 +99,10 @@ def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed:
         if action == "join" or len(rows) == 1:
             newcomer = (turn, chance.choice([1, 5, chance.randint(1, 40), chance.randint(1, 600)]))
             row = alone(layers, *newcomer)
-            append_row(batch, row, rows_capacity(len(rows) + 1))
-            rows.append(newcomer)
-            contents(row, *newcomer)
+            others = [(turn + 100 * more, chance.randint(1, 90)) for more in range(1, chance.randint(1, 3))]
+            newcomers = [row, *(alone(layers, *other) for other in others)]
+            append_rows(batch, len(rows), newcomers, rows_capacity(len(rows) + 1))
+            rows += [newcomer, *others]
         elif action == "leave" and len(rows) > 2:
             order = rows_in_place(len(rows), sorted(chance.sample(range(len(rows)), chance.randint(2, len(rows) - 1))))
             keep_rows(batch, order)
@@ -124,21 +124,23 @@ def test_a_failed_join_leaves_both_as_they_were(layers: str, num_rows: int) -> N
     """The last leaf of the newcomer fits no other."""
     rows = [(index, 20 + 7 * index) for index in range(num_rows)]
     batch = alone(layers, *rows[0])
-    for row in rows[1:]:
-        append_row(batch, alone(layers, *row), num_rows)
-    newcomer = alone(layers, 9, 300)
-    odd = deepcopy(newcomer)
+    append_rows(batch, 1, [alone(layers, *row) for row in rows[1:]], num_rows)
+    newcomers = [(8, 50), (9, 300)]
+    joining = [alone(layers, *row) for row in newcomers]
+    odd = alone(layers, 7, 70)
     last = list(leaves(odd))[-1]
     if _is_recurrent(last):
         last[0] = mx.zeros((1, DIM + 1))
     else:
         last.keys = mx.concatenate([last.keys, last.keys], axis=1)
     with pytest.raises(ValueError, match=r".+"):
-        append_row(batch, odd, num_rows + 1)
+        append_rows(batch, num_rows, [*joining, odd], num_rows + 3)
     if num_rows == 1:
         contents(fork(batch), *rows[0])
-    append_row(batch, newcomer, num_rows + 1)
-    for index, row in enumerate([*rows, (9, 300)]):
+    for caches, row in zip(joining, newcomers, strict=True):
+        contents(fork(caches), *row)
+    append_rows(batch, num_rows, joining, num_rows + 2)
+    for index, row in enumerate([*rows, *newcomers]):
         contents(take_row(batch, index), *row)
 
 
@@ -149,7 +151,7 @@ def test_what_a_row_left_behind_reaches_nobody() -> None:
         cache.values[...] = mx.array(float("nan"))
     batch = merge([alone("full", 0, 300), alone("full", 2, 300), poisoned])
     keep_rows(batch, [0, 1])
-    append_row(batch, alone("full", 3, 10), 3)
+    append_rows(batch, 2, [alone("full", 3, 10)], 3)
     for cache in batch:
         assert type(cache) is KVRows
         assert mx.isfinite(cache.keys_and_values()[1]).all().item()
@@ -199,15 +201,14 @@ def bytes_beyond(work: Callable[[], object]) -> int:
 
 def batch_of(num_rows: int, capacity: int, make: Callable[[], Caches] = full_row) -> Caches:
     batch = make()
-    for _ in range(num_rows - 1):
-        append_row(batch, make(), capacity)
+    append_rows(batch, 1, [make() for _ in range(num_rows - 1)], capacity)
     return batch
 
 
 def test_a_row_joins_in_place_for_nothing_however_many_there_are() -> None:
     for num_rows in (2, 8, 31):
         batch, row = batch_of(num_rows, num_rows + 1), full_row()
-        assert bytes_beyond(lambda: append_row(batch, row, num_rows + 1)) <= ROW_LAYER + SLACK  # noqa: B023
+        assert bytes_beyond(lambda: append_rows(batch, num_rows, [row], num_rows + 1)) <= ROW_LAYER + SLACK  # noqa: B023
 
 
 @pytest.mark.parametrize("make", [full_row, windowed_row])
@@ -216,14 +217,27 @@ def test_a_batch_grows_by_its_rows_and_one_layer(num_rows: int, make: Callable[[
     batch, row = batch_of(num_rows, num_rows, make), make()
     capacity = rows_capacity(num_rows + 1)
     new_rows = (capacity - num_rows) * NUM_LAYERS * ROW_LAYER
-    assert bytes_beyond(lambda: append_row(batch, row, capacity)) <= new_rows + (capacity + 1) * ROW_LAYER + SLACK
+    assert (
+        bytes_beyond(lambda: append_rows(batch, num_rows, [row], capacity))
+        <= new_rows + (capacity + 1) * ROW_LAYER + SLACK
+    )
+
+
+@pytest.mark.parametrize("make", [full_row, windowed_row])
+def test_many_rows_join_for_one_layer(make: Callable[[], Caches]) -> None:
+    """Their own caches go layer by layer, so 31 streams of one prompt never need twice their bytes."""
+    batch, rows = make(), [make() for _ in range(30)]
+    assert bytes_beyond(lambda: append_rows(batch, 1, rows, 31)) <= 2 * 31 * ROW_LAYER + SLACK
+    assert not any(live_arrays([cache for row in rows for cache in row if cache is not None]))
 
 
 @pytest.mark.parametrize("num_rows", [3, 8, 31])
 def test_a_longer_row_moves_the_others_one_layer_at_a_time(num_rows: int) -> None:
     batch, row = batch_of(num_rows, num_rows + 1), full_row(2 * NUM_TOKENS)
     wider = (num_rows + 1) * NUM_LAYERS * ROW_LAYER
-    assert bytes_beyond(lambda: append_row(batch, row, 0)) <= wider + (num_rows + 1) * 2 * ROW_LAYER + SLACK
+    assert (
+        bytes_beyond(lambda: append_rows(batch, num_rows, [row], 0)) <= wider + (num_rows + 1) * 2 * ROW_LAYER + SLACK
+    )
 
 
 @pytest.mark.parametrize("make", [full_row, windowed_row])

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from domain.ids import SequenceId
-from tests.support.state_replay import continue_greedy, open_at, prompt_of, start_greedy
+from tests.support.state_replay import continue_greedy, open_at, prompt_of, start_greedy, whole_state
 from tests.support.tiny_models import tiny_model
 
 NUM_SEQUENCES, NUM_STEPS = 9, 30
@@ -45,3 +45,27 @@ def decode_in_company(name: str, seed: int, num_sequences: int = NUM_SEQUENCES, 
 )
 def test_random_company_changes_no_tokens(name: str) -> None:
     decode_in_company(name, seed=1)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next"])
+def test_what_others_hold_can_be_captured_while_rows_of_their_batch_end(name: str) -> None:
+    """Ends of one step come one by one, and each captures before it goes; those that are gone wait for the next step."""
+    model, prompts = tiny_model(name), [prompt_of(40 + 9 * salt, salt) for salt in range(6)]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    output: list[list[int]] = [[] for _ in ids]
+    for _ in range(3):
+        for tokens, result in zip(output, model.decode(ids), strict=True):
+            tokens += result.token_ids
+    held = [whole_state(model, id) for id in ids]
+    for index in (1, 4, 0):
+        model.close([ids[index]])
+        left = [at for at, id in enumerate(ids) if id in model.open_ids()]
+        assert [whole_state(model, ids[at]) for at in left] == [held[at] for at in left]
+    for _ in range(3):
+        for at, result in zip(left, model.decode([ids[at] for at in left]), strict=True):
+            output[at] += result.token_ids
+    model.close(ids)
+    for at in left:
+        assert output[at] == continue_greedy(model, open_at(model, prompts[at]), prompts[at], 6)
