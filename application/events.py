@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from application.memory_events import MemoryMeasured, PressureRelieved
 from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
 from domain.record import BlockKey, Record
@@ -31,6 +32,15 @@ class RequestQueued:
     num_stop_strings: int = 0
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWaits:
+    """What it waits for in the queue from now on. `reason`: a WaitReason value."""
+
+    id: RequestId
+    reason: str
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +273,7 @@ class StateCaptured:
 
 Event: TypeAlias = (
     RequestQueued
+    | RequestWaits
     | RequestAdmitted
     | PrefillChunkComputed
     | DecodeStarted
@@ -283,6 +294,8 @@ Event: TypeAlias = (
     | StateRestored
     | StateCaptured
     | ToolCallProblems
+    | MemoryMeasured
+    | PressureRelieved
 )
 
 __all__ = (
@@ -303,6 +316,7 @@ __all__ = (
     "RequestEnded",
     "RequestQueued",
     "RequestRefused",
+    "RequestWaits",
     "StateCaptured",
     "StateRestored",
     "StepCompleted",

@@ -15,6 +15,7 @@ from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -28,6 +29,7 @@ from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
+from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
@@ -65,7 +67,11 @@ class Container(containers.DeclarativeContainer):
     # The token side. Nothing of it is known to the text side but `engine`.
     engine_events = providers.Singleton(Outlet, clock)
     store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
-    cache = providers.Singleton(CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land)
+    memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
+    cache = providers.Singleton(
+        CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land, memory
+    )
+    guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
     constraints = providers.Singleton(
         LlguidanceCompiler, lane=grammar_lane, vocabulary_of=backend.provided.vocabulary_of
@@ -80,6 +86,8 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         close_cache=cache.provided.close,
         constraints=constraints,
+        guard=guard,
+        waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))

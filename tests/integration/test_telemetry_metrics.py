@@ -57,6 +57,7 @@ EVERYTHING: list[Event] = [
     *Script("finished").finished(),
     *text_script().finished(),
     Script("failed").queued(),
+    Script("failed").waits(),
     Script("failed").admitted(),
     Script("failed").failed(1.5),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
