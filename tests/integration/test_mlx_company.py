@@ -49,7 +49,7 @@ def test_random_company_changes_no_tokens(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next"])
 def test_what_others_hold_can_be_captured_while_rows_of_their_batch_end(name: str) -> None:
-    """Ends of one step come one by one, and each captures before it goes; those that are gone wait for the next step."""
+    """Ends of one step come one by one, and each captures before it goes; what is gone waits for the next step."""
     model, prompts = tiny_model(name), [prompt_of(40 + 9 * salt, salt) for salt in range(6)]
     ids = [open_at(model, prompt) for prompt in prompts]
     for id, prompt in zip(ids, prompts, strict=True):

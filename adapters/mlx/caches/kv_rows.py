@@ -101,7 +101,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         """Forget the rows after these."""
         self._place(self._padding[:num_rows], self._idx)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def narrow(self, rows: Sequence[int]) -> None:
         """These rows in this order: each stays where it is, or comes from behind the last one kept to fill a hole."""
         count = len(rows)
         assert all(row in (at, *range(count, self.num_rows)) for at, row in enumerate(rows))

@@ -183,7 +183,7 @@ def _first_rows(cache: Any, count: int, is_plain: bool) -> Any:
 
 def _narrowed(cache: Any, rows: Sequence[int]) -> Any:
     if type(cache) is KVRows:
-        cache.keep(rows)
+        cache.narrow(rows)
         return cache
     narrow = copy(cache)
     narrow.filter(token_array(rows))
