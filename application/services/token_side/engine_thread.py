@@ -133,6 +133,7 @@ class EngineThread:
             fault=self._fault,
             limits=self._guard.limits,
             ledger=self._guard.ledger,
+            pressure=self._guard.pressure,
             waiting_for=self._waits.counts,
         )
 
