@@ -27,6 +27,7 @@ from domain.errors import DomainError
 from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.prompt_content import EncodedPrompt
 from domain.reasoning_budget import ReasoningBudget
@@ -131,6 +132,8 @@ class StepBatch:
 class EngineStatus:
     """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
     choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.
+    `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
+    it keeps none.
     """
 
     is_alive: bool
@@ -140,6 +143,8 @@ class EngineStatus:
     num_running: int
     memory: Mapping[str, int] = field(default_factory=dict[str, int])
     fault: str = ""
+    limits: MemoryLimits | None = None
+    ledger: MemoryLedger | None = None
 
 
 @dataclass(frozen=True, slots=True)
