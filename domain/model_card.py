@@ -43,11 +43,10 @@ class ModelDescription:
 
     `vocab_size`: rows of the embedding; token ids must be below it. `context_length`: tokens, prompt and completion
     together. `weight_bytes`: resident bytes. `dtype`: what activations are computed in. `decode_note`: why decode is
-    SINGLE. `weights_digest` identifies weights, config and quantisation by content, and `adapter_digest` what is laid over
-    them, empty for nothing. `runtime`: what computes it, to the
-    minor version (`mlx-lm 0.32`); states of different runtimes are not shared. `arithmetic`: what rounds, the device
-    and the library of its matrix products as they were found; states that must agree to the bit are not shared
-    between different ones. `memory`: what it needs of memory.
+    SINGLE. `weights_digest` identifies weights, config and quantisation by content, and `adapter_digest` what is laid
+    over them, empty for nothing. `runtime`: what computes it, to the minor version (`mlx-lm 0.32`); states of different
+    runtimes are not shared. `arithmetic`: what rounds, the device and the library of its matrix products as they were
+    found; states that must agree to the bit are not shared between different ones. `memory`: what it takes of it.
     """
 
     id: ModelId

@@ -10,9 +10,10 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
+from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
-from adapters.mlx.weights_digest import digest_folder
+from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
@@ -50,7 +51,7 @@ class MlxEngine:
         """The model, or why there is none. An exception would hold, by its traceback, every weight that was read."""
         folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
-            read = self._reading.submit(partial(digest_folder, folder, self._memory_dir))
+            read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
             yield read  # a first read of all files takes as long as the disk takes
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
             return (yield from assemble(network, source.id, facts, blas=self._blas))
@@ -86,6 +87,13 @@ class MlxEngine:
         recommended = mx.device_info().get("max_recommended_working_set_size")
         if isinstance(recommended, int) and mx.metal.is_available():
             mx.set_wired_limit(recommended)
+
+
+def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
+    """What takes a while and needs no device: hashing, and for an adapter the import of mlx-lm's trainer."""
+    if adapter is not None:
+        mlx_lm_module("tuner.utils")
+    return digest_model(folder, adapter, memory_dir)
 
 
 def _settle_objects() -> None:

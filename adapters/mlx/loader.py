@@ -19,6 +19,7 @@ from adapters.mlx.arrays import evaluate
 from adapters.mlx.arrays import parameters as named_parameters
 from adapters.mlx.assembly import ModelFacts
 from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.weights_digest import Digests
 from domain.errors import ModelLoadFailed
 
 NO_OWN_CODE = {"model_file": None}
@@ -28,13 +29,14 @@ PIECE_BYTES = 64 * 2**20
 """Of weights, evaluated at once: some 20 ms of reading from a fast disk."""
 
 _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+ITEM_BYTES = {name: dtype.size for name, dtype in _CASTS.items()}
 
 
 def load_folder(
-    folder: Path, dtype: str, digest: bytes, adapter: Path | None = None
+    folder: Path, dtype: str, digests: Digests, adapter: Path | None = None
 ) -> Generator[None, None, tuple[Any, ModelFacts]]:
-    """Load and evaluate, piece by piece. `dtype`: `auto`, `float32`, `bfloat16` or `float16`; `digest`: the folder's;
-    `adapter`: a folder with a LoRA adapter.
+    """Load and evaluate, piece by piece. `dtype`: `auto`, `float32`, `bfloat16` or `float16`; `adapter`: a folder
+    with a LoRA adapter; `digests` of both.
 
     `auto` keeps the dtype of the files, except that unquantised weights become float32 where the device is a Linux
     CPU, whose half-precision kernels are several times slower. Raises ModelLoadFailed.
@@ -43,7 +45,8 @@ def load_folder(
     try:
         network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
         yield
-        adapter_digest = b"" if adapter is None else lay_adapter(network, adapter)
+        if adapter is not None:
+            lay_adapter(network, adapter)
         wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
         if wanted is not None:
             _cast(network, wanted)
@@ -52,7 +55,7 @@ def load_folder(
             evaluate(piece)
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
-    return network, ModelFacts(full_config, eos_ids(full_config), digest, adapter_digest)
+    return network, ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter)
 
 
 def _pieces(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.array]]:
@@ -103,6 +106,8 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 
 def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
     text = str(error)
+    if isinstance(error, ModelLoadFailed):
+        return error.message
     if isinstance(error, FileNotFoundError) and "safetensors" in text:
         return f"{folder} has no weights (model*.safetensors)"
     if isinstance(error, MemoryError) or "allocate" in text.lower():
@@ -139,4 +144,4 @@ def _cast(network: Any, dtype: mx.Dtype) -> None:
     network.update(tree_unflatten(changed))
 
 
-__all__ = ("NO_OWN_CODE", "eos_ids", "load_folder", "read_config")
+__all__ = ("ITEM_BYTES", "NO_OWN_CODE", "eos_ids", "load_folder", "read_config")

@@ -50,8 +50,8 @@ class Probe:
 
 
 def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
-    """Run the probes, a forward pass or two at a time. Raises ModelLoadFailed when the model cannot compute here. Leaves
-    nothing behind."""
+    """Run the probes, a forward pass or two at a time. Raises ModelLoadFailed when the model cannot compute here.
+    Leaves nothing behind."""
     layout = layout_of(new_caches(network))
     try:
         caches, logits = _prefill(network, _toy_tokens(_LONG, vocab_size))

@@ -97,6 +97,7 @@ _CLASSES = {
         errors.InvalidRequest,
         errors.ContextOverflow,
         errors.ModelNotFound,
+        errors.ModelExceedsMemory,
         errors.ModelLoadFailed,
         errors.ServerUnavailable,
         errors.ComputeFailed,

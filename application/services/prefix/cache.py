@@ -149,7 +149,8 @@ class PrefixCache:
         """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.
 
         A request that runs meanwhile ends as it would have, and leaves nothing behind. A request's salt is looked for
-        beside the salts of the models that were loaded since the start. Blocks, perhaps for long: not on the event loop.
+        beside the salts of the models that were loaded since the start. Blocks, perhaps for long: not on the event
+        loop.
         """
         own_salts = {self._salt, *map(self._server_salt, tuple(self._model_salts))} if salt is not None else {""}
         cleared = [self._clear(NamespaceChoice.of(model, salt, own)) for own in sorted(own_salts)]

@@ -7,11 +7,13 @@ only, but for `wake`, which workers call.
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from application.ports.engine import EngineModel
 from application.services.faults import bare
 from domain.errors import DomainError
+
+T = TypeVar("T")
 
 Pieces: TypeAlias = Generator[Future[Any] | None, None, EngineModel]
 
@@ -40,7 +42,8 @@ class ModelLoads:
             self._awaited = next(pieces)
         except StopIteration as end:
             self._line.popleft()
-            self._answer(lambda: result.set_result(end.value))
+            model: EngineModel = end.value
+            self._answer(lambda: result.set_result(model))
         except Exception as error:
             self._line.popleft()
             bared = bare(error)
@@ -64,4 +67,15 @@ class ModelLoads:
         tell()
 
 
-__all__ = ("ModelLoads", "Pieces")
+def whole(pieces: Generator[Future[Any] | None, None, T]) -> T:
+    """A load done at once, waiting where it waits: for who has nothing to step meanwhile."""
+    while True:
+        try:
+            awaited = next(pieces)
+        except StopIteration as end:
+            return end.value
+        if awaited is not None:
+            awaited.exception()
+
+
+__all__ = ("ModelLoads", "Pieces", "whole")

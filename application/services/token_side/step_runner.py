@@ -71,8 +71,8 @@ class StepRunner:
     def load(
         self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, EngineModel]:
-        """The pieces of a load, as `LoadSteps`; `step` may be called between them. Raises a bare DomainError, having let
-        go of all that was loaded. A model that is there already stays."""
+        """The pieces of a load, as `LoadSteps`; `step` may be called between them. Raises a bare DomainError, having
+        let go of all that was loaded. A model that is there already stays."""
         started = self._outlet.now_ns()
         if source.id in self._models:
             description = self._models[source.id].description
