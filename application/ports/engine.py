@@ -29,6 +29,7 @@ from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.priority import Priority
 from domain.prompt_content import EncodedPrompt
 from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
@@ -43,7 +44,7 @@ class Submission:
     `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context; 0 ends a choice
     with its prompt. `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`, `persist`,
     `grammar` and `num_prompt_logprobs` as in GenerationRequest; the first choice has them, a chunk of its prompt at a
-    time, all before any choice's Tokens. `reasoning_budget`: None for no bound.
+    time, all before any choice's Tokens. `reasoning_budget`: None for no bound. `priority`: who waits for whom.
     """
 
     id: RequestId
@@ -61,6 +62,7 @@ class Submission:
     grammar: Grammar | None = None
     reasoning_budget: ReasoningBudget | None = None
     num_prompt_logprobs: int | None = None
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ _CLASSES = {
     for error in (
         errors.InvalidRequest,
         errors.ContextOverflow,
+        errors.PrefillMemoryExceeded,
+        errors.MemoryBusy,
         errors.ModelNotFound,
         errors.ModelExceedsMemory,
         errors.ModelLoadFailed,

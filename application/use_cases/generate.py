@@ -16,7 +16,12 @@ from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
 from application.services.text_side.grammar_check import GrammarCheck
+<<<<<<< HEAD
 from application.services.text_side.model_pool import ModelPool
+=======
+from application.services.text_side.memory_check import MemoryCheck
+from application.services.text_side.model_pool import ModelPool, ServedModel
+>>>>>>> int
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
@@ -53,6 +58,7 @@ class Generate:
         self._events = events
         self._clock = clock
         self._encoder = encoder
+        self._memory = MemoryCheck(engine)
         self._grammars = grammars or GrammarCheck()
         self._calls = calls or GeneratedCalls()
 
@@ -83,6 +89,8 @@ class Generate:
         """From here on the generation holds the lease, and the engine the places."""
         request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
+        max_new_tokens = check_fit(request, prompt, served.description)
+        max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = with_answer_grammar(request, served.tokenizer, prompt.token_ids)
         submission = Submission(
             id=request.id,
@@ -90,7 +98,7 @@ class Generate:
             prompt=prompt,
             sampling=request.sampling,
             seed=request.sampling.seed if request.sampling.seed is not None else self._ids.seed(),
-            max_new_tokens=check_fit(request, prompt, served.description),
+            max_new_tokens=max_new_tokens,
             min_tokens=request.stop.min_tokens,
             # Some models name their end tokens in one place only.
             eos_token_ids=served.description.eos_token_ids | served.tokenizer.eos_token_ids,
@@ -101,6 +109,7 @@ class Generate:
             grammar=request.grammar,
             reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
             num_prompt_logprobs=request.num_prompt_logprobs,
+            priority=request.priority,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import Future
+from itertools import pairwise
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
     bench.run(work)
     pieces = [index for index, call in enumerate(calls) if call == "load_piece"]
     assert len(pieces) == 20
-    assert all("decode" in calls[one:next_] for one, next_ in zip(pieces, pieces[1:], strict=False)), calls
+    assert all("decode" in calls[one:next_] for one, next_ in pairwise(pieces)), calls
 
 
 def test_a_load_that_fails_in_its_last_piece_is_told_and_the_stream_goes_on() -> None:
