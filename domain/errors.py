@@ -216,11 +216,8 @@ __all__ = (
     "InvalidKeys",
     "InvalidRequest",
     "LimitReached",
-<<<<<<< HEAD
-    "ModelExceedsMemory",
-=======
     "MemoryBusy",
->>>>>>> int
+    "ModelExceedsMemory",
     "ModelLoadFailed",
     "ModelNotFound",
     "ModelsBusy",

@@ -61,13 +61,8 @@ def assemble(
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
     """
-<<<<<<< HEAD
-    rows = find_number(facts.config, _VOCABULARY_KEYS)
-    found = yield from probe(network, rows)
-=======
     rows = number(facts.config, *_VOCABULARY_KEYS)
-    found = probe(network, rows)
->>>>>>> int
+    found = yield from probe(network, rows)
     weights = parameters(network)
     context_length = number(facts.config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
     memory = shape_of_network(network, found.layout, facts.config, found.num_logits, context_length)

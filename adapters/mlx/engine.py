@@ -1,7 +1,7 @@
 """MLX as a ComputeEngine: loads models on the compute thread and ends the backend when the thread does."""
 
 import gc
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -10,11 +10,8 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
-<<<<<<< HEAD
-from adapters.mlx.file_limit import mlx_lm_module
-=======
 from adapters.mlx.device import on_cpu
->>>>>>> int
+from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
 from adapters.mlx.weights_digest import Digests, digest_model

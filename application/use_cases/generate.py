@@ -16,12 +16,8 @@ from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
 from application.services.text_side.grammar_check import GrammarCheck
-<<<<<<< HEAD
-from application.services.text_side.model_pool import ModelPool
-=======
 from application.services.text_side.memory_check import MemoryCheck
-from application.services.text_side.model_pool import ModelPool, ServedModel
->>>>>>> int
+from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.text_side.prompt_encoder import PromptEncoder, check_fit

@@ -10,12 +10,8 @@ from pathlib import Path
 
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
-<<<<<<< HEAD
-from application.ports.model_repository import ModelCheck, ModelPreview, ModelRepository
-=======
 from application.ports.memory_probe import MemoryProbe
-from application.ports.model_repository import ModelCheck, ModelRepository
->>>>>>> int
+from application.ports.model_repository import ModelCheck, ModelPreview, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prefix.stored_tier import Land

@@ -84,13 +84,9 @@ class EngineThread:
         self._clock = clock
         self._outlet = outlet
         outlet.connect(self._hand_over)
-<<<<<<< HEAD
-        self._runner = StepRunner(outlet, prefix_cache, limits, constraints)
-        self._loads = ModelLoads(outlet.deliver, self.wake)
-=======
         self._guard = guard or Unguarded()
         self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard)
->>>>>>> int
+        self._loads = ModelLoads(outlet.deliver, self.wake)
         self._backend: ComputeEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] | None = None
