@@ -35,6 +35,15 @@ class RequestQueued:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestWaits:
+    """What it waits for in the queue from now on. `reason`: a WaitReason value."""
+
+    id: RequestId
+    reason: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestAdmitted:
     """It left the queue: what is restored from here on is not waited for."""
 
@@ -264,6 +273,7 @@ class StateCaptured:
 
 Event: TypeAlias = (
     RequestQueued
+    | RequestWaits
     | RequestAdmitted
     | PrefillChunkComputed
     | DecodeStarted
@@ -306,6 +316,7 @@ __all__ = (
     "RequestEnded",
     "RequestQueued",
     "RequestRefused",
+    "RequestWaits",
     "StateCaptured",
     "StateRestored",
     "StepCompleted",

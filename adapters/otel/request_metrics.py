@@ -20,6 +20,7 @@ from application.events import (
     RequestEnded,
     RequestQueued,
     RequestRefused,
+    RequestWaits,
     ToolCallProblems,
 )
 from application.services.event_router import Handler
@@ -38,11 +39,13 @@ class RequestMetrics:
         self._timelines = RequestTimelines()
         self._known_models: set[ModelId] = set()
         instruments.observe(catalogue.REQUESTS_WAITING, lambda: self._num_open(Stage.WAITING))
+        instruments.observe(catalogue.REQUESTS_WAITING_FOR, self._num_waiting_for)
         instruments.observe(catalogue.REQUESTS_RUNNING, lambda: self._num_open(Stage.PREFILLING, Stage.DECODING))
 
     def handlers(self) -> Mapping[type, Handler]:
         return {
             RequestQueued: self._queued,
+            RequestWaits: self._timelines.waits,
             RequestAdmitted: self._admitted,
             PrefillChunkComputed: self._computed,
             DecodeStarted: self._decode_started,
@@ -122,6 +125,9 @@ class RequestMetrics:
         for (model, stage), count in self._timelines.num_open().items():
             totals[model] = totals.get(model, 0) + (count if stage in stages else 0)
         return [(count, _model_attributes(model)) for model, count in totals.items()]
+
+    def _num_waiting_for(self) -> Iterable[tuple[float, Attributes]]:
+        return [(count, {names.CAIRN_REASON: reason}) for reason, count in self._timelines.num_waiting_for().items()]
 
 
 def _model_attributes(model: ModelId) -> dict[str, str]:

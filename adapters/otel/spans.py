@@ -1,7 +1,7 @@
 """One request as a tree of spans, grown from events:
 
     chat {model}                      from RequestQueued to RequestEnded, child of the request's trace context
-    ├── queue                         to RequestAdmitted: restoring is not waiting
+    ├── queue                         to RequestAdmitted: restoring is not waiting; an event for what it waits for
     ├── prefix lookup                 PrefixMatched; why no more was reused
     ├── restore                       StateRestored
     ├── prefill                       to DecodeStarted, an event for every chunk
@@ -44,6 +44,7 @@ from application.events import (
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
+    RequestWaits,
     StateCaptured,
     StateRestored,
 )
@@ -83,6 +84,7 @@ class SpanEvents:
             "tracing",
             {
                 RequestQueued: self._queued,
+                RequestWaits: self._waits,
                 RequestAdmitted: self._admitted,
                 PrefillChunkComputed: self._computed,
                 DecodeStarted: self._decode_started,
@@ -132,6 +134,10 @@ class SpanEvents:
         )
         if len(self._trees) > self._max_open:
             self._abandon(self._trees.popitem(last=False)[1])
+
+    def _waits(self, event: RequestWaits) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            tree.phase.add_event(names.EVENT_WAITS, {names.CAIRN_REASON: event.reason}, event.at_ns + tree.offset_ns)
 
     def _admitted(self, event: RequestAdmitted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:

@@ -18,6 +18,7 @@ from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
 from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -100,6 +101,7 @@ class Container(containers.DeclarativeContainer):
         close_cache=cache.provided.close,
         constraints=constraints,
         guard=guard,
+        waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))

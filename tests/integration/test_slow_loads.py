@@ -48,6 +48,8 @@ def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
 
     async def work() -> None:
         stream = await bench.start(A, num_tokens=500)
+        while "decode" not in calls:
+            await asyncio.sleep(0)
         await bench.use(B)
         await read(stream)
 

@@ -64,6 +64,7 @@ EVENTS: tuple[Event, ...] = (
         num_stop_strings=2,
         trace_carrier={"traceparent": "00-1-2-01"},
     ),
+    events.RequestWaits(ID, "memory", 2),
     events.RequestAdmitted(ID, 2),
     events.PrefillChunkComputed(id=ID, start=0, end=8, started_ns=1, at_ns=2),
     events.DecodeStarted(ID, 3),

@@ -158,6 +158,11 @@ class ModelPool:
         self._turns.release(served.source.id)
         self._move()
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests whose model is looked for, loaded, or waits for room."""
+        return len(self._waiting)
+
     def num_leases(self, id: ModelId) -> int:
         """For leak checks."""
         return self._turns.num_leases(id)

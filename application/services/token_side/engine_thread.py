@@ -27,6 +27,7 @@ from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.model_loads import ModelLoads
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.step_guard import StepGuard, Unguarded
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, ServerUnavailable
@@ -74,10 +75,11 @@ class EngineThread:
         close_cache: Callable[[], object] = lambda: None,
         constraints: ConstraintCompiler | None = None,
         guard: StepGuard | None = None,
+        waits: QueueWaits | None = None,
     ) -> None:
         """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `outlet`: to
         which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread.
-        `guard`: bounds what is computed at once; None: nothing does."""
+        `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting."""
         self.cache = cache
         self._make_backend = make_backend
         self._close_cache = close_cache
@@ -85,7 +87,8 @@ class EngineThread:
         self._outlet = outlet
         outlet.connect(self._hand_over)
         self._guard = guard or Unguarded()
-        self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard)
+        self._waits = waits or QueueWaits()
+        self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard, self._waits)
         self._loads = ModelLoads(outlet.deliver, self.wake)
         self._backend: ComputeEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,6 +135,8 @@ class EngineThread:
             fault=self._fault,
             limits=self._guard.limits,
             ledger=self._guard.ledger,
+            pressure=self._guard.pressure,
+            waiting_for=self._waits.counts,
         )
 
     def submit(self, submission: Submission) -> None:

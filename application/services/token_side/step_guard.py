@@ -1,7 +1,7 @@
 """What bounds the steps of an engine: how much of memory a sequence is charged, and what is left for the next step.
 
-Compute thread only, but for what it tells (`limits`, `ledger`); no blocking. A guard never raises for what it cannot
-read: it bounds by what it knows.
+Compute thread only, but for what it tells (`limits`, `ledger`, `pressure`); no blocking. A guard never raises for
+what it cannot read: it bounds by what it knows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,11 @@ class StepGuard(Protocol):
 
     @property
     def ledger(self) -> MemoryLedger | None: ...
+
+    @property
+    def pressure(self) -> str:
+        """The level of memory pressure by its name; empty where nobody looks."""
+        ...
 
     def clear_with(self, clear: Callable[[], object]) -> None:
         """How the backend gives freed buffers back; before anything is loaded."""
@@ -49,6 +54,7 @@ class Unguarded:
 
     limits: MemoryLimits | None = None
     ledger: MemoryLedger | None = None
+    pressure: str = ""
 
     def clear_with(self, clear: Callable[[], object]) -> None:
         pass

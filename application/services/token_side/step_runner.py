@@ -4,18 +4,19 @@ A failure belongs to the sequence it happened to: that one ends with Failed, the
 raised. Everything a step produced is delivered at its end, in one batch.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from application.events import ModelLoaded, ModelUnloaded, StepCompleted
+from application.events import ModelLoaded, ModelUnloaded, RequestWaits, StepCompleted
 from application.ports.compute import ComputeEngine, DecodeResult, LoadedModel
 from application.ports.engine import Ended, EngineError, EngineModel, Submission
 from application.ports.token_constraint import ConstraintCompiler, TokenConstraint
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.reasoning_constraint import ReasoningConstraint
 from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_guard import StepGuard, Unguarded
@@ -23,7 +24,7 @@ from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUna
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
-from domain.scheduling import StepLimits, StepPlan, plan_step
+from domain.scheduling import SequenceView, StepLimits, StepPlan, plan_step
 from domain.sequence import Phase
 
 T = TypeVar("T")
@@ -44,13 +45,16 @@ class StepRunner:
         limits: StepLimits,
         constraints: ConstraintCompiler | None = None,
         guard: StepGuard | None = None,
+        waits: QueueWaits | None = None,
     ) -> None:
-        """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing."""
+        """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing, without `waits`
+        nobody waits too long."""
         self._outlet = outlet
         self._prefix_cache = prefix_cache
         self._limits = limits
         self._constraints = constraints
         self._guard = guard or Unguarded()
+        self._waits = waits or QueueWaits()
         self._runs: dict[SequenceId, SequenceRun] = {}
         self._by_request: dict[RequestId, dict[int, SequenceRun]] = {}
         self._models: dict[ModelId, LoadedModel] = {}
@@ -228,7 +232,17 @@ class StepRunner:
         runs = [run for run in self._runs.values() if run.leader is None]
         views = [run.view() for run in runs]
         shapes = {run.id: run.shape for run in runs if run.shape is not None}
-        return plan_step(views, self._limits, self._guard.budget(views, shapes))
+        plan = plan_step(views, self._limits, self._guard.budget(views, shapes))
+        self._look_at_queue(views, plan)
+        return plan
+
+    def _look_at_queue(self, views: Sequence[SequenceView], plan: StepPlan) -> None:
+        now = self._outlet.now_ns()
+        waits = self._waits.look(views, self._limits, plan, now)
+        for id, reason in waits.changed.items():
+            self._outlet.emit(RequestWaits(self._runs[id].request_id, reason.value, now))
+        for id in waits.overdue:
+            self._fail(self._runs[id], self._waits.error())
 
     def _new_run(self, submission: Submission, choice: int) -> SequenceRun:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
