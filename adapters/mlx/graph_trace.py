@@ -8,12 +8,16 @@ from mlx.utils import tree_unflatten
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.caches.classes import known_traits
-from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays, new_caches
+from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.leaf_state import fill, trailing_reach
 from domain.memory.op_trace import Op, OpTrace
 from domain.state_layout import StateKind, StateLayout
 
 _mx: Any = mx
+
+_KEEPS_ORDER = frozenset({"ExpandDims", "Squeeze", "Slice", "Broadcast"})
+_NEEDS_ORDER = frozenset({"Reshape", "Flatten"})
+"""Views of an array whose elements lie in order, copies of one whose axes were turned."""
 
 
 def trace_chunk(network: Any, layout: StateLayout, pattern: Caches, chunk: int, end: int) -> OpTrace:
@@ -32,6 +36,7 @@ def trace_chunk(network: Any, layout: StateLayout, pattern: Caches, chunk: int, 
                 given = tuple(None if tensor is None else next(supply) for tensor in tensors)
                 fill(leaf_at(caches, path), given, end - chunk)
         network(tokens, cache=caches)
+        shed_chunk(caches)
         return live_arrays(caches)
 
     contiguous = _mx.contiguous
@@ -74,6 +79,7 @@ def _read(records: Sequence[dict[str, Any]], num_weights: int) -> OpTrace:
     elements: dict[str, int] = {}
     inputs: list[str] = []
     results: list[str] = []
+    turned: set[str] = set()
 
     def note(arrays: Sequence[tuple[str, tuple[int, ...], mx.Dtype]]) -> tuple[str, ...]:
         for name, shape, dtype in arrays:
@@ -94,7 +100,13 @@ def _read(records: Sequence[dict[str, Any]], num_weights: int) -> OpTrace:
                 elements[name] = cast(mx.array, array).size
                 sizes[name] = cast(mx.array, array).nbytes
         elif record["type"] == "primitive":
-            ops.append(Op(record["name"], note(record["inputs"]), note(record["outputs"])))
+            reads, writes = note(record["inputs"]), note(record["outputs"])
+            name = record["name"]
+            if name == "Transpose" or (name in _KEEPS_ORDER and reads[0] in turned):
+                turned.update(writes)
+            elif name in _NEEDS_ORDER and reads[0] in turned:
+                name = "Copy of " + name
+            ops.append(Op(name, reads, writes))
     return OpTrace(tuple(ops), sizes, elements, frozenset(inputs[1 + num_weights :]), tuple(results))
 
 

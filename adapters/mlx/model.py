@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import token_array
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
-from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
+from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import fork
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
@@ -180,7 +180,9 @@ class MlxModel:
     def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
         """Append tokens to the state; their logits [tokens, vocab]. All lazy."""
         self._check_ids(token_ids)
-        return self._forward(token_array(token_ids)[None], row.caches)[0]
+        logits = self._forward(token_array(token_ids)[None], row.caches)[0]
+        shed_chunk(row.caches)
+        return logits
 
     def _score(self, row: Row, logits: mx.array, token_ids: Sequence[int], num_tops: int | None) -> PromptScores:
         before, row.last_logits = row.last_logits, None
