@@ -11,6 +11,7 @@ from adapters.mlx.assembly import assemble
 from adapters.mlx.device import on_cpu
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
+from adapters.mlx.peak_meter import highest_bytes
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
 from domain.model_card import LoadOptions, ModelSource
@@ -26,8 +27,9 @@ class MlxEngine:
     def __init__(
         self, memory_dir: Path | None = None, blas: str = "", trim_heap: Callable[[], None] = lambda: None
     ) -> None:
-        """`memory_dir`: a directory for remembered weight digests; None remembers none. `blas` as in `assemble`.
-        `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers go."""
+        """`memory_dir`: a directory for remembered weight digests and peaks; None remembers none. `blas` as in
+        `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
+        go."""
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
@@ -52,7 +54,7 @@ class MlxEngine:
             on_progress("reading weights")
             network, facts = load_folder(Path(source.path), options.dtype, self._memory_dir)
             on_progress("trying a few tokens")
-            return assemble(network, source.id, facts, blas=self._blas)
+            return assemble(network, source.id, facts, blas=self._blas, memory_dir=self._memory_dir)
         except ModelLoadFailed as error:
             return error.message
         except Exception as error:
@@ -67,7 +69,7 @@ class MlxEngine:
     def memory(self) -> Mapping[str, int]:
         return {
             "active": mx.get_active_memory(),
-            "peak": mx.get_peak_memory(),
+            "peak": highest_bytes(),
             "cache": mx.get_cache_memory(),
         }
 

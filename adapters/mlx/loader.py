@@ -36,14 +36,25 @@ def load_folder(folder: Path, dtype: str, memory_dir: Path | None) -> tuple[Any,
     config = read_config(folder)
     try:
         digest = digest_folder(folder, memory_dir)
-        network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
-        wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
-        if wanted is not None:
-            _cast(network, wanted)
+        network, full_config = open_folder(folder, dtype)
         evaluate(array for _, array in named_parameters(network))
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
     return network, ModelFacts(full_config, eos_ids(full_config), digest)
+
+
+def open_folder(folder: Path, dtype: str) -> tuple[Any, dict[str, Any]]:
+    """The network as it would be loaded, with its full configuration; no weight is read yet. Raises anything."""
+    network, config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
+    cast_network(network, dtype)
+    return network, config
+
+
+def cast_network(network: Any, dtype: str) -> None:
+    """To what it is computed in, lazily. `dtype` as in `load_folder`."""
+    wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
+    if wanted is not None:
+        _cast(network, wanted)
 
 
 def eos_ids(config: Mapping[str, Any]) -> frozenset[int]:
@@ -116,4 +127,4 @@ def _cast(network: Any, dtype: mx.Dtype) -> None:
     network.update(tree_unflatten(changed))
 
 
-__all__ = ("NO_OWN_CODE", "eos_ids", "load_folder", "read_config")
+__all__ = ("NO_OWN_CODE", "cast_network", "eos_ids", "load_folder", "open_folder", "read_config")

@@ -148,11 +148,13 @@ class _Run:
         self.rooms[name] = room
 
     def _read(self, op: Op) -> None:
+        written = [self.rooms[name] for name in op.writes]
         for name in op.reads:
             if name in self.rooms:
-                self.rooms[name].num_readers -= 1
-                if op.name not in _VIEWS:
-                    self.rooms[name].last_read = self.group
+                room = self.rooms[name]
+                room.num_readers -= 1
+                if room not in written:  # no view of it, and not written over
+                    room.last_read = self.group
         for name in (*op.reads, *op.writes):
             room = self.rooms.get(name)
             if room is not None and room.num_readers == 0 and not room.is_result:
