@@ -1,7 +1,7 @@
 """From a network in memory to a LoadedModel: probe it and describe it."""
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -44,11 +44,13 @@ _VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the files say about a model. `config`: config.json; `digest`: of the weights' content."""
+    """What the files say about a model. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of
+    the adapter's, empty without one."""
 
     config: Mapping[str, Any]
     eos_token_ids: frozenset[int] = frozenset()
     digest: bytes = b""
+    adapter_digest: bytes = b""
 
 
 def assemble(
@@ -59,16 +61,17 @@ def assemble(
     chunks_ahead: int | None = None,
     blas: str = "",
     memory_dir: Path | None = None,
-) -> MlxModel:
-    """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed.
+) -> Generator[None, None, MlxModel]:
+    """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
     `memory_dir`: where corrections of estimated memory are remembered; None for nowhere.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
-    found = probe(network, rows)
+    found = yield from probe(network, rows)
     weights = parameters(network)
     context_length = context_length_of(facts.config)
+    yield
     memory = shape_of_network(network, found.layout, facts.config, context_length)
     description = ModelDescription(
         id=id,
@@ -82,6 +85,7 @@ def assemble(
         decode_mode=found.decode_mode,
         decode_note=found.decode_note,
         weights_digest=facts.digest,
+        adapter_digest=facts.adapter_digest,
         runtime=_runtime(),
         arithmetic=_arithmetic(blas),
         memory=memory,

@@ -39,7 +39,8 @@ def plan_model(folder: Path, dtype: str) -> PlannedModel:
     has_weights = any(folder.glob("model*.safetensors"))
     try:
         if has_weights:
-            network, config = open_folder(folder, dtype)
+            network, config = open_folder(folder)
+            cast_network(network, dtype)
         else:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))

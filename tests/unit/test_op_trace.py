@@ -51,7 +51,7 @@ def test_what_no_result_needs_is_not_computed():
 
 
 def test_every_operation_comes_after_what_it_reads_however_wide_the_graph_is():
-    wide = {number: [] for number in range(50)}
+    wide: dict[int, list[int]] = {number: [] for number in range(50)}
     wide |= {50 + number: [number, (number + 1) % 50] for number in range(50)}
     order = evaluation_order(wide, list(range(50, 100)))
     assert sorted(order) == sorted(wide)
