@@ -7,6 +7,9 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                                  ^          ^          ^           ^
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
+A prompt usually ends a few tokens behind the point where the next turn parts from it (its generation prompt): then that
+point has one, and the end none.
+
 The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
 """
 
@@ -23,7 +26,8 @@ MIN_GAP = 32
 behind the snapshot that was resumed at: each stop costs a small chunk."""
 
 END_GAP = 16
-"""With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
+"""An end, or a next turn, nearer than this behind the last snapshot gets none: computing so little is cheaper. Without
+recurrent layers that holds for the end of a prompt only: where a sequence ends, its tail costs little."""
 
 
 def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
@@ -33,7 +37,7 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     them with recurrent layers, without the last term otherwise.
     """
     end = num_prompt - 1
-    wanted = _fork_positions(forks, end) | {end}
+    wanted = _fork_positions(forks, end)
     if rules.needs_snapshots:
         is_resumed = start % rules.grid.step != 0
         wanted.update(at for at in lattice(end, rules.grid.step) if at > start + MIN_GAP or not is_resumed)
@@ -56,15 +60,24 @@ def is_end_worthwhile(position: int, last_snapshot: int, rules: ReuseRules) -> b
 
 
 def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
-    """NEXT_TURN and SYSTEM_END, and the last turns; a fork behind the last computed token moves to it."""
-    wanted = {min(fork.position, end) for fork in forks if fork.kind is not ForkKind.TURN}
-    near = {min(fork.position, end) for fork in forks if fork.kind is ForkKind.NEXT_TURN} | {end}
+    """SYSTEM_END, NEXT_TURN and the end, and the last turns; a fork behind the last computed token moves to it."""
+    near = _spread(sorted({min(fork.position, end) for fork in forks if fork.kind is ForkKind.NEXT_TURN} | {end}))
+    wanted = {min(fork.position, end) for fork in forks if fork.kind is ForkKind.SYSTEM_END} | near
     turns = sorted(
         fork.position
         for fork in forks
         if fork.kind is ForkKind.TURN and all(not fork.position <= other <= fork.position + MIN_GAP for other in near)
     )
     return wanted | {position for position in turns[-MAX_TURNS:] if position < end}
+
+
+def _spread(positions: Sequence[int]) -> set[int]:
+    """Of those that are closer together than END_GAP, the first: whoever branches off further along passes it."""
+    kept: list[int] = []
+    for position in positions:
+        if not kept or position - kept[-1] >= END_GAP:
+            kept.append(position)
+    return set(kept)
 
 
 def lattice(end: int, grid: int) -> tuple[int, ...]:

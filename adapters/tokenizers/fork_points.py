@@ -4,6 +4,8 @@ A likely later request shares the beginning of this prompt; the fork point is wh
 
     NEXT_TURN    the same messages, a probe answer and a probe question (with tools also: a probe call and its result).
                  Templates that drop earlier reasoning or end with an opened thought part before the prompt's end.
+                 And the same messages with a probe question at once: whoever got no answer, or one it does not keep,
+                 says more instead. That parts where the generation prompt begins.
     SYSTEM_END   the same system messages and tools with another first message; and another first question behind what
                  an agent puts before it: messages of its own, or tagged text at the beginning of the question's
     TURN         the same messages up to one of the last user turns, and another one there
@@ -14,8 +16,10 @@ Without spans each probe costs an encoding of the whole prompt, so turns are lef
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
+from adapters.tokenizers.template_messages import has_runs
 from adapters.tokenizers.text_codec import EncodedText, TextCodec
 from adapters.tokenizers.token_prefix import common_token_count
 from domain.chat import ChatMessage, Role, ToolCall, num_leading_system
@@ -37,9 +41,7 @@ def find_fork_points(
     """Ascending, one a position: where two kinds meet, the one that matters more."""
     best: dict[int, ForkKind] = {}
     for kind, messages in _likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
-        try:
-            other = template.text_of(prompt, messages, rendered.adjustments)
-        except Exception:  # noqa: S112  the template refuses the probe, so a client could not send it either
+        if (other := _text_of(prompt, messages, template, rendered)) is None:
             continue
         position = common_token_count(rendered.text, encoded, other, codec.encode)
         if position > 0 and (position not in best or _RANK[kind] < _RANK[best[position]]):
@@ -47,10 +49,26 @@ def find_fork_points(
     return tuple(ForkPoint(position, best[position]) for position in sorted(best))
 
 
+def _text_of(
+    prompt: ChatPrompt, messages: Sequence[ChatMessage], template: ChatTemplate, rendered: RenderedChat
+) -> str | None:
+    """The probe as the prompt was rendered, else with runs of one role merged, as it would then be. None where the
+    template refuses that too, so that a client could not send it either."""
+    as_rendered = rendered.adjustments
+    for adjustments in (as_rendered, replace(as_rendered, merged=True)) if has_runs(messages) else (as_rendered,):
+        try:
+            return template.text_of(prompt, messages, adjustments)
+        except Exception:  # noqa: S112  refused so; what is left is to try it merged
+            continue
+    return None
+
+
 def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKind, Sequence[ChatMessage]]]:
     messages = prompt.messages
     answer = () if messages[-1].role is Role.ASSISTANT else (ChatMessage(Role.ASSISTANT, _PROBES[0]),)
     yield ForkKind.NEXT_TURN, (*messages, *answer, ChatMessage(Role.USER, _PROBES[0]))
+    if answer:
+        yield ForkKind.NEXT_TURN, (*messages, ChatMessage(Role.USER, _PROBES[0]))
     if prompt.tools:
         yield ForkKind.NEXT_TURN, (*messages, *_probe_call(prompt.tools[0].name))
     num_system = num_leading_system(messages)

@@ -10,6 +10,7 @@ from domain.block_grid import BlockGrid
 from domain.fork_point import ForkKind, ForkPoint
 from domain.prefix import ReuseRules
 from domain.snapshot_policy import (
+    END_GAP,
     MAX_TURNS,
     MIN_GAP,
     lattice,
@@ -54,11 +55,20 @@ def test_the_end_and_the_best_forks_always_have_one(
     length, forks = prompt
     planned = plan_snapshots(length, 0, forks, rules)
     best = {min(fork.position, length - 1) for fork in forks if fork.kind is not ForkKind.TURN} | {length - 1}
-    if rules.grid.is_exact:
-        best = {position // rules.grid.step * rules.grid.step for position in best}
-    if not rules.needs_snapshots:
-        best = {position for position in best if position % rules.grid.block_size}
-    assert best - {0} <= set(planned)
+    whole = {0, *planned} if rules.needs_snapshots else {0, *planned, *range(0, length, rules.grid.block_size)}
+    for position in best:
+        nearest = max(at for at in whole if at <= position)
+        if rules.grid.is_exact:
+            assert position - nearest < rules.grid.step + END_GAP
+        else:
+            assert position - nearest < END_GAP
+
+
+def test_next_turns_and_the_end_share_one_where_they_are_close_together() -> None:
+    rules = ReuseRules.of(HYBRID, BlockGrid(256, 4096))
+    for gap, planned in ((END_GAP - 1, (500,)), (END_GAP, (500, 500 + END_GAP))):
+        forks = [ForkPoint(500, ForkKind.NEXT_TURN), ForkPoint(500 + gap, ForkKind.NEXT_TURN)]
+        assert plan_snapshots(501 + gap, 0, forks, rules) == planned
 
 
 @given(lengths, st.sampled_from([256, 512, 2048]))
@@ -79,8 +89,8 @@ def test_turns_just_before_the_next_turn_are_skipped_and_only_the_last_kept() ->
     forks = [ForkPoint(at, ForkKind.TURN) for at in (100, 200, 300, 400, 500 - MIN_GAP)]
     forks.append(ForkPoint(500, ForkKind.NEXT_TURN))
     rules = ReuseRules.of(HYBRID, BlockGrid(256, 4096))
-    assert plan_snapshots(510, 0, forks, rules) == (300, 400, 500, 509)
-    assert plan_snapshots(510, 400, forks, rules) == (500, 509)
+    assert plan_snapshots(521, 0, forks, rules) == (300, 400, 500, 520)
+    assert plan_snapshots(521, 400, forks, rules) == (500, 520)
 
 
 def test_a_lattice_position_just_behind_the_one_resumed_at_is_skipped() -> None:
