@@ -7,10 +7,8 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                                  ^          ^          ^           ^
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
-A prompt usually ends a few tokens behind the point where the next turn parts from it (its generation prompt): then that
-point has one, and the end none.
-
-The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
+Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. With recurrent layers
+it takes the snapshots' place that are within END_GAP behind it: one state serves all three, a few tokens early.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,20 +23,22 @@ MIN_GAP = 32
 """A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and a lattice position as close
 behind the snapshot that was resumed at: each stop costs a small chunk."""
 
+_BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
+
 END_GAP = 16
-"""An end, or a next turn, nearer than this behind the last snapshot gets none: computing so little is cheaper. Without
-recurrent layers that holds for the end of a prompt only: where a sequence ends, its tail costs little."""
+"""With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
 
 
 def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
     """Positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
 
-    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 4 + log2(num_prompt) of
+    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 5 + log2(num_prompt) of
     them with recurrent layers, without the last term otherwise.
     """
     end = num_prompt - 1
-    wanted = _fork_positions(forks, end)
+    wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
+        wanted = _shared_states(wanted, forks)
         is_resumed = start % rules.grid.step != 0
         wanted.update(at for at in lattice(end, rules.grid.step) if at > start + MIN_GAP or not is_resumed)
     wanted = {rules.grid.last_resumable(position) for position in wanted}
@@ -60,9 +60,9 @@ def is_end_worthwhile(position: int, last_snapshot: int, rules: ReuseRules) -> b
 
 
 def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
-    """SYSTEM_END, NEXT_TURN and the end, and the last turns; a fork behind the last computed token moves to it."""
-    near = _spread(sorted({min(fork.position, end) for fork in forks if fork.kind is ForkKind.NEXT_TURN} | {end}))
-    wanted = {min(fork.position, end) for fork in forks if fork.kind is ForkKind.SYSTEM_END} | near
+    """All but turns, of which the last; a fork behind the last computed token moves to it."""
+    wanted = {min(fork.position, end) for fork in forks if fork.kind is not ForkKind.TURN}
+    near = {min(fork.position, end) for fork in forks if fork.kind in _BEFORE_ANSWER} | {end}
     turns = sorted(
         fork.position
         for fork in forks
@@ -71,13 +71,10 @@ def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
     return wanted | {position for position in turns[-MAX_TURNS:] if position < end}
 
 
-def _spread(positions: Sequence[int]) -> set[int]:
-    """Of those that are closer together than END_GAP, the first: whoever branches off further along passes it."""
-    kept: list[int] = []
-    for position in positions:
-        if not kept or position - kept[-1] >= END_GAP:
-            kept.append(position)
-    return set(kept)
+def _shared_states(wanted: set[int], forks: Sequence[ForkPoint]) -> set[int]:
+    """Without those that MORE_SAID stands in for."""
+    stand_ins = {fork.position for fork in forks if fork.kind is ForkKind.MORE_SAID}
+    return {at for at in wanted if not any(here < at < here + END_GAP for here in stand_ins)}
 
 
 def lattice(end: int, grid: int) -> tuple[int, ...]:

@@ -4,8 +4,8 @@ A likely later request shares the beginning of this prompt; the fork point is wh
 
     NEXT_TURN    the same messages, a probe answer and a probe question (with tools also: a probe call and its result).
                  Templates that drop earlier reasoning or end with an opened thought part before the prompt's end.
-                 And the same messages with a probe question at once: whoever got no answer, or one it does not keep,
-                 says more instead. That parts where the generation prompt begins.
+    MORE_SAID    the same messages with more behind them, in the last question or after a tool's result: what a client
+                 asks that got no answer, or one that it does not keep
     SYSTEM_END   the same system messages and tools with another first message; and another first question behind what
                  an agent puts before it: messages of its own, or tagged text at the beginning of the question's
     TURN         the same messages up to one of the last user turns, and another one there
@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
-from adapters.tokenizers.template_messages import has_runs
 from adapters.tokenizers.text_codec import EncodedText, TextCodec
 from adapters.tokenizers.token_prefix import common_token_count
 from domain.chat import ChatMessage, Role, ToolCall, num_leading_system
@@ -32,7 +31,7 @@ _PROBES = ("probe", "Zebra", "7")
 
 _CLOSING_TAG = re.compile(r"</[\w-]{1,64}>\s+(?=\S)")
 
-_RANK = {ForkKind.NEXT_TURN: 0, ForkKind.SYSTEM_END: 1, ForkKind.TURN: 2}
+_RANK = {kind: rank for rank, kind in enumerate(ForkKind)}
 
 
 def find_fork_points(
@@ -41,7 +40,9 @@ def find_fork_points(
     """Ascending, one a position: where two kinds meet, the one that matters more."""
     best: dict[int, ForkKind] = {}
     for kind, messages in _likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
-        if (other := _text_of(prompt, messages, template, rendered)) is None:
+        try:
+            other = template.text_of(prompt, messages, rendered.adjustments)
+        except Exception:  # noqa: S112  the template refuses the probe, so a client could not send it either
             continue
         position = common_token_count(rendered.text, encoded, other, codec.encode)
         if position > 0 and (position not in best or _RANK[kind] < _RANK[best[position]]):
@@ -49,26 +50,12 @@ def find_fork_points(
     return tuple(ForkPoint(position, best[position]) for position in sorted(best))
 
 
-def _text_of(
-    prompt: ChatPrompt, messages: Sequence[ChatMessage], template: ChatTemplate, rendered: RenderedChat
-) -> str | None:
-    """The probe as the prompt was rendered, else with runs of one role merged, as it would then be. None where the
-    template refuses that too, so that a client could not send it either."""
-    as_rendered = rendered.adjustments
-    for adjustments in (as_rendered, replace(as_rendered, merged=True)) if has_runs(messages) else (as_rendered,):
-        try:
-            return template.text_of(prompt, messages, adjustments)
-        except Exception:  # noqa: S112  refused so; what is left is to try it merged
-            continue
-    return None
-
-
 def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKind, Sequence[ChatMessage]]]:
     messages = prompt.messages
     answer = () if messages[-1].role is Role.ASSISTANT else (ChatMessage(Role.ASSISTANT, _PROBES[0]),)
     yield ForkKind.NEXT_TURN, (*messages, *answer, ChatMessage(Role.USER, _PROBES[0]))
     if answer:
-        yield ForkKind.NEXT_TURN, (*messages, ChatMessage(Role.USER, _PROBES[0]))
+        yield ForkKind.MORE_SAID, _with_more_said(messages)
     if prompt.tools:
         yield ForkKind.NEXT_TURN, (*messages, *_probe_call(prompt.tools[0].name))
     num_system = num_leading_system(messages)
@@ -79,6 +66,15 @@ def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkK
     turns = [at for at, message in enumerate(messages) if message.role is Role.USER and at > num_system]
     for at in turns[len(turns) - min(num_turns, len(turns)) :]:
         yield ForkKind.TURN, (*messages[:at], _other_than(messages[at]))
+
+
+def _with_more_said(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """Clients join texts of one role by an empty line, and so do we where a template takes no two questions. One who
+    sends them as two messages parts a few tokens further along."""
+    *earlier, last = messages
+    if last.role is not Role.USER:
+        return (*messages, ChatMessage(Role.USER, _PROBES[0]))
+    return (*earlier, replace(last, content=f"{last.content}\n\n{_PROBES[0]}"))
 
 
 def _first_question(messages: Sequence[ChatMessage], num_system: int) -> Sequence[ChatMessage] | None:

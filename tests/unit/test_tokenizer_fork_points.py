@@ -17,6 +17,7 @@ from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.fork_point import ForkKind
 from domain.request import ChatPrompt
+from domain.snapshot_policy import END_GAP
 from tests.support import templates
 from tests.support.tiny_tokenizers import FAMILIES, byte_level, load_folder, sentence_piece, write_folder
 
@@ -57,24 +58,30 @@ def test_the_next_turn_branches_at_the_prompts_end(demo: Tokenizer, tools: tuple
     messages = (_SYSTEM, _user("Hi"), _assistant("Hello!"), _user("What time is it?"))
     prompt = demo.render(ChatPrompt(messages, tools))
     after = demo.render(ChatPrompt((*messages, _assistant("Noon."), _user("Thanks")), tools))
-    assert _of(prompt, ForkKind.NEXT_TURN)[-1] == len(prompt.token_ids)
+    assert _of(prompt, ForkKind.NEXT_TURN) == [len(prompt.token_ids)]
     assert _shared(prompt, after) == len(prompt.token_ids)
 
 
 @pytest.mark.parametrize("tools", [(), (_TOOL,)])
-@pytest.mark.parametrize("said_last", ["question", "result of a tool"])
-def test_more_said_before_an_answer_branches_where_the_generation_prompt_begins(
-    demo: Tokenizer, tools: tuple[ToolSpec, ...], said_last: str
+def test_a_question_that_goes_on_before_an_answer_branches_at_its_end(
+    demo: Tokenizer, tools: tuple[ToolSpec, ...]
 ) -> None:
-    messages = (_SYSTEM, _user("What time is it?"))
-    if said_last != "question":
-        call = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("1", "get_time", "{}"),))
-        messages += (call, ChatMessage(Role.TOOL, "12:00", tool_call_id="1"))
-    prompt = demo.render(ChatPrompt(messages, tools))
-    more = demo.render(ChatPrompt((*messages, _user("Are you there?")), tools))
-    shared = _shared(prompt, more)
-    assert shared < len(prompt.token_ids)
-    assert _of(prompt, ForkKind.NEXT_TURN) == [shared, len(prompt.token_ids)]
+    question = "What time is it?"
+    prompt = demo.render(ChatPrompt((_SYSTEM, _user(question)), tools))
+    more = demo.render(ChatPrompt((_SYSTEM, _user(f"{question}\n\nAre you there?")), tools))
+    another = demo.render(ChatPrompt((_SYSTEM, _user(question), _user("Are you there?")), tools))
+    [at] = _of(prompt, ForkKind.MORE_SAID)
+    assert at == _shared(prompt, more) < len(prompt.token_ids)
+    assert at <= _shared(prompt, another) < at + END_GAP
+
+
+def test_a_result_of_a_tool_with_more_behind_it_branches_where_the_generation_prompt_begins(demo: Tokenizer) -> None:
+    call = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("1", "get_time", "{}"),))
+    messages = (_SYSTEM, _user("What time is it?"), call, ChatMessage(Role.TOOL, "12:00", tool_call_id="1"))
+    prompt = demo.render(ChatPrompt(messages, (_TOOL,)))
+    more = demo.render(ChatPrompt((*messages, _user("Are you there?")), (_TOOL,)))
+    assert _of(prompt, ForkKind.MORE_SAID) == [_shared(prompt, more)]
+    assert _shared(prompt, more) < len(prompt.token_ids)
 
 
 def test_a_template_that_takes_no_two_questions_branches_where_the_merged_one_goes_on(tmp_path: Path) -> None:
@@ -82,9 +89,8 @@ def test_a_template_that_takes_no_two_questions_branches_where_the_merged_one_go
     messages = (_user("Hi"), _assistant("Hello!"), _user("What time is it?"))
     prompt = tokenizer.render(ChatPrompt(messages))
     more = tokenizer.render(ChatPrompt((*messages, _user("Are you there?"))))
-    shared = _shared(prompt, more)
-    assert shared < len(prompt.token_ids)
-    assert shared in _of(prompt, ForkKind.NEXT_TURN)
+    assert _of(prompt, ForkKind.MORE_SAID) == [_shared(prompt, more)]
+    assert _shared(prompt, more) < len(prompt.token_ids)
 
 
 def test_the_system_part_ends_where_another_chat_parts(demo: Tokenizer) -> None:
@@ -120,7 +126,7 @@ def test_a_template_that_drops_earlier_reasoning_branches_before_it(tmp_path: Pa
     next_call = tokenizer.render(
         ChatPrompt((*messages, again, ChatMessage(Role.TOOL, "1", tool_call_id="2")), (_TOOL,))
     )
-    dropped, *_, kept = _of(prompt, ForkKind.NEXT_TURN)
+    dropped, kept = _of(prompt, ForkKind.NEXT_TURN)
     assert dropped == _shared(prompt, next_question) < len(prompt.token_ids)
     assert kept == _shared(prompt, next_call) == len(prompt.token_ids)
 
@@ -130,7 +136,7 @@ def test_an_empty_thought_in_the_generation_prompt_is_where_the_next_turn_parts(
     messages = (_user("Hi"),)
     prompt = tokenizer.render(ChatPrompt(messages, (), {"enable_thinking": False}))
     after = tokenizer.render(ChatPrompt((*messages, _assistant("Yes"), _user("No")), (), {"enable_thinking": False}))
-    position = _of(prompt, ForkKind.NEXT_TURN)[-1]
+    [position] = _of(prompt, ForkKind.NEXT_TURN)
     assert position == _shared(prompt, after)
     assert tokenizer.decode(prompt.token_ids[position:]) == "<think>\n\n</think>\n\n"
 
