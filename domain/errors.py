@@ -61,6 +61,39 @@ class ContextOverflow(InvalidRequest):
         self.context_length = context_length
 
 
+class PrefillMemoryExceeded(ContextOverflow):
+    """The request fits the model and can never fit the memory of this server, however long it waited.
+
+    In the words of a context that is too small: what a client does about that, a shorter prompt or answer, helps here
+    too. `context_length`: how many tokens of prompt and answer together memory has room for; it depends on the request.
+    Bytes: `estimated_bytes` at the worst moment, `available_bytes` of `limit_bytes` when nothing else runs.
+    `largest_prompt`: in tokens, of those that would fit with an answer as long; 0 when none does.
+    """
+
+    code = "prefill_memory_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        num_prompt: int = 0,
+        num_wanted: int = 0,
+        context_length: int = 0,
+        estimated_bytes: int = 0,
+        available_bytes: int = 0,
+        limit_bytes: int = 0,
+        largest_prompt: int = 0,
+    ) -> None:
+        super().__init__(
+            message, param=param, num_prompt=num_prompt, num_wanted=num_wanted, context_length=context_length
+        )
+        self.estimated_bytes = estimated_bytes
+        self.available_bytes = available_bytes
+        self.limit_bytes = limit_bytes
+        self.largest_prompt = largest_prompt
+
+
 class TemplateFailed(InvalidRequest):
     """The model's chat template refuses these messages."""
 
@@ -100,6 +133,15 @@ class ModelsBusy(QueueFull):
     """The model is not loaded, and those that are were in use for as long as a request may wait for room."""
 
     code = "models_busy"
+
+
+class MemoryBusy(QueueFull):
+    """What others compute left no room in memory for as long as a request may wait for it."""
+
+    code = "memory_busy"
+
+    def __init__(self, message: str, *, retry_after_s: int = 10) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
 
 
 class LimitReached(QueueFull):
@@ -153,10 +195,12 @@ __all__ = (
     "InvalidKeys",
     "InvalidRequest",
     "LimitReached",
+    "MemoryBusy",
     "ModelLoadFailed",
     "ModelNotFound",
     "ModelsBusy",
     "NotAllowed",
+    "PrefillMemoryExceeded",
     "QueueFull",
     "ServerUnavailable",
     "StoreUnresponsive",

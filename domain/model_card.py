@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from domain.ids import ModelId
+from domain.memory.shape import MemoryShape
 from domain.state_layout import StateLayout
 
 
@@ -41,7 +42,7 @@ class ModelDescription:
     SINGLE. `weights_digest` identifies weights, config and quantisation by content. `runtime`: what computes it, to the
     minor version (`mlx-lm 0.32`); states of different runtimes are not shared. `arithmetic`: what rounds, the device
     and the library of its matrix products as they were found; states that must agree to the bit are not shared
-    between different ones.
+    between different ones. `memory`: what it needs of memory.
     """
 
     id: ModelId
@@ -57,6 +58,7 @@ class ModelDescription:
     weights_digest: bytes = b""
     runtime: str = ""
     arithmetic: str = ""
+    memory: MemoryShape = MemoryShape()
 
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model, served with at most so many tokens; None leaves it as it is."""

@@ -10,6 +10,7 @@ from domain.errors import InvalidRequest, require
 from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
+from domain.priority import Priority
 from domain.reasoning_budget import ReasoningLimit
 from domain.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRules
 from domain.shown import shown
@@ -90,7 +91,7 @@ class GenerationRequest:
     without a stop string is complete. `reasoning`: how long a chat's answer may reason; None for as long as it likes.
     `client`: the name of the key it came with, empty for none. `num_prompt_logprobs`: report the log probability of
     each prompt token with so many alternatives (0 to 20), which computes the whole prompt; None for none. Only then may
-    `max_tokens` be 0.
+    `max_tokens` be 0. `priority`: whether others go first.
     """
 
     id: RequestId
@@ -107,6 +108,7 @@ class GenerationRequest:
     reasoning: ReasoningLimit | None = None
     client: str = ""
     num_prompt_logprobs: int | None = None
+    priority: Priority = Priority.INTERACTIVE
 
     def __post_init__(self) -> None:
         num_tops = self.num_prompt_logprobs

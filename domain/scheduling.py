@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from domain.ids import SequenceId
+from domain.priority import Priority
 from domain.sequence import Phase
 
 
@@ -35,6 +36,7 @@ class SequenceView:
     """The planner's view of one sequence; the engine lists them in order of arrival.
 
     `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`.
+    `charge_bytes`: what it holds at its longest once it is admitted, and gives back when it is preempted; 0: unknown.
     """
 
     id: SequenceId
@@ -42,6 +44,23 @@ class SequenceView:
     num_computed: int
     num_prompt: int
     stops: tuple[int, ...] = ()
+    charge_bytes: int = 0
+    priority: Priority = Priority.INTERACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """What memory leaves for one step; the default bounds nothing.
+
+    `room_bytes`: what may be admitted beyond what is active already; None: any number. `max_chunk`: tokens of a prefill
+    chunk at most; None: a grid step. `admits` False: nobody is admitted. `preempt_bytes`: so much must be given back by
+    preempting; 0: nobody is.
+    """
+
+    room_bytes: int | None = None
+    max_chunk: int | None = None
+    admits: bool = True
+    preempt_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +77,11 @@ class StepPlan:
     admit: tuple[SequenceId, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
     decode: tuple[SequenceId, ...] = ()
+    preempt: tuple[SequenceId, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.admit or self.prefill or self.decode)
+        return not (self.admit or self.prefill or self.decode or self.preempt)
 
 
 _ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
@@ -81,16 +101,23 @@ def next_prompt_chunk(start: int, num_prompt: int, limits: StepLimits, stops: Se
     return end - 1 if is_too_long else end
 
 
-def plan_step(sequences: Sequence[SequenceView], limits: StepLimits) -> StepPlan:
+def plan_step(sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget = StepBudget()) -> StepPlan:
     """Plan one step. Pure; `sequences` in order of arrival.
 
     Newly admitted sequences start to prefill in a later step, after their prefix was looked up.
     """
+    room = budget.room_bytes
     num_active = sum(sequence.phase in _ACTIVE for sequence in sequences)
     admit: list[SequenceId] = []
     for sequence in sequences:
-        if sequence.phase is Phase.QUEUED and num_active + len(admit) < limits.max_batch:
-            admit.append(sequence.id)
+        if sequence.phase is not Phase.QUEUED:
+            continue
+        if not budget.admits or num_active + len(admit) >= limits.max_batch:
+            break
+        if room is not None and sequence.charge_bytes > room:
+            break
+        admit.append(sequence.id)
+        room = None if room is None else room - sequence.charge_bytes
     prefill = _plan_prefill(sequences, limits)
     decode = tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING)
     return StepPlan(tuple(admit), prefill, decode)
@@ -117,4 +144,14 @@ def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits) -> tupl
     return tuple(chunks)
 
 
-__all__ = ("PrefillChunk", "SequenceView", "StepLimits", "StepPlan", "next_chunk_end", "next_prompt_chunk", "plan_step")
+__all__ = (
+    "PrefillChunk",
+    "Priority",
+    "SequenceView",
+    "StepBudget",
+    "StepLimits",
+    "StepPlan",
+    "next_chunk_end",
+    "next_prompt_chunk",
+    "plan_step",
+)

@@ -14,6 +14,7 @@ from hashlib import sha256
 from threading import get_ident
 
 from adapters.fake.leaves import Leaf, RecurrentLeaf, SlicedLeaf, WindowedLeaf, pack, unpack
+from adapters.fake.memory import memory_shape
 from adapters.fake.mixing import GOLDEN, MASK, mix
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
@@ -62,6 +63,7 @@ class FakeModel:
             weight_bytes=options.weight_bytes,
             layout=options.layout,
             decode_mode=options.decode_mode,
+            memory=memory_shape(options),
             weights_digest=sha256(f"fake weights {options.weights}".encode()).digest(),
         )
 

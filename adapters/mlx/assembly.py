@@ -13,10 +13,12 @@ from adapters.mlx.cuda_link import find_link
 from adapters.mlx.device import describe_device, on_cpu
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
-from adapters.mlx.probe import probe
+from adapters.mlx.probe import Probe, probe
 from adapters.mlx.sampler_row import SamplerRow
 from application.ports.compute import DecodeStart
 from domain.ids import ModelId
+from domain.memory.config_shape import transient_shape, with_states
+from domain.memory.shape import MemoryShape
 from domain.model_card import ModelDescription
 
 DEFAULT_CONTEXT_LENGTH = 4096
@@ -60,6 +62,7 @@ def assemble(
     rows = find_number(facts.config, _VOCABULARY_KEYS)
     found = probe(network, rows)
     weights = parameters(network)
+    weight_bytes = sum(array.nbytes for _, array in weights)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
@@ -67,13 +70,14 @@ def assemble(
         context_length=find_number(facts.config, _CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH,
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
         dtype=_main_dtype(weights),
-        weight_bytes=sum(array.nbytes for _, array in weights),
+        weight_bytes=weight_bytes,
         layout=found.layout,
         decode_mode=found.decode_mode,
         decode_note=found.decode_note,
         weights_digest=facts.digest,
         runtime=_runtime(),
         arithmetic=_arithmetic(blas),
+        memory=_memory(facts.config, weight_bytes, _main_dtype(weights), found),
     )
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
     return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead)
@@ -90,6 +94,13 @@ def find_number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
+
+
+def _memory(config: Mapping[str, Any], weight_bytes: int, dtype: str, found: Probe) -> MemoryShape:
+    dtype_bytes = 4 if dtype == "float32" else 2
+    return with_states(
+        transient_shape(config, dtype_bytes, found.num_logits), weight_bytes, found.costs, len(found.layout.layers)
+    )
 
 
 def _runtime() -> str:

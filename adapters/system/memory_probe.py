@@ -1,29 +1,20 @@
-"""How much memory this process may use, how much of it is free, and how much it holds.
+"""The host's memory: how much of it this process may use, how much of it is free, and how much is resident.
 
 A container's limit counts before the machine's memory: cgroup version 2, then version 1, then /proc/meminfo; on macOS
-sysctl. Reading takes well under a millisecond on Linux. What cannot be read is reported as 0, never guessed.
+sysconf, which knows the total only.
 """
 
 import os
-import resource
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from domain.memory.ledger import MemoryReading
 
 _NO_LIMIT = 2**60  # version 1 writes a huge number for "no limit"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReading:
-    """Bytes. `total`: what this process may use; `available`: free or reclaimable of that; `resident`: held by it."""
-
-    total_bytes: int
-    available_bytes: int
-    resident_bytes: int
-
-
 class SystemMemory:
-    """Any thread. The roots are parameters for tests."""
+    """A MemoryProbe. The roots are parameters for tests."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
@@ -31,12 +22,16 @@ class SystemMemory:
 
     def read(self) -> MemoryReading:
         if sys.platform == "darwin":
-            return _read_macos()
+            # The peak could be read, and is not what is held; anything else takes calls into Mach.
+            return MemoryReading(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         machine = self._meminfo()
-        total, available = machine.get("MemTotal", 0), machine.get("MemAvailable", 0)
+        total, available = machine.get("MemTotal"), machine.get("MemAvailable")
         limit, used = self._container()
-        if limit and (not total or limit < total):
-            total, available = limit, min(available or limit, max(0, limit - used))
+        if limit and (total is None or limit < total):
+            total = limit
+            if used is not None:
+                left = max(0, limit - used)
+                available = left if available is None else min(available, left)
         return MemoryReading(total, available, self._resident())
 
     def _meminfo(self) -> dict[str, int]:
@@ -47,15 +42,17 @@ class SystemMemory:
                 found[name] = int(value.split()[0]) * 1024
         return found
 
-    def _container(self) -> tuple[int, int]:
-        """The tightest limit on the way up this process's cgroups, and the bytes used under it that must stay."""
-        tightest, used = 0, 0
+    def _container(self) -> tuple[int, int | None]:
+        """The tightest limit on the way up this process's cgroups, 0 for none, and the bytes used under it that must
+        stay."""
+        tightest: int = 0
+        used: int | None = None
         for folder, limit_name, usage_name in self._cgroup_folders():
             limit = _text(folder / limit_name).strip()
             if limit.isdigit() and 0 < int(limit) < _NO_LIMIT and (not tightest or int(limit) < tightest):
                 tightest = int(limit)
                 usage = _text(folder / usage_name).strip()
-                used = max(0, int(usage or 0) - _reclaimable(folder))
+                used = max(0, int(usage) - _reclaimable(folder)) if usage.isdigit() else None
         return tightest, used
 
     def _cgroup_folders(self) -> list[tuple[Path, str, str]]:
@@ -72,9 +69,9 @@ class SystemMemory:
             folders += [(root.joinpath(*parts[:depth]), *names) for depth in range(len(parts) + 1)]
         return folders
 
-    def _resident(self) -> int:
+    def _resident(self) -> int | None:
         fields = _text(self._proc / "self" / "statm").split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
 
 
 def _reclaimable(folder: Path) -> int:
@@ -86,12 +83,6 @@ def _reclaimable(folder: Path) -> int:
     return 0
 
 
-def _read_macos() -> MemoryReading:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # The peak, since the present value needs a Mach call; what is available is not read without one either.
-    return MemoryReading(total, 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
 def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii", errors="replace")
@@ -99,4 +90,4 @@ def _text(file: Path) -> str:
         return ""
 
 
-__all__ = ("MemoryReading", "SystemMemory")
+__all__ = ("SystemMemory",)

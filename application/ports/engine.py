@@ -27,7 +27,9 @@ from domain.errors import DomainError
 from domain.explanation import Explanation
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.priority import Priority
 from domain.prompt_content import EncodedPrompt
 from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
@@ -42,7 +44,7 @@ class Submission:
     `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context; 0 ends a choice
     with its prompt. `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`, `persist`,
     `grammar` and `num_prompt_logprobs` as in GenerationRequest; the first choice has them, a chunk of its prompt at a
-    time, all before any choice's Tokens. `reasoning_budget`: None for no bound.
+    time, all before any choice's Tokens. `reasoning_budget`: None for no bound. `priority`: who waits for whom.
     """
 
     id: RequestId
@@ -60,6 +62,7 @@ class Submission:
     grammar: Grammar | None = None
     reasoning_budget: ReasoningBudget | None = None
     num_prompt_logprobs: int | None = None
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ _CLASSES = {
     for error in (
         errors.InvalidRequest,
         errors.ContextOverflow,
+        errors.PrefillMemoryExceeded,
+        errors.MemoryBusy,
         errors.ModelNotFound,
         errors.ModelLoadFailed,
         errors.ServerUnavailable,
@@ -131,6 +136,8 @@ class StepBatch:
 class EngineStatus:
     """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
     choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.
+    `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
+    it keeps none.
     """
 
     is_alive: bool
@@ -140,6 +147,8 @@ class EngineStatus:
     num_running: int
     memory: Mapping[str, int] = field(default_factory=dict[str, int])
     fault: str = ""
+    limits: MemoryLimits | None = None
+    ledger: MemoryLedger | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
 from application.services.text_side.grammar_check import GrammarCheck
+from application.services.text_side.memory_check import MemoryCheck
 from application.services.text_side.model_pool import ModelPool, ServedModel
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
@@ -52,6 +53,7 @@ class Generate:
         self._events = events
         self._clock = clock
         self._encoder = encoder
+        self._memory = MemoryCheck(engine)
         self._grammars = grammars or GrammarCheck()
         self._calls = calls or GeneratedCalls()
 
@@ -81,6 +83,8 @@ class Generate:
     async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
         """From here on the generation holds the lease, and the engine the places."""
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
+        max_new_tokens = check_fit(request, prompt, served.description)
+        max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = with_answer_grammar(request, served.tokenizer, prompt.token_ids)
         submission = Submission(
             id=request.id,
@@ -88,7 +92,7 @@ class Generate:
             prompt=prompt,
             sampling=request.sampling,
             seed=request.sampling.seed if request.sampling.seed is not None else self._ids.seed(),
-            max_new_tokens=check_fit(request, prompt, served.description),
+            max_new_tokens=max_new_tokens,
             min_tokens=request.stop.min_tokens,
             # Some models name their end tokens in one place only.
             eos_token_ids=served.description.eos_token_ids | served.tokenizer.eos_token_ids,
@@ -99,6 +103,7 @@ class Generate:
             grammar=request.grammar,
             reasoning_budget=_reasoning_budget(request, served, prompt.token_ids),
             num_prompt_logprobs=request.num_prompt_logprobs,
+            priority=request.priority,
         )
         await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(

@@ -100,10 +100,10 @@ def _model(settings: Settings) -> Iterator[Check]:
 def _limits() -> Iterator[Check]:
     memory = SystemMemory().read()
     available = f", {format_bytes(memory.available_bytes)} available" if memory.available_bytes else ""
-    short = 0 < memory.available_bytes < MIN_MEMORY_BYTES
+    short = memory.available_bytes is not None and memory.available_bytes < MIN_MEMORY_BYTES
     yield Check(
         "memory",
-        format_bytes(memory.total_bytes) + available,
+        ("unknown" if memory.total_bytes is None else format_bytes(memory.total_bytes)) + available,
         "less than 2 GiB are available: only small models will fit" if short else "",
     )
     soft, hard = open_file_limits()

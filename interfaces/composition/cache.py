@@ -47,7 +47,7 @@ class CacheTiers:
         clock: Clock,
         land: Land | None = None,
     ) -> None:
-        total_bytes = SystemMemory().read().total_bytes
+        total_bytes = SystemMemory().read().total_bytes or 0
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
         self.store = store
         self.writer: WriteBehind | None = None

@@ -80,7 +80,7 @@ def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> Blo
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
-        total_bytes = SystemMemory().read().total_bytes
+        total_bytes = SystemMemory().read().total_bytes or 0
         return MemoryBlockStore(settings.quota.resolve(total_bytes) if settings.quota is not None else None)
     try:
         return open_lmdb_store(settings, events, clock)

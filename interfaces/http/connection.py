@@ -19,6 +19,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from interfaces.http.body_budget import BodyBudget, HeldBodies
 from interfaces.http.connection_limits import (
     FULL,
     LINGER_S,
@@ -61,6 +62,7 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(
         self,
         limits: ConnectionLimits,
+        bodies: BodyBudget,
         refusals: Refusals,
         config: Config,
         server_state: ServerState,
@@ -71,6 +73,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._limits = limits
         self._refusals = refusals
         self._meter = MessageMeter()
+        self._bodies = HeldBodies(bodies)
         self._problem: Problem | None = None
         self._is_done = False
         self._held = b""
@@ -93,6 +96,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrival.cancel()
         self._departure.cancel()
+        self._bodies.end_all()
         self._held = b""
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True  # uvicorn tells only the request that came last
@@ -190,6 +194,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._arrival.cancel()
         super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
         self._meter.headers_complete()
+        self._bodies.begin()
         if not self.pipeline:
             self._running = self.cycle
 
@@ -198,6 +203,8 @@ class BoundedConnection(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._num_discarded += len(body)
             self._check(TOO_LARGE if self._num_discarded > MAX_DISCARDED_BYTES else None)
+        else:
+            self._check(self._bodies.add(len(body)))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -213,6 +220,7 @@ class BoundedConnection(HttpToolsProtocol):
     # What departs
 
     def on_response_complete(self) -> None:
+        self._bodies.end()
         if self.pipeline:
             self._running = self.pipeline[-1][0]
         super().on_response_complete()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from litestar.exceptions import HTTPException, ValidationException
+from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import (
     MAX_MESSAGE_CHARS,
@@ -19,6 +20,7 @@ from domain.errors import (
     ModelLoadFailed,
     ModelNotFound,
     NotAllowed,
+    PrefillMemoryExceeded,
     QueueFull,
     ServerUnavailable,
     TemplateFailed,
@@ -70,6 +72,24 @@ class Problem:
     overflow: ContextOverflow | None = None
 
 
+class MemoryNumbers(Struct):
+    """What a refusal for memory rests on: bytes needed at the worst moment, those there for one request when no other
+    runs, the mark that nothing crosses; and in tokens, the longest prompt that would fit with an answer as long."""
+
+    estimated_bytes: int
+    available_bytes: int
+    limit_bytes: int
+    largest_prompt_tokens: int
+
+
+def memory_numbers(problem: Problem) -> MemoryNumbers | UnsetType:
+    """For every dialect's body: left out where it is not memory that is short."""
+    error = problem.overflow
+    if not isinstance(error, PrefillMemoryExceeded):
+        return UNSET
+    return MemoryNumbers(error.estimated_bytes, error.available_bytes, error.limit_bytes, error.largest_prompt)
+
+
 class ClientLeft(HTTPException):
     """The client closed its connection before its answer was ready."""
 
@@ -109,4 +129,4 @@ def _http_problem(error: HTTPException) -> Problem:
     return Problem(error.status_code, code, shown(error.detail, MAX_MESSAGE_CHARS), headers=dict(error.headers or {}))
 
 
-__all__ = ("CLIENT_LEFT_STATUS", "STATUS", "ClientLeft", "Problem", "problem_of")
+__all__ = ("CLIENT_LEFT_STATUS", "STATUS", "ClientLeft", "MemoryNumbers", "Problem", "memory_numbers", "problem_of")

@@ -11,6 +11,7 @@ import uvicorn
 from litestar import Litestar
 
 from application.settings import ServerSettings
+from interfaces.http.body_budget import BodyBudget
 from interfaces.http.connection import BoundedConnection
 from interfaces.http.connection_limits import connection_limits
 from interfaces.http.refusal import Refusals
@@ -59,6 +60,7 @@ class HttpServer:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._socket = _listen(settings.host, settings.port)
+        self.bodies = BodyBudget(settings.max_bodies.num_bytes or 0)
         self._server: uvicorn.Server | None = None
 
     @property
@@ -77,7 +79,7 @@ class HttpServer:
         """Serve what `create_app` made, until `stop`; then let running requests finish for a while. Closes the
         socket."""
         refusals: Refusals = app.state.refusals
-        connection = partial(BoundedConnection, connection_limits(self._settings), refusals)
+        connection = partial(BoundedConnection, connection_limits(self._settings), self.bodies, refusals)
         config = uvicorn.Config(
             app,
             http=cast(type[asyncio.Protocol], connection),

@@ -147,6 +147,40 @@ class TestBytes:
             assert client.recv(65_536).startswith(b"HTTP/1.1 413 ")
             assert flood(client, piece) < 32 << 20
 
+    def test_the_bodies_of_all_requests_together_are_bounded(self) -> None:
+        """Counted until they are answered; what is refused has the shape of its dialect, and says when to come back."""
+        size = ByteSize(num_bytes=100_000)
+        settings = ServerSettings(port=0, max_body=size, max_bodies=size)
+        gate, long = Gate("decode", 1), BODY + b" " * 60_000
+        with fake_service(FakeOptions(reply=reply_with("ok"), hook=gate), settings=settings) as service:
+            request = HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(long) + long
+            with connected(service) as first:
+                first.sendall(request)
+                gate.wait_until_reached()
+                assert service.server.bodies.held_bytes == len(long)
+                with connected(service) as client:
+                    client.sendall(request)
+                    answer = rest_of(client)
+                    assert error_of(answer, 503) == "bodies_full"
+                    assert b"retry-after: 1\r\n" in answer.lower()
+                with connected(service) as client:
+                    client.sendall(request.replace(b"/v1/completions", b"/v1/messages"))
+                    assert json.loads(rest_of(client).partition(b"\r\n\r\n")[2])["error"]["type"] == "overloaded_error"
+                assert service.client.get("/health/live").status_code == 200
+                gate.open()
+                assert rest_of(first).startswith(b"HTTP/1.1 200 ")
+            with connected(service) as client:
+                client.sendall(request)
+                assert rest_of(client).startswith(b"HTTP/1.1 200 ")
+            service.wait_until(lambda: service.server.bodies.held_bytes == 0, "nothing to be held")
+            assert [event.reason for event in service.events.of("HttpRefused")] == ["bodies_full"] * 2  # type: ignore[attr-defined]
+
+    def test_who_leaves_in_the_middle_of_a_body_holds_nothing(self, patient: FakeService) -> None:
+        with connected(patient) as client:
+            client.sendall(HEAD + b"Content-Length: 50000\r\n\r\n" + b" " * 30_000)
+            patient.wait_until(lambda: patient.server.bodies.held_bytes == 30_000, "what came of the body")
+        patient.wait_until(lambda: patient.server.bodies.held_bytes == 0, "nothing to be held")
+
     def test_pipelined_requests_wait_in_the_clients_own_memory(self) -> None:
         gate = Gate("decode", 1)
         options = FakeOptions(reply=reply_with("ok"), hook=gate)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
+from litestar import Litestar
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
@@ -47,6 +48,7 @@ from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents
+from tests.support.short_memory import ShortMemory
 
 DEFAULT_MODEL = "fake-attention"
 
@@ -63,6 +65,9 @@ class FakeService:
     events: RecordingEvents
     server: HttpServer
     client: httpx.Client
+    app: Litestar
+    memory: ShortMemory
+    model: str = DEFAULT_MODEL
 
     @property
     def base_url(self) -> str:
@@ -111,10 +116,12 @@ def fake_service(
     dialects: Dialects = DIALECTS,
     documents: DocumentStore | None = None,
     keys: KeyRing | None = None,
+    room_bytes: int | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
     `reuses`: with a prefix cache of `hot_bytes` over `store`. `store` and `documents` are closed at the end.
+    `room_bytes`: what the engine says one request may take of memory; None: nothing.
     """
     settings = settings or ServerSettings(port=0)
     clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
@@ -155,8 +162,9 @@ def fake_service(
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     calls = generated_calls(cache_settings or CacheSettings(), kept)
     encoder = PromptEncoder(calls)
+    memory = ShortMemory(loop, room_bytes)
     generate = Generate(
-        pool=pool, engine=loop, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder, calls=calls
+        pool=pool, engine=memory, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder, calls=calls
     )
     services = Services(
         generate,
@@ -200,7 +208,7 @@ def fake_service(
     try:
         assert started.wait(PATIENCE_S), "the server did not start"
         with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
-            service = FakeService(engine, loop, requests, pool, clock, events, server, client)
+            service = FakeService(engine, loop, requests, pool, clock, events, server, client, app, memory)
             yield service
             service.wait_until_idle()
     finally:

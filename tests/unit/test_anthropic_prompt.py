@@ -7,7 +7,7 @@ import pytest
 
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import InvalidRequest
-from domain.reasoning_budget import ReasoningLimit
+from domain.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request import ChatPrompt
 from interfaces.http.anthropic.messages_request import MessagesRequest
 from interfaces.http.anthropic.prompt import chat_prompt, reasoning_limit, stop_rules
@@ -171,7 +171,7 @@ def test_a_last_message_of_the_assistants_is_continued() -> None:
         (None, None),
         ({"type": "enabled", "budget_tokens": 1024}, ReasoningLimit(1024, is_firm=False)),
         ({"type": "adaptive", "budget_tokens": 9}, None),
-        ({"type": "disabled"}, None),
+        ({"type": "disabled"}, NO_REASONING),
     ],
 )
 def test_a_budget_of_thinking_is_a_limit(thinking: dict[str, Any] | None, limit: ReasoningLimit | None) -> None:

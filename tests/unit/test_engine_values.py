@@ -25,6 +25,8 @@ from domain.errors import DomainError
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
+from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.shape import MemoryShape, StateCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
@@ -135,7 +137,15 @@ OTHERS = (
     ),
     EngineError("x", "y"),
     EngineStatus(
-        is_alive=True, is_busy=True, last_progress_ns=1, num_waiting=2, num_running=3, memory={"active": 5}, fault="why"
+        is_alive=True,
+        is_busy=True,
+        last_progress_ns=1,
+        num_waiting=2,
+        num_running=3,
+        memory={"active": 5},
+        fault="why",
+        limits=MemoryLimits.of(1 << 40),
+        ledger=MemoryLedger(weight_bytes=1, state_bytes=2, reading_bytes=3, limits=MemoryLimits(4, 3, 2, 1)),
     ),
     EngineModel(
         ModelDescription(
@@ -151,6 +161,15 @@ OTHERS = (
             decode_note="n",
             weights_digest=b"\0\xff",
             runtime="r",
+            memory=MemoryShape(
+                weight_bytes=1,
+                states=(StateCost(2, 3, 4, 5), StateCost(6)),
+                score_bytes=7,
+                score_window=8,
+                activation_bytes=9,
+                logit_bytes=10,
+                grown_bytes=11,
+            ),
         ),
         "a note",
     ),

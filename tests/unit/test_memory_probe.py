@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapters.system.memory_probe import SystemMemory
+from domain.memory.ledger import MemoryReading
 
 GIB = 2**30
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="reads /proc")
@@ -55,12 +56,12 @@ def test_limit_that_limits_nothing_is_ignored(machine: SystemMemory, tmp_path: P
     assert machine.read().total_bytes == 16 * GIB
 
 
-def test_unreadable_is_zero(tmp_path: Path):
-    reading = SystemMemory(tmp_path, tmp_path).read()
-    assert (reading.total_bytes, reading.available_bytes, reading.resident_bytes) == (0, 0, 0)
+def test_what_cannot_be_read_is_not_guessed(tmp_path: Path):
+    assert SystemMemory(tmp_path, tmp_path).read() == MemoryReading()
 
 
-def test_this_machine():
-    reading = SystemMemory().read()
-    assert 0 < reading.resident_bytes < reading.total_bytes
-    assert 0 < reading.available_bytes <= reading.total_bytes
+def test_a_container_whose_use_cannot_be_read_still_limits(machine: SystemMemory, tmp_path: Path):
+    write(tmp_path / "proc/self/cgroup", "0::/\n")
+    write(tmp_path / "cgroup/memory.max", str(4 * GIB))
+    reading = machine.read()
+    assert (reading.total_bytes, reading.available_bytes) == (4 * GIB, 8 * GIB)

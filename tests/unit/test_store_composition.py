@@ -9,12 +9,13 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
-from adapters.system.memory_probe import MemoryReading, SystemMemory
+from adapters.system.memory_probe import SystemMemory
 from application.events import StoreFault
 from application.ports.record_writer import PutOutcome
 from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.codec_choice import StoreRates, compression_pays
+from domain.memory.ledger import MemoryReading
 from interfaces.composition.store import build_store, open_lmdb_store, quota_bytes, store_dir, store_rates
 from tests.support.store_records import EventList, chain, namespace_of
 

@@ -93,7 +93,7 @@ def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
 
 def check_fit(request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription) -> int:
     """The number of tokens the completion may have. Raises InvalidRequest or ContextOverflow, naming the field."""
-    field = _field(request.prompt)
+    field = prompt_field(request.prompt)
     num_prompt = len(prompt.token_ids)
     if num_prompt == 0:
         raise InvalidRequest(f"{field} must not be empty", param=field)
@@ -111,7 +111,7 @@ def check_fit(request: GenerationRequest, prompt: EncodedPrompt, model: ModelDes
 def _overflow(
     request: GenerationRequest, num_prompt: int, model: ModelDescription, *, is_exact: bool = True
 ) -> ContextOverflow:
-    field, count = _field(request.prompt), str(num_prompt) if is_exact else f"at least {num_prompt}"
+    field, count = prompt_field(request.prompt), str(num_prompt) if is_exact else f"at least {num_prompt}"
     return ContextOverflow(
         f"{field} has {count} tokens; the context of {model.id} holds {model.context_length}",
         param=field,
@@ -120,7 +120,8 @@ def _overflow(
     )
 
 
-def _field(prompt: Prompt) -> str:
+def prompt_field(prompt: Prompt) -> str:
+    """What its client calls it."""
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 
@@ -141,4 +142,4 @@ def _completion_length(rules: StopRules, num_prompt: int, room: int, model: Mode
     return room if rules.max_tokens is None else max_tokens
 
 
-__all__ = ("LONG_CHARS", "PromptEncoder", "check_fit")
+__all__ = ("LONG_CHARS", "PromptEncoder", "check_fit", "prompt_field")

@@ -18,6 +18,7 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.outlet import Outlet
 from domain.errors import ServerUnavailable
 from domain.ids import SequenceId
+from domain.memory.shape import MemoryShape
 from domain.request import FinishReason, Usage, choice_id, choice_seed
 from domain.scheduling import PrefillChunk, SequenceView
 from domain.sequence import Phase, Sequence
@@ -29,7 +30,7 @@ CLOSE_TRIES = 2
 
 class SequenceRun:
     """`model` is None when it was unloaded before the sequence came; admission then fails. `leader`: the choice whose
-    state this one waits for."""
+    state this one waits for. `charge_bytes`: as in SequenceView."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class SequenceRun:
         self.request_id = choice_id(submission.id, choice)
         self._num_prompt_logprobs = submission.num_prompt_logprobs if choice == 0 else None
         self.leader: SequenceRun | None = None
+        self.charge_bytes = 0
         self._model = model
         self._outlet = outlet
         self._cache: SequenceCache | None = None
@@ -60,6 +62,11 @@ class SequenceRun:
     def phase(self) -> Phase:
         return self.sequence.phase
 
+    @property
+    def shape(self) -> MemoryShape | None:
+        """What its model needs of memory; None when that was unloaded."""
+        return self._model.description.memory if self._model is not None else None
+
     def can_fork(self) -> bool:
         """Whether others may go on from this one's state: what cannot be captured cannot be forked either."""
         return self._model is not None and not self._model.description.layout.unsupported
@@ -67,8 +74,15 @@ class SequenceRun:
     def view(self) -> SequenceView:
         """What the planner sees."""
         sequence = self.sequence
-        stops = self._cache.stops if self._cache is not None else ()
-        return SequenceView(sequence.id, sequence.phase, sequence.num_computed, len(sequence.prompt_ids), stops)
+        return SequenceView(
+            sequence.id,
+            sequence.phase,
+            sequence.num_computed + len(sequence.output_ids),
+            len(sequence.prompt_ids),
+            self._cache.stops if self._cache is not None else (),
+            charge_bytes=self.charge_bytes,
+            priority=self.submission.priority,
+        )
 
     def usage(self) -> Usage:
         reused = self._cache.explanation if self._cache is not None else None

@@ -17,6 +17,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.reasoning_constraint import ReasoningConstraint
 from application.services.token_side.sequence_run import SequenceRun
+from application.services.token_side.step_guard import StepGuard, Unguarded
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
@@ -41,12 +42,14 @@ class StepRunner:
         prefix_cache: PrefixCache,
         limits: StepLimits,
         constraints: ConstraintCompiler | None = None,
+        guard: StepGuard | None = None,
     ) -> None:
-        """Without `constraints` a request with a grammar fails."""
+        """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing."""
         self._outlet = outlet
         self._prefix_cache = prefix_cache
         self._limits = limits
         self._constraints = constraints
+        self._guard = guard or Unguarded()
         self._runs: dict[SequenceId, SequenceRun] = {}
         self._by_request: dict[RequestId, dict[int, SequenceRun]] = {}
         self._models: dict[ModelId, LoadedModel] = {}
@@ -190,7 +193,7 @@ class StepRunner:
         """Plan and run one step. False when everything waits for something outside this thread."""
         started = self._outlet.now_ns()
         num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in self._in_phase(Phase.RESTORING))
-        plan = plan_step([run.view() for run in self._runs.values() if run.leader is None], self._limits)
+        plan = self._plan()
         num_decoded = self._decode(plan.decode)
         num_prefilled = self._prefill(plan)
         for id in plan.admit:
@@ -213,10 +216,19 @@ class StepRunner:
         self._outlet.deliver()
         return bool(num_restored) or not plan.is_empty
 
+    def _plan(self) -> StepPlan:
+        runs = [run for run in self._runs.values() if run.leader is None]
+        views = [run.view() for run in runs]
+        shapes = {run.id: run.shape for run in runs if run.shape is not None}
+        return plan_step(views, self._limits, self._guard.budget(views, shapes))
+
     def _new_run(self, submission: Submission, choice: int) -> SequenceRun:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
         self._next_id += 1
         run = SequenceRun(id, submission, choice, model=model, outlet=self._outlet)
+        if run.shape is not None:
+            num_prompt = len(submission.prompt.token_ids)
+            run.charge_bytes = self._guard.charge_bytes(run.shape, num_prompt, submission.max_new_tokens)
         self._runs[id] = run
         self._by_request.setdefault(submission.id, {})[choice] = run
         return run

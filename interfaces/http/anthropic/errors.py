@@ -5,11 +5,11 @@ so, and gives up on every other 400.
 """
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from domain.errors import ContextOverflow, DomainError
+from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded
 from interfaces.http import sse
-from interfaces.http.errors import Problem, problem_of
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 
 _TYPES = {
     401: "authentication_error",
@@ -24,6 +24,7 @@ _TYPES = {
 class MessageErrorDetail(Struct):
     type: str
     message: str
+    memory: MemoryNumbers | UnsetType = UNSET
 
 
 class MessageErrorBody(Struct, tag_field="type", tag="error"):
@@ -34,7 +35,7 @@ class MessageErrorBody(Struct, tag_field="type", tag="error"):
 
 def error_body(problem: Problem) -> MessageErrorBody:
     message = problem.message if problem.overflow is None else _overflow(problem.overflow)
-    return MessageErrorBody(MessageErrorDetail(_type(problem.status), message))
+    return MessageErrorBody(MessageErrorDetail(_type(problem.status), message, memory_numbers(problem)))
 
 
 def error_event(error: DomainError) -> bytes:
@@ -48,12 +49,15 @@ def _type(status: int) -> str:
 
 
 def _overflow(error: ContextOverflow) -> str:
+    """The words first, then what is behind them where it is not the context that is too small."""
     if error.num_wanted:
-        return (
+        told = (
             f"input length and `max_tokens` exceed context limit: {error.num_prompt} + {error.num_wanted} >"
             f" {error.context_length}, decrease input length or `max_tokens` and try again"
         )
-    return f"prompt is too long: {error.num_prompt} tokens > {error.context_length} maximum"
+    else:
+        told = f"prompt is too long: {error.num_prompt} tokens > {error.context_length} maximum"
+    return f"{told} ({error.code}: {error.message})" if isinstance(error, PrefillMemoryExceeded) else told
 
 
 __all__ = ("MessageErrorBody", "error_body", "error_event")

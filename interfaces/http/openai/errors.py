@@ -1,11 +1,11 @@
 """OpenAI's shape of an error, as a body and as an event in a stream."""
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import DomainError
 from interfaces.http import sse
-from interfaces.http.errors import Problem, problem_of
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
@@ -17,6 +17,7 @@ class ErrorDetail(Struct):
     type: str
     param: str | None
     code: str
+    memory: MemoryNumbers | UnsetType = UNSET
 
 
 class ErrorBody(Struct):
@@ -27,7 +28,8 @@ def error_body(problem: Problem) -> ErrorBody:
     message = problem.message
     if problem.overflow is not None:  # in the words on which agents compact a conversation
         message += f"; this model's maximum context length is {problem.overflow.context_length} tokens"
-    return ErrorBody(ErrorDetail(message, _type(problem.status), problem.param, problem.code))
+    detail = ErrorDetail(message, _type(problem.status), problem.param, problem.code, memory_numbers(problem))
+    return ErrorBody(detail)
 
 
 def error_event(error: DomainError) -> bytes:

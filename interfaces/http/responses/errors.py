@@ -1,13 +1,14 @@
 """OpenAI's shape of an error as a body, and as the `error` of a response that failed, in the words its clients act on.
 
-Agents compact a conversation on the code `context_length_exceeded` and "maximum context length is N tokens". codex
+Agents compact a conversation on the code `context_length_exceeded` and "maximum context length is N tokens", codex on
+nothing but the code: so it is the code of every overflow here, and what else it is begins the message. codex
 repeats a `server_error`, waits on a `rate_limit_exceeded` as long as the message says, and gives up on the others.
 """
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
-from interfaces.http.errors import Problem, problem_of
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
@@ -19,6 +20,7 @@ class ResponseProblemDetail(Struct):
     type: str
     param: str | None
     code: str
+    memory: MemoryNumbers | UnsetType = UNSET
 
 
 class ResponseProblem(Struct):
@@ -33,14 +35,15 @@ class ResponseError(Struct):
 def error_body(problem: Problem) -> ResponseProblem:
     default = "server_error" if problem.status >= 500 else "invalid_request_error"
     kind = _TYPES.get(problem.status, default)
-    return ResponseProblem(ResponseProblemDetail(_message(problem), kind, problem.param, problem.code))
+    code = problem.code if problem.overflow is None else ContextOverflow.code
+    return ResponseProblem(ResponseProblemDetail(_message(problem), kind, problem.param, code, memory_numbers(problem)))
 
 
 def response_error(error: DomainError) -> ResponseError:
     message = _message(problem_of(error))
     match error:
         case ContextOverflow():
-            return ResponseError("context_length_exceeded", message)
+            return ResponseError(ContextOverflow.code, message)
         case InvalidRequest():
             return ResponseError("invalid_prompt", message)
         case QueueFull(retry_after_s=wait_s):
@@ -52,7 +55,8 @@ def response_error(error: DomainError) -> ResponseError:
 def _message(problem: Problem) -> str:
     if problem.overflow is None:
         return problem.message
-    return f"{problem.message}; this model's maximum context length is {problem.overflow.context_length} tokens"
+    told = problem.message if problem.code == ContextOverflow.code else f"{problem.code}: {problem.message}"
+    return f"{told}; this model's maximum context length is {problem.overflow.context_length} tokens"
 
 
 __all__ = ("ResponseError", "ResponseProblem", "error_body", "response_error")

@@ -1,0 +1,119 @@
+"""Whether a request can ever be computed: alone, with everything let go of that can be, below the hard mark.
+
+    hard mark |-- weights and other fixed bytes --|-------------- available --------------|
+    prefill                                        |- state at the prompt's end -|- chunk -|
+    decode                                         |- state of every choice at its end --|-|
+
+What does not fit by this sum never will, however long it waits. Tokens that are reused take room like all others, but
+nobody computes them: they count in what is held and looked at, and not in the chunk. Every choice of an answer counts,
+because all of them grow at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.shape import MemoryShape
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one request asks for, in tokens. `num_cached`: of the prompt's, known to be reused. `is_scored`: log
+    probabilities of the whole prompt are told, so that logits of every token are computed."""
+
+    num_prompt: int
+    num_new: int
+    num_cached: int = 0
+    num_choices: int = 1
+    is_scored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why `demand` can never be computed, and what could be, in tokens: a prompt of `most_prompt` with an answer as
+    long, and for this prompt an answer of `most_new`, 0 where the prompt is too long for any."""
+
+    demand: Demand
+    needed_bytes: int
+    available_bytes: int
+    limit_bytes: int
+    most_prompt: int
+    most_new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Of one model in one engine. `fixed_bytes`: held whatever is let go of. `max_chunk`: tokens prefilled at once."""
+
+    shape: MemoryShape
+    limit_bytes: int
+    fixed_bytes: int
+    max_chunk: int
+
+    @classmethod
+    def of(
+        cls, shape: MemoryShape, limits: MemoryLimits | None, ledger: MemoryLedger | None, max_chunk: int
+    ) -> "Preflight | None":
+        """None where nothing bounds memory, or nobody knows what is held."""
+        if limits is None or ledger is None:
+            return None
+        return cls(shape, limits.hard_bytes, ledger.fixed_bytes, max_chunk)
+
+    @property
+    def available_bytes(self) -> int:
+        """For one request alone. Negative where what is fixed is too much already."""
+        return self.limit_bytes - self.fixed_bytes
+
+    def needed_bytes(self, demand: Demand) -> int:
+        """The most that it takes at any moment. Never less for more tokens or choices."""
+        shape, end = self.shape, demand.num_prompt + demand.num_new
+        chunk = min(self.max_chunk, max(demand.num_prompt - demand.num_cached, 1))
+        logits = {"num_logits": chunk} if demand.is_scored else {}
+        prefill = shape.state_bytes(demand.num_prompt, chunk) + shape.peak_bytes(chunk, demand.num_prompt, **logits)
+        decode = demand.num_choices * shape.state_bytes(end) + shape.decode_bytes(demand.num_choices, end)
+        return max(prefill, decode)
+
+    def fits(self, demand: Demand) -> bool:
+        return self.needed_bytes(demand) <= self.available_bytes
+
+    def most_new(self, demand: Demand) -> int:
+        """The longest answer up to the one asked for that fits; -1 when none does."""
+        return _last(demand.num_new, lambda num_new: self.fits(replace(demand, num_new=num_new)))
+
+    def most_prompt(self, demand: Demand) -> int:
+        """The longest prompt up to the one asked for that fits with this answer when nothing is reused; -1 for none."""
+        return _last(
+            demand.num_prompt, lambda num_prompt: self.fits(replace(demand, num_prompt=num_prompt, num_cached=0))
+        )
+
+    def refusal(self, demand: Demand, shortest: int) -> Refusal | None:
+        """None when it fits. `shortest`: tokens of an answer that is worth having. A prompt that is too long even for
+        that is refused with it, so that prompt and answer together are more than what the refusal says would fit."""
+        if self.fits(demand):
+            return None
+        most_new = max(self.most_new(demand), 0)
+        if most_new < shortest:
+            demand, most_new = replace(demand, num_new=min(shortest, demand.num_new)), 0
+        return Refusal(
+            demand,
+            needed_bytes=self.needed_bytes(demand),
+            available_bytes=max(self.available_bytes, 0),
+            limit_bytes=self.limit_bytes,
+            most_prompt=max(self.most_prompt(demand), 0),
+            most_new=most_new,
+        )
+
+
+def _last(end: int, fits: Callable[[int], bool]) -> int:
+    """The last of 0..end that fits, where none fits behind one that does not; -1 when none does."""
+    low, high = -1, end + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+__all__ = ("Demand", "Preflight", "Refusal")

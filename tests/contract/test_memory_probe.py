@@ -1,0 +1,78 @@
+"""Every MemoryProbe keeps the port's contract: readings that belong together, from any thread, and no guesses."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from adapters.fake.memory_probe import FakeMemory
+from adapters.mlx.memory_probe import MlxMemory
+from adapters.system.memory_probe import SystemMemory
+from application.ports.memory_probe import MemoryProbe
+from domain.memory.ledger import MemoryReading
+
+GIB = 1 << 30
+
+
+def a_device(monkeypatch: pytest.MonkeyPatch, *, metal: bool, info: dict[str, object]) -> MlxMemory:
+    """MLX as it tells of itself on an accelerator; what this machine lacks is played."""
+    readings: dict[str, Any] = {"get_active_memory": 3 * GIB, "get_cache_memory": GIB, "device_info": info}
+    monkeypatch.setattr("adapters.mlx.memory_probe.on_cpu", lambda: False)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: metal)
+    for name, value in readings.items():
+        monkeypatch.setattr(mx, name, lambda value=value: value)
+    return MlxMemory(FakeMemory(64 * GIB, 5 * GIB, 20 * GIB))
+
+
+@pytest.fixture(params=["fake", "system", "mlx here", "metal", "cuda"])
+def probe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MemoryProbe:
+    match request.param:
+        case "fake":
+            return FakeMemory(8 * GIB, GIB, 2 * GIB)
+        case "system":
+            return SystemMemory()
+        case "metal":
+            return a_device(monkeypatch, metal=True, info={"max_recommended_working_set_size": 48 * GIB})
+        case "cuda":
+            return a_device(monkeypatch, metal=False, info={"total_memory": 80 * GIB, "free_memory": 70 * GIB})
+        case _:
+            return MlxMemory(SystemMemory())
+
+
+def check(reading: MemoryReading) -> None:
+    total, available, held = reading.total_bytes, reading.available_bytes, reading.held_bytes
+    assert total is None or total > 0
+    assert available is None or available >= 0
+    assert held is None or (total is not None and 0 <= reading.cached_bytes <= held <= total)
+    assert available is None or total is None or available <= total
+
+
+def test_readings_belong_together_on_any_thread(probe: MemoryProbe):
+    with ThreadPoolExecutor(2) as pool:
+        for reading in [probe.read(), *pool.map(lambda _: probe.read(), range(4))]:
+            check(reading)
+
+
+def test_mlx_on_a_cpu_counts_all_that_the_process_holds(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("adapters.mlx.memory_probe.on_cpu", lambda: True)
+    monkeypatch.setattr(mx, "get_cache_memory", lambda: GIB)
+    reading = MlxMemory(FakeMemory(8 * GIB, 3 * GIB, 4 * GIB)).read()
+    assert reading == MemoryReading(8 * GIB, 4 * GIB, 3 * GIB, GIB)
+    assert reading.used_bytes == 2 * GIB
+
+
+def test_metal_holds_what_mlx_says_within_the_working_set(monkeypatch: pytest.MonkeyPatch):
+    probe = a_device(monkeypatch, metal=True, info={"max_recommended_working_set_size": 48 * GIB})
+    assert probe.read() == MemoryReading(48 * GIB, 20 * GIB, 4 * GIB, GIB)
+
+
+def test_cuda_tells_what_is_free_on_the_device(monkeypatch: pytest.MonkeyPatch):
+    probe = a_device(monkeypatch, metal=False, info={"total_memory": 80 * GIB, "free_memory": 70 * GIB})
+    assert probe.read() == MemoryReading(80 * GIB, 70 * GIB, 4 * GIB, GIB)
+
+
+@pytest.mark.parametrize("info", [{}, {"total_memory": 0}, {"total_memory": "80 GB"}])
+def test_a_device_that_tells_nothing_is_not_guessed(monkeypatch: pytest.MonkeyPatch, info: dict[str, object]):
+    reading = a_device(monkeypatch, metal=False, info=info).read()
+    assert (reading.total_bytes, reading.available_bytes) == (None, None)

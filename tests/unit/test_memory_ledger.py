@@ -1,0 +1,37 @@
+"""The ledger adds up, and what was read counts where it is more."""
+
+from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
+
+LIMITS = MemoryLimits(1000, 800, 900, 950)
+
+
+def test_marks_ascend_below_what_may_be_held():
+    for total in (1, 1000, 80 * 2**30):
+        limits = MemoryLimits.of(total)
+        assert 0 <= limits.low_bytes <= limits.high_bytes <= limits.hard_bytes <= limits.total_bytes == total
+
+
+def test_every_purpose_counts_once():
+    purposes = ("weight", "state", "hot", "queued", "flight", "other", "growth", "transient")
+    ledger = MemoryLedger(**{f"{name}_bytes": 2**index for index, name in enumerate(purposes)}, limits=LIMITS)
+    assert ledger.used_bytes == 2 ** len(purposes) - 1
+    assert ledger.room_bytes == 950 - ledger.used_bytes
+
+
+def test_a_reading_counts_where_it_tells_more_and_promises_come_on_top():
+    known = MemoryLedger(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=50, limits=LIMITS)
+    assert known.held_bytes == 100
+    assert known.used_bytes == 130
+    more = MemoryLedger(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=400, limits=LIMITS)
+    assert more.used_bytes == 430
+    assert more.room_bytes == 520
+
+
+def test_room_is_never_negative_and_none_without_limits():
+    assert MemoryLedger(weight_bytes=2000, limits=LIMITS).room_bytes == 0
+    assert MemoryLedger(weight_bytes=2000).room_bytes is None
+
+
+def test_freed_buffers_are_not_use():
+    assert MemoryReading(held_bytes=500, cached_bytes=450).used_bytes == 50
+    assert MemoryReading(cached_bytes=450).used_bytes is None

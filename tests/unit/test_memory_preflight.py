@@ -1,0 +1,111 @@
+"""What can never fit in memory, and what could instead: decided from the model's shape alone."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.preflight import Demand, Preflight
+from domain.memory.shape import MemoryShape, StateCost
+
+KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
+PEAKED = replace(KV, score_bytes=1, logit_bytes=100)
+
+
+def preflight(shape: MemoryShape = KV, room_bytes: int = 10_000, max_chunk: int = 100) -> Preflight:
+    return Preflight(shape, 1_000 + room_bytes, 1_000, max_chunk)
+
+
+shapes = st.builds(
+    MemoryShape,
+    states=st.lists(
+        st.builds(
+            StateCost,
+            st.integers(0, 50),
+            window=st.none() | st.integers(1, 300),
+            fixed_bytes=st.integers(0, 5_000),
+            step=st.sampled_from([1, 256]),
+        ),
+        max_size=3,
+    ).map(tuple),
+    score_bytes=st.integers(0, 3),
+    score_window=st.none() | st.integers(1, 300),
+    activation_bytes=st.integers(0, 20),
+    logit_bytes=st.integers(0, 500),
+    grown_bytes=st.integers(0, 5),
+)
+demands = st.builds(Demand, st.integers(1, 3_000), st.integers(0, 3_000), num_choices=st.integers(1, 5))
+
+
+def test_nothing_is_decided_where_nothing_is_known():
+    limits = MemoryLimits.of(1_000)
+    assert Preflight.of(KV, None, MemoryLedger(), 100) is None
+    assert Preflight.of(KV, limits, None, 100) is None
+    found = Preflight.of(KV, limits, MemoryLedger(weight_bytes=300, other_bytes=50, hot_bytes=400, state_bytes=9), 100)
+    assert found is not None
+    assert found.available_bytes == limits.hard_bytes - 350
+
+
+def test_prompt_and_answer_count_up_to_the_last_token():
+    assert preflight().fits(Demand(400, 600))
+    assert not preflight().fits(Demand(400, 601))
+
+
+def test_what_is_refused_says_what_would_fit():
+    refusal = preflight().refusal(Demand(700, 400), shortest=1)
+    assert refusal is not None
+    assert (refusal.needed_bytes, refusal.available_bytes, refusal.limit_bytes) == (11_000, 10_000, 11_000)
+    assert (refusal.most_prompt, refusal.most_new) == (600, 300)
+
+
+def test_a_prompt_too_long_for_any_answer_is_refused_with_the_shortest_one():
+    refusal = preflight().refusal(Demand(1_200, 500), shortest=20)
+    assert refusal is not None
+    assert (refusal.demand.num_new, refusal.most_new, refusal.most_prompt) == (20, 0, 980)
+
+
+def test_a_model_that_leaves_no_room_at_all():
+    refusal = preflight(room_bytes=-500).refusal(Demand(1, 1), shortest=1)
+    assert refusal is not None
+    assert (refusal.available_bytes, refusal.most_prompt, refusal.most_new) == (0, 0, 0)
+
+
+def test_every_choice_counts():
+    assert preflight().fits(Demand(200, 50, num_choices=4))
+    assert not preflight().fits(Demand(200, 50, num_choices=5))
+
+
+def test_reused_tokens_are_held_and_looked_at_but_not_computed():
+    wide = preflight(PEAKED, room_bytes=0)
+    whole, rest = Demand(1_000, 0), Demand(1_000, 0, num_cached=990)
+    assert wide.needed_bytes(whole) == 10_000 + 100 * 1_000 + 100 * 32
+    assert wide.needed_bytes(rest) == 10_000 + 10 * 1_000 + 100 * 10
+
+
+def test_a_scored_prompt_has_logits_for_every_token():
+    wide = preflight(PEAKED, room_bytes=0)
+    scored, plain = Demand(1_000, 0, is_scored=True), Demand(1_000, 0)
+    assert wide.needed_bytes(scored) - wide.needed_bytes(plain) == 100 * (100 - 32)
+
+
+@given(shapes, demands, st.integers(0, 200_000), st.integers(1, 600), st.integers(1, 50))
+def test_what_a_refusal_offers_fits_and_one_more_does_not(
+    shape: MemoryShape, demand: Demand, room_bytes: int, max_chunk: int, shortest: int
+):
+    flight = preflight(shape, room_bytes, max_chunk)
+    refusal = flight.refusal(demand, shortest)
+    assert (refusal is None) == flight.fits(demand)
+    if refusal is None:
+        return
+    told = refusal.demand
+    assert not flight.fits(told)
+    assert refusal.needed_bytes > room_bytes
+    assert refusal.most_prompt < told.num_prompt
+    if refusal.most_prompt:
+        assert flight.fits(replace(told, num_prompt=refusal.most_prompt))
+    assert not flight.fits(replace(told, num_prompt=refusal.most_prompt + 1))
+    if refusal.most_new:
+        assert shortest <= refusal.most_new < told.num_new
+        assert flight.fits(replace(told, num_new=refusal.most_new))
+        assert not flight.fits(replace(told, num_new=refusal.most_new + 1))
