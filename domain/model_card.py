@@ -17,12 +17,14 @@ class DecodeMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model's files are. `path` is a local folder; `created_s` a Unix time (the newest file's)."""
+    """Where a model's files are. `path` is a local folder; `created_s` a Unix time (the newest file's). `note`: what
+    people should know of it before they ask it anything; empty for models that somebody chose."""
 
     id: ModelId
     path: str
     created_s: int = 0
     owned_by: str = "local"
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
