@@ -7,8 +7,8 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                                  ^          ^          ^           ^
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
-Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. With recurrent layers
-it takes the snapshots' place that are within END_GAP behind it: one state serves all three, a few tokens early.
+Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. With recurrent
+layers it stands in for the positions less than END_GAP behind it: one state serves all, a few tokens early.
 """
 
 from collections.abc import Collection, Sequence

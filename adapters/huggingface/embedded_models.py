@@ -10,8 +10,8 @@ EMBEDDED_IDS = (ModelId("cairn-demo"), ModelId("cairn-demo-hybrid"))
 """`cairn-demo`: attention only. `cairn-demo-hybrid`: gated delta and attention layers."""
 
 EMBEDDED_NOTE = (
-    "Comes with Cairn to try it out: some 12 million parameters, trained on generated chats. It recalls what it is told,"
-    " extracts JSON, calls tools and makes small talk; it knows nothing of the world and is no assistant."
+    "Comes with Cairn to try it out: some 12 million parameters, trained on generated chats. It recalls what it is"
+    " told, extracts JSON, calls tools and makes small talk; it knows nothing of the world and is no assistant."
 )
 """What their cards say, in short."""
 

@@ -38,7 +38,7 @@ class Stage(Enum):
 @dataclass(slots=True)
 class RequestTimeline:
     """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
-    `client`: the name of its key, empty for none."""
+    `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt."""
 
     id: RequestId
     model: ModelId
@@ -52,6 +52,7 @@ class RequestTimeline:
     first_token_ns: int | None = None
     num_computed_tokens: int = 0
     client: str = ""
+    rewrites: tuple[str, ...] = ()
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
         """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
@@ -91,6 +92,7 @@ class RequestTimelines:
             num_prompt_tokens=event.num_prompt_tokens,
             queued_ns=event.at_ns,
             client=event.client,
+            rewrites=event.rewrites,
         )
         if (replaced := self._open.pop(event.id, None)) is not None:
             self._count(replaced, -1)
