@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from application.memory_events import MemoryMeasured, PressureRelieved
 from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
 from domain.record import BlockKey, Record
@@ -284,6 +285,8 @@ Event: TypeAlias = (
     | StateRestored
     | StateCaptured
     | ToolCallProblems
+    | MemoryMeasured
+    | PressureRelieved
 )
 
 __all__ = (

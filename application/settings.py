@@ -17,6 +17,7 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 
 MIN_AGE_S = 3600
 MAX_AGE_S = 3650 * 86_400
+MIN_MEMORY_BYTES = 64 << 20
 MIN_DOCUMENTS_BYTES, MAX_DOCUMENTS_BYTES = 4 << 20, 1 << 40
 
 
@@ -155,7 +156,9 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU)."""
+    """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU). `memory`:
+    what the computing process may hold in all, of the memory it computes in; None: what nobody else holds at the start,
+    less a tenth."""
 
     backend: str = "mlx"
     max_batch: int = 32
@@ -163,9 +166,14 @@ class EngineSettings:
     prefill_grid: int = 0
     block_size: int = 256
     stall_s: float = 120.0
+    memory: ByteSize | None = None
 
     def __post_init__(self) -> None:
         require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
+        if self.memory is not None:
+            num_bytes, share = self.memory.num_bytes, self.memory.share
+            require(num_bytes is None or num_bytes >= MIN_MEMORY_BYTES, "engine.memory", "must be at least 64MiB")
+            require(share is None or 0 < share <= 1, "engine.memory", "must be more than 0%")
         require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
         require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
         require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")

@@ -19,7 +19,7 @@ QWEN3_4B = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6,
     "vocab_size": 151936, "rope_theta": 1e6, "max_position_embeddings": 131072, "tie_word_embeddings": True,
 }  # fmt: skip
-QWEN35_MOE = {
+QWEN35_MOE: dict[str, Any] = {
     "model_type": "qwen3_5_moe",
     "text_config": {
         "model_type": "qwen3_5_moe_text", "hidden_size": 2048, "intermediate_size": 512, "num_hidden_layers": 40,
@@ -32,6 +32,11 @@ QWEN35_MOE = {
                             "mrope_section": [11, 11, 10]},
     },
 }  # fmt: skip
+QWEN35_LAYERS = {
+    **QWEN35_MOE,
+    "text_config": {**QWEN35_MOE["text_config"], "num_hidden_layers": 4, "num_experts": 32},
+}
+"""Three recurrent layers and one that attends, at their real width."""
 TINY = {
     "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 512,
@@ -43,6 +48,7 @@ SHAPES: Mapping[str, tuple[dict[str, Any], int]] = {
     "qwen3-4b": (QWEN3_4B, 0),
     "qwen3-4b-4bit": (QWEN3_4B, 4),
     "qwen3.5-moe-4bit": (QWEN35_MOE, 4),
+    "qwen3.5-4-layers": (QWEN35_LAYERS, 0),
     "tiny": (TINY, 0),
 }
 """Name to configuration and bits (0: bfloat16)."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from domain.errors import InvalidRequest, NotAllowed
+from domain.priority import Priority
 from domain.request import GenerationRequest
 from domain.shown import shown
 
@@ -25,7 +26,8 @@ _MAX_CONCURRENT = 65_536
 @dataclass(frozen=True, slots=True)
 class Client:
     """`name`: the key's, never the key; empty where there are no keys. `salt`: empty shares with all who have none.
-    `models`: names that its requests may use. None: all models, no limit. Admins see and clear what is everybody's."""
+    `models`: names that its requests may use. None: all models, no limit. Admins see and clear what is everybody's.
+    `priority`: the highest that its requests have, whatever they ask for."""
 
     name: str = ""
     salt: str = ""
@@ -33,6 +35,7 @@ class Client:
     models: frozenset[str] | None = None
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
+    priority: Priority = Priority.INTERACTIVE
 
     def __post_init__(self) -> None:
         if self.name and not _NAME.fullmatch(self.name):
@@ -53,7 +56,10 @@ class Client:
     def own(self, request: GenerationRequest) -> GenerationRequest:
         """The request as this client's. Raises NotAllowed."""
         self.check_model(request.model)
-        return replace(request, cache_salt=self.tenant(request.cache_salt), client=self.name)
+        salt, priority = self.tenant(request.cache_salt), self.priority
+        if priority is Priority.INTERACTIVE:
+            priority = request.priority
+        return replace(request, cache_salt=salt, client=self.name, priority=priority)
 
     def tenant(self, cache_salt: str) -> str:
         """The key's salt and a request's `cache_salt` as one; other pairs give other salts."""

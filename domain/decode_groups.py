@@ -1,29 +1,59 @@
-"""Which sequences decode together. Batch caches are padded to the longest row, so only similar lengths share one.
+"""Which sequences decode together, and where their rows lie. Batch caches are padded to the longest row.
 
-Left padding four rows of 4096, 128, 128, 128 tokens holds 3.4 times the bytes of the four alone. A sequence joins
-the first group in which padding stays within `MAX_PADDING` of the real tokens, or within `FREE_PADDING` tokens a row
-(short sequences are cheap to pad and worth batching).
+Padding is memory that holds nothing, and bytes that every step reads for nothing; a group of one's own reads the
+weights once more every step. So a sequence joins the first group whose padding then takes fewer bytes than the weights,
+and of memory no more than an eighth of theirs or a quarter of what the rows themselves hold. Short sequences are cheap
+to pad: `FREE_PADDING` tokens a row are always worth a pass. Left padding four rows of 4096, 128, 128, 128 tokens of a
+small model would hold 3.4 times the bytes of the four alone.
 """
 
 from collections.abc import Sequence
 
-MAX_PADDING = 0.25
+from domain.memory.shape import MemoryShape
+
+PADDING_OF_WEIGHTS = 1 / 8
+PADDING_OF_ROWS = 1 / 4
 FREE_PADDING = 512
+SPARE_ROWS = 1 / 8
 
 
-def choose_group(length: int, groups: Sequence[Sequence[int]]) -> int | None:
+def choose_group(length: int, groups: Sequence[Sequence[int]], shape: MemoryShape) -> int | None:
     """Index of the group a sequence of `length` tokens should join; None for a group of its own.
 
     `groups`: the current lengths of each group's rows. Pure; ties go to the earliest group.
     """
     for index, lengths in enumerate(groups):
-        if not lengths:
-            continue
-        rows = (*lengths, length)
-        padding = max(rows) * len(rows) - sum(rows)
-        if padding <= MAX_PADDING * sum(rows) or padding <= FREE_PADDING * len(rows):
+        if lengths and _may_share((*lengths, length), shape):
             return index
     return None
 
 
-__all__ = ("FREE_PADDING", "MAX_PADDING", "choose_group")
+def padding_bytes(lengths: Sequence[int], shape: MemoryShape) -> int:
+    """What a group of sequences of these lengths holds beyond what they hold alone."""
+    return len(lengths) * shape.state_bytes(max(lengths)) - sum(map(shape.state_bytes, lengths))
+
+
+def _may_share(lengths: Sequence[int], shape: MemoryShape) -> bool:
+    if max(lengths) * len(lengths) - sum(lengths) <= FREE_PADDING * len(lengths):
+        return True
+    held = sum(map(shape.state_bytes, lengths))
+    bearable = max(PADDING_OF_ROWS * held, PADDING_OF_WEIGHTS * shape.weight_bytes)
+    return padding_bytes(lengths, shape) <= min(shape.weight_bytes, bearable)
+
+
+def rows_capacity(num_rows: int) -> int:
+    """Rows to have room for when a batch must grow to `num_rows`: then most rows are written in place, and growing
+    costs each about as much wherever it comes."""
+    return num_rows + int(num_rows * SPARE_ROWS)
+
+
+def rows_in_place(num_rows: int, kept: Sequence[int]) -> list[int]:
+    """The rows `kept` of a batch in an order that moves as few as can be: the last ones fill the holes of those that
+    leave, everyone else stays."""
+    count = len(kept)
+    from_behind = [row for row in kept if row >= count]
+    staying = {row for row in kept if row < count}
+    return [row if row in staying else from_behind.pop(0) for row in range(count)]
+
+
+__all__ = ("FREE_PADDING", "choose_group", "padding_bytes", "rows_capacity", "rows_in_place")

@@ -32,6 +32,8 @@ class StopReason(Enum):
     """The store did not answer in time, or has not since a read hung: only memory was looked at."""
     UNREADABLE = "unreadable"
     """What was found could not be read or restored any more."""
+    NO_ROOM = "no-room"
+    """Memory does not hold what was found beside the state restored from it: it is computed."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
     """The model has a cache class that cannot be captured: it is served without reuse."""
     DISABLED = "disabled"

@@ -52,6 +52,7 @@ _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
         f"The store did not answer in time, so that what it may hold after token {told.stopped_at} is computed again."
     ),
     StopReason.UNREADABLE: lambda _: "What was stored could not be read or restored any more, so it is computed again.",
+    StopReason.NO_ROOM: lambda _: "Memory has no room for what is stored beside a state made of it: it is computed.",
     StopReason.UNSUPPORTED_LAYOUT: _unsupported,
     StopReason.DISABLED: lambda told: f"Nothing is reused: {told.note or 'prefix reuse is off'}.",
     StopReason.SCORED: lambda _: "Nothing is reused: log probabilities of the prompt need every token computed.",

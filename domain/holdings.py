@@ -54,6 +54,12 @@ class Found:
         """By position: all that some tier has."""
         return {at: key for held in self.holdings.values() for at, key in held.snapshots.items()}
 
+    def num_cold(self, hot: str) -> int:
+        """Tokens of the match that the tier of this name does not hold whole."""
+        held, size, position = self.holdings.get(hot, Holdings()), self.chain.block_size, self.match.position
+        num_cold = sum(size for index in range(position // size) if not held.has_whole(index))
+        return num_cold + (0 if position in held.snapshots else position % size)
+
     def holder(self, key: RecordKey, index: int, names: Collection[str]) -> str | None:
         """The first tier among `names` that has a record of the match: block `index`, or its snapshot."""
         position = self.match.position

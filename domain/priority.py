@@ -2,6 +2,8 @@
 
 from enum import Enum
 
+from domain.errors import require
+
 
 class Priority(Enum):
     """BATCH waits for INTERACTIVE, up to a stated number of turns (see `scheduling`)."""
@@ -10,4 +12,11 @@ class Priority(Enum):
     BATCH = "batch"
 
 
-__all__ = ("Priority",)
+def named_priority(name: str) -> Priority:
+    """Raises InvalidRequest."""
+    names = [priority.value for priority in Priority]
+    require(name in names, "priority", f"must be {' or '.join(names)}")
+    return Priority(name)
+
+
+__all__ = ("Priority", "named_priority")

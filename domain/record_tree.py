@@ -2,7 +2,7 @@
 
 Invariants (see `problems`)
 * A record's parent is the root of its namespace or in the tree: a chain has no hole.
-* `used_bytes` is the exact sum over the records.
+* `used_bytes` is the exact sum over the records, `host_bytes` of their state that lies in host memory.
 * What is pinned, or has something that follows it, is not evicted.
 
 Not safe for threads: whoever owns it holds a lock.
@@ -33,6 +33,7 @@ class RecordTree:
         self.nodes: dict[RecordKey, Node] = {}
         self.links = RecordLinks()
         self.used_bytes = 0
+        self.host_bytes = 0
         self.num_evicted = 0
         self._clock = 0
         self._heap: list[tuple[int, RecordKey]] = []
@@ -45,11 +46,13 @@ class RecordTree:
         node = self.nodes[record.key] = Node(record, size_bytes)
         self.links.add(record)
         self.used_bytes += size_bytes
+        self.host_bytes += record.host_bytes
         self.touch(node)
 
     def replace(self, node: Node, record: Record, size_bytes: int) -> None:
         """Another content under the same key."""
         self.used_bytes += size_bytes - node.size_bytes
+        self.host_bytes += record.host_bytes - node.record.host_bytes
         node.record, node.size_bytes = record, size_bytes
 
     def touch(self, node: Node) -> None:
@@ -122,6 +125,8 @@ class RecordTree:
         counted = sum(node.size_bytes for node in self.nodes.values())
         if counted != self.used_bytes:
             found.append(f"{self.used_bytes} bytes accounted, {counted} counted")
+        if (on_host := sum(record.host_bytes for record in records)) != self.host_bytes:
+            found.append(f"{self.host_bytes} bytes accounted in host memory, {on_host} counted")
         listed = set(self._heap)
         return found + [
             f"{key} is a leaf that eviction cannot find"
@@ -132,6 +137,7 @@ class RecordTree:
     def _take(self, key: RecordKey) -> Node:
         node = self.nodes.pop(key)
         self.used_bytes -= node.size_bytes
+        self.host_bytes -= node.record.host_bytes
         return node
 
     def _note(self, node: Node) -> None:

@@ -3,7 +3,7 @@
     required, named    calls, and nothing else
     strict             any text; where it begins a call, the call is held to the grammar
 
-Written in Lark with `%json` for the arguments. Text stands as a terminal, a special token as itself.
+Written in Lark, with `%json` for arguments that are JSON. Text stands as a terminal, a special token as itself.
 """
 
 import json
@@ -13,11 +13,10 @@ from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import Grammar, GrammarKind, Marker, Pieces, bounded, pieces
 from domain.json_schema import checked_schema
+from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
+from domain.lark_parameters import ParameterRules
 from domain.output.written_calls import WrittenCalls
 from domain.shown import shown
-
-JSON_OPTIONS: Mapping[str, Json] = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""At most one space where JSON may have white space: a model cannot lose itself in it. Regular expressions."""
 
 _ANY_ARGUMENTS: Mapping[str, Json] = {"type": "object"}
 
@@ -37,7 +36,7 @@ def tool_call_grammar(
     format = _Format(written, special_tokens)
     rules = [_call_rule(format, number, tool, must_call) for number, tool in enumerate(tools)]
     names = " | ".join(f"tool_{number}" for number in range(len(tools)))
-    rules += [f"inside: {names}", f"call: {format.terms('mark', 'opening')} inside"]
+    rules += [f"inside: {names}", f"call: {format.terms('mark')} inside"]
     more = "" if max_calls == 1 else _repeated(f"({format.terms('between')} call)", max_calls)
     if must_call:
         rules.append(f"start: {format.terms('first')} call {more} {format.terms('last')}")
@@ -46,50 +45,44 @@ def tool_call_grammar(
     return Grammar(GrammarKind.LARK, bounded("\n".join(rules) + "\n", "tools"))
 
 
-def json_rule(schema: Mapping[str, Json]) -> str:
-    """A schema as a term of Lark."""
-    return "%json " + _json({**schema, "x-guidance": dict(JSON_OPTIONS)})
-
-
-def quoted(text: str) -> str:
-    """A text as a term of Lark."""
-    return _json(text)
-
-
-def terms(pieces: Pieces) -> str:
-    """Pieces as terms of Lark."""
-    return " ".join(quoted(one.text) if one.token_id is None else f"<[{one.token_id}]>" for one in pieces)
-
-
 class _Format:
     """A family's way of writing, in one tokenizer's pieces."""
 
     def __init__(self, written: WrittenCalls, special_tokens: Mapping[str, int]) -> None:
         self.written = written
-        self._special_tokens = special_tokens
+        self.special_tokens = special_tokens
 
     def pieces(self, *fields: str) -> Pieces:
         found: tuple[Marker, ...] = ()
         for field in fields:
-            found += pieces(getattr(self.written, field), self._special_tokens)
+            found += pieces(getattr(self.written, field), self.special_tokens)
         return found
 
     def terms(self, *fields: str) -> str:
         return terms(self.pieces(*fields))
 
 
-def _json(value: Json) -> str:
-    """DEL is the one control character that JSON may leave as it is, and Lark may not."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _call_rule(format: _Format, number: int, tool: ToolSpec, must_call: bool) -> str:
     name = quoted(json.dumps(tool.name, ensure_ascii=False)[1:-1])  # inside JSON, and in Lark
     count = f"{format.terms('number')} /[0-9]{{1,3}}/" if format.written.number else ""
-    return (
-        f"tool_{number}: {name} {count} {format.terms('before_arguments')} arguments_{number}"
-        f" {format.terms('closing')}\narguments_{number}: {json_rule(_arguments(tool, must_call))}"
+    arguments, rules = _arguments_rule(format, number, tool, must_call)
+    return "\n".join(
+        [
+            f"tool_{number}: {format.terms('opening')} {name} {count} {format.terms('before_arguments')}"
+            f" arguments_{number} {format.terms('closing')}",
+            f"arguments_{number}: {arguments or quoted('')}",
+            *rules,
+        ]
     )
+
+
+def _arguments_rule(format: _Format, number: int, tool: ToolSpec, must_call: bool) -> tuple[str, list[str]]:
+    schema, parameters = _arguments(tool, must_call), format.written.parameters
+    if parameters is None:
+        return json_rule(schema), []
+    param, prefix = f"tools[{shown(tool.name)}]", f"arguments_{number}"
+    found = ParameterRules(parameters, format.special_tokens, prefix=prefix, param=param, is_strict=tool.strict)
+    return found.arguments(schema), found.rules
 
 
 def _arguments(tool: ToolSpec, must_call: bool) -> Mapping[str, Json]:
@@ -105,17 +98,23 @@ def _arguments(tool: ToolSpec, must_call: bool) -> Mapping[str, Json]:
 
 
 def _among_text(format: _Format, more: str, *, is_one: bool) -> list[str]:
-    """The first piece of what begins a call is what ends the text before it. Behind the only call nothing follows."""
-    head, *rest = format.pieces("first", "mark", "opening")
-    trigger = f"trigger{'[lazy]' if head.token_id is None else ''}: TEXT {terms((head,))}"
-    calls = f"calls: trigger {terms(tuple(rest))} inside {more} {format.terms('last')}"
+    """What ends the text is the first special token of what begins a call, with what stands before that, or all that
+    its first text is. Behind the only call nothing follows."""
+    begins = format.pieces("first", "mark")
+    special = next((at for at, piece in enumerate(begins) if piece.token_id is not None), None)
+    if special is None:
+        head, rest = f"trigger[lazy]: TEXT {terms(begins[:1])}", terms(begins[1:])
+    else:
+        text, rest = until(ANY_TEXT, "", begins)
+        head = f"trigger: BEFORE\nBEFORE: {text}"
+    calls = f"calls: trigger {rest} inside {more} {format.terms('last')}"
     times = "?" if format.written.first else "*"
     start = "start: calls | TEXT" if is_one else f"start: calls{times} TEXT"
-    return [trigger, calls, start, "TEXT: /(?s:.*)/"]
+    return [head, calls, start, f"TEXT: {ANY_TEXT}"]
 
 
 def _repeated(term: str, max_calls: int | None) -> str:
     return f"{term}*" if max_calls is None else f"{term}{{0,{max_calls - 1}}}"
 
 
-__all__ = ("JSON_OPTIONS", "json_rule", "quoted", "terms", "tool_call_grammar")
+__all__ = ("tool_call_grammar",)

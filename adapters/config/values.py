@@ -10,18 +10,20 @@ from domain.errors import InvalidRequest
 
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})
+_AUTO = "auto"
+"""A size that is chosen where none is set may be asked for by this name."""
 
 
 def from_typed(value: object, type: type, is_optional: bool) -> object:
     """A value that has a type already (TOML, flags). Raises ValueError, saying what it must be."""
-    if value is None and is_optional:
+    if is_optional and (value is None or (type is ByteSize and value == _AUTO)):
         return None
     return _FROM_TYPED[type](value)
 
 
 def from_text(text: str, type: type, is_optional: bool, separator: str = os.pathsep) -> object:
     """A value written as text. Empty means none where none is allowed; `separator`: between the items of a list."""
-    if not text and is_optional:
+    if is_optional and (not text or (type is ByteSize and text == _AUTO)):
         return None
     if type is tuple:
         return tuple(stripped for part in text.split(separator) if (stripped := part.strip()))

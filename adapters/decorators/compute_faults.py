@@ -149,6 +149,9 @@ class FaultyEngine:
     def memory(self) -> Mapping[str, int]:
         return self._faults.around("memory", self._engine.memory)
 
+    def clear_cache(self) -> None:
+        self._faults.around("clear_cache", self._engine.clear_cache)
+
     def close(self) -> None:
         self._faults.around("close_engine", self._engine.close)
 

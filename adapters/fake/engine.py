@@ -53,6 +53,10 @@ class FakeEngine:
         states = sum(model.state_bytes() for model in models)
         return {"active": weights + states, "weights": weights, "states": states}
 
+    def clear_cache(self) -> None:
+        """A toy keeps nothing that it freed."""
+        self._check_thread()
+
     def close(self) -> None:
         self._check_thread()
         self.is_closed = True

@@ -9,7 +9,7 @@ from typing import cast
 
 from domain.chat import Json
 from domain.grammar import Grammar, GrammarKind, Reasoning
-from domain.tool_grammar import json_rule, quoted, terms
+from domain.lark import json_rule, quoted, terms
 
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 _GAP = "/\\n{0,2}/"

@@ -4,21 +4,21 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.cuda_link import find_link
 from adapters.mlx.device import describe_device, on_cpu
+from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
-from adapters.mlx.probe import Probe, probe
+from adapters.mlx.probe import probe
 from adapters.mlx.sampler_row import SamplerRow
 from application.ports.compute import DecodeStart
 from domain.ids import ModelId
-from domain.memory.config_shape import transient_shape, with_states
-from domain.memory.shape import MemoryShape
+from domain.memory.config_shape import number
 from domain.model_card import ModelDescription
 
 DEFAULT_CONTEXT_LENGTH = 4096
@@ -59,48 +59,29 @@ def assemble(
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
     """
-    rows = find_number(facts.config, _VOCABULARY_KEYS)
+    rows = number(facts.config, *_VOCABULARY_KEYS)
     found = probe(network, rows)
     weights = parameters(network)
-    weight_bytes = sum(array.nbytes for _, array in weights)
+    context_length = number(facts.config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
+    memory = shape_of_network(network, found.layout, facts.config, found.num_logits, context_length)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
         vocab_size=min(rows or found.num_logits, found.num_logits),
-        context_length=find_number(facts.config, _CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH,
+        context_length=context_length,
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
         dtype=_main_dtype(weights),
-        weight_bytes=weight_bytes,
+        weight_bytes=memory.weight_bytes,
         layout=found.layout,
         decode_mode=found.decode_mode,
         decode_note=found.decode_note,
         weights_digest=facts.digest,
         runtime=_runtime(),
         arithmetic=_arithmetic(blas),
-        memory=_memory(facts.config, weight_bytes, _main_dtype(weights), found),
+        memory=memory,
     )
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
     return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead)
-
-
-def find_number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """The first of `keys` that holds a positive whole number, in the nested text configuration first."""
-    nested = [config[name] for name in ("text_config", "llm_config", "language_config") if name in config]
-    for level in (*nested, config):
-        if not isinstance(level, Mapping):
-            continue
-        for key in keys:
-            value = cast(Mapping[str, Any], level).get(key)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-    return None
-
-
-def _memory(config: Mapping[str, Any], weight_bytes: int, dtype: str, found: Probe) -> MemoryShape:
-    dtype_bytes = 4 if dtype == "float32" else 2
-    return with_states(
-        transient_shape(config, dtype_bytes, found.num_logits), weight_bytes, found.costs, len(found.layout.layers)
-    )
 
 
 def _runtime() -> str:
@@ -124,4 +105,4 @@ def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:
     return max(sizes, key=lambda name: sizes[name], default="float32")
 
 
-__all__ = ("DEFAULT_CONTEXT_LENGTH", "ModelFacts", "assemble", "find_number")
+__all__ = ("DEFAULT_CONTEXT_LENGTH", "ModelFacts", "assemble")

@@ -7,7 +7,8 @@ at any time. A sequence's first token is handed out as soon as it is known, with
 computes what is queued at once, which would add a step to the time to first token. The sequence then takes a step
 alone, to be ahead like the others, and joins with it.
 
-What cannot be joined leaves both groups as they were, and a row that cannot join goes on alone.
+What cannot be joined leaves both groups as they were, and a row that cannot join goes on alone. Rows that left are
+dropped together before the next step, so what others capture at the end of a step is copied first.
 
 A row that a grammar holds runs ahead like the others: the forward pass of its waiting token is queued first, then the
 token is read and accepted, and the next one is chosen with the mask that was computed meanwhile (`settle`).
@@ -27,13 +28,14 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
-from adapters.mlx.caches.rows import extend, fork, keep_rows, merge, recurrent_shapes, take_row
+from adapters.mlx.caches.rows import append_row, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
-from domain.decode_groups import choose_group
+from domain.decode_groups import choose_group, rows_capacity, rows_in_place
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
+from domain.memory.shape import MemoryShape
 
 Forward = Callable[[mx.array, Caches], mx.array]
 """Tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""
@@ -107,32 +109,37 @@ class DecodeGroup:
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
 
-    def absorb(self, other: "DecodeGroup") -> None:
-        """Take in another group's rows. Copies both groups' state; the other must not be used afterwards. When this
-        raises, both groups are what they were."""
+    def absorb(self, other: "DecodeGroup", num_coming: int = 1) -> None:
+        """Take in the row of a group of one, which must not be used afterwards. Needs its state's bytes once more while
+        it is copied (see `append_row`). `num_coming`: this one and those that are to join next. When this raises, both
+        groups are what they were."""
         assert self.waiting is not None
         assert other.waiting is not None
         self._sampler.detach()
         other._sampler.detach()
         rows = [*self.rows, *other.rows]
+        sampler = None
         try:
-            caches = self._joined(other)
             waiting = join([self.waiting, other.waiting])
             sampler = self._new_sampler(rows)
+            append_row(self.caches, other.caches, rows_capacity(len(self.rows) + num_coming))
         except Exception:
+            if sampler is not None:
+                sampler.detach()
             self._sampler, other._sampler = self._new_sampler(), other._new_sampler()
             raise
-        self.rows, self.caches, self.waiting, self._sampler = rows, caches, waiting, sampler
-        for row in other.rows:
+        self.rows, self.waiting, self._sampler = rows, waiting, sampler
+        other.rows, other.caches, other.waiting = [], [], None
+        for row in rows:
             row.group = self
 
     def remove(self, leaving: Sequence[Row]) -> None:
-        """Drop rows with their state. The last row's group is empty afterwards."""
-        self._sampler.detach()
-        kept = [index for index, row in enumerate(self.rows) if row not in leaving]
+        """Rows that end. Their state is dropped by `narrow`, or at once when nobody is left."""
         for row in leaving:
             row.group = None
-        self._narrow_or_lose(kept)
+        if all(row.group is not self for row in self.rows):
+            self._sampler.detach()
+            self.rows, self.caches, self.waiting = [], [], None
 
     def split(self, leaving: Sequence[Row]) -> None:
         """Move rows, with their waiting tokens, to groups of their own."""
@@ -146,38 +153,29 @@ class DecodeGroup:
                 alone.waiting = waiting
             except Exception as error:
                 row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
-        self._narrow_or_lose([index for index, row in enumerate(self.rows) if row.group is self])
-
-    def _narrow_or_lose(self, kept: list[int]) -> None:
-        try:
-            self._narrow(kept)
-        except Exception as error:
-            self.rows = [self.rows[index] for index in kept]
-            self._lose(ComputeFailed(f"narrowing a batch failed: {error}"))
-
-    def _narrow(self, kept: list[int]) -> None:
-        if not kept:
-            self.rows, self.caches, self.waiting = [], [], None
-            return
-        if len(kept) == 1 and len(self.rows) > 1:
-            self.caches = take_row(self.caches, kept[0])
-        elif len(kept) < len(self.rows) and self.caches:
-            caches = fork(self.caches)
-            keep_rows(caches, kept)
-            self.caches = caches
-        self.waiting = None if self.waiting is None else self.waiting.narrow(kept)
-        self.rows = [self.rows[index] for index in kept]
         self._sampler = self._new_sampler()
+        self.narrow()
 
-    def _joined(self, other: "DecodeGroup") -> Caches:
-        if len(self.rows) == 1 and len(other.rows) == 1:
-            return merge([self.caches, other.caches])
-        batch = self._as_batch()
-        extend(batch, other._as_batch())
-        return batch
-
-    def _as_batch(self) -> Caches:
-        return merge([self.caches]) if len(self.rows) == 1 else fork(self.caches)
+    def narrow(self) -> None:
+        """Drop whoever left, all at once. A failure is left on the rows."""
+        kept = [index for index, row in enumerate(self.rows) if row.group is self]
+        if len(kept) == len(self.rows):
+            return
+        self._sampler.detach()
+        order = rows_in_place(len(self.rows), kept)
+        try:
+            if len(order) == 1 and self.caches:
+                self.caches = take_row(self.caches, order[0], is_last=True)
+            elif order and self.caches:
+                keep_rows(self.caches, order)
+            waiting = self.waiting.narrow(order) if self.waiting is not None and order else None
+        except Exception as error:
+            self.rows = [self.rows[index] for index in order]
+            self._lose(ComputeFailed(f"narrowing a batch failed: {error}"))
+            return
+        self.rows, self.waiting = [self.rows[index] for index in order], waiting
+        self.caches = self.caches if order else []
+        self._sampler = self._new_sampler()
 
     def _lose(self, error: ComputeFailed) -> None:
         """The caches are in an unknown state: whoever is in the group has failed."""
@@ -190,6 +188,7 @@ class DecodeGroup:
 
     def _feed(self, tokens: mx.array) -> None:
         try:
+            make_room(self.caches, 1)
             logits = self._forward(tokens[:, None], self.caches)[:, -1]
             for row in self.rows:
                 row.position += 1
@@ -241,28 +240,45 @@ def _sampler_of(row: Row) -> SamplerRow:
     return row.sampler
 
 
-def join_groups(groups: list[DecodeGroup]) -> list[DecodeGroup]:
+def join_groups(groups: list[DecodeGroup], shape: MemoryShape) -> list[DecodeGroup]:
     """Let groups of one join others of similar length; returns the groups that are left, in order."""
     settled = [group for group in groups if len(group.rows) > 1 or group.stays_alone]
+    coming: dict[int, list[DecodeGroup]] = {}
     for group in groups:
-        if group not in settled and not _joins_one_of(settled, group):
+        if len(group.rows) > 1 or group.stays_alone:
+            continue
+        chosen = _chosen(settled, coming, group, shape)
+        if chosen is None:
             settled.append(group)
-    return settled
+        else:
+            coming.setdefault(id(chosen), []).append(group)
+    left: list[DecodeGroup] = []
+    for group in settled:
+        left += [group, *_absorb_all(group, coming.get(id(group), []))]
+    return left
 
 
-def _joins_one_of(settled: Sequence[DecodeGroup], group: DecodeGroup) -> bool:
+def _chosen(
+    settled: Sequence[DecodeGroup], coming: dict[int, list[DecodeGroup]], group: DecodeGroup, shape: MemoryShape
+) -> DecodeGroup | None:
     shapes = recurrent_shapes(group.caches)
     alike = [other for other in settled if not other.stays_alone and recurrent_shapes(other.caches) == shapes]
-    index = choose_group(group.rows[0].position, [[row.position for row in other.rows] for other in alike])
-    if index is None:
-        return False
-    try:
-        alike[index].absorb(group)
-    except Exception as error:
-        group.stays_alone = True
-        _logger.warning("sequence %s could not join a batch and is decoded alone: %s", group.rows[0].id, error)
-        return False
-    return True
+    lengths = [[row.position for part in (other, *coming.get(id(other), [])) for row in part.rows] for other in alike]
+    index = choose_group(group.rows[0].position, lengths, shape)
+    return None if index is None else alike[index]
+
+
+def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[DecodeGroup]:
+    """Those that could not join."""
+    alone: list[DecodeGroup] = []
+    for index, other in enumerate(joining):
+        try:
+            group.absorb(other, len(joining) - index)
+        except Exception as error:
+            other.stays_alone = True
+            alone.append(other)
+            _logger.warning("sequence %s could not join a batch and is decoded alone: %s", other.rows[0].id, error)
+    return alone
 
 
 __all__ = ("DecodeGroup", "Forward", "Row", "join_groups")

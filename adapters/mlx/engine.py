@@ -8,6 +8,7 @@ from typing import cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
+from adapters.mlx.device import on_cpu
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
 from application.ports.compute import LoadedModel
@@ -22,8 +23,12 @@ class MlxEngine:
     operations must call `close` before it ends, or the process may abort at exit.
     """
 
-    def __init__(self, memory_dir: Path | None = None, blas: str = "") -> None:
-        """`memory_dir`: a directory for remembered weight digests; None remembers none. `blas` as in `assemble`."""
+    def __init__(
+        self, memory_dir: Path | None = None, blas: str = "", trim_heap: Callable[[], None] = lambda: None
+    ) -> None:
+        """`memory_dir`: a directory for remembered weight digests; None remembers none. `blas` as in `assemble`.
+        `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers go."""
+        self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
         self._is_wired = False
@@ -65,6 +70,11 @@ class MlxEngine:
             "peak": mx.get_peak_memory(),
             "cache": mx.get_cache_memory(),
         }
+
+    def clear_cache(self) -> None:
+        mx.clear_cache()
+        if on_cpu():
+            self._trim_heap()
 
     def close(self) -> None:
         mx.synchronize()

@@ -137,6 +137,8 @@ class MlxModel:
         results = self._end_failed(running)
         groups = self._regroup([row for row in running if row.id not in results])
         results.update(self._end_failed([row for row in running if row.id not in results]))
+        for group in groups:
+            group.narrow()
         groups = [group for group in groups if group.rows]
         # Queue every group's next step before reading any: the device works while results are handed out.
         steps = [(tuple(group.rows), group.advance()) for group in groups]
@@ -212,11 +214,12 @@ class MlxModel:
         named = {row.id for row in rows}
         groups = _distinct(rows)
         for group in groups:
+            group.narrow()
             unnamed = [row for row in group.rows if row.id not in named]
             if unnamed:
                 group.split(unnamed)
         if len(groups) > 1 and self._description.decode_mode is DecodeMode.BATCHED:
-            return join_groups(groups)
+            return join_groups(groups, self._description.memory)
         return groups
 
     def _leave_group(self, rows: Sequence[Row]) -> None:

@@ -15,10 +15,8 @@ from adapters.mlx.arrays import evaluate, token_array
 from adapters.mlx.caches.layout import Caches, layout_of, live_arrays, new_caches
 from adapters.mlx.caches.rows import merge, unbatchable
 from adapters.mlx.state_copy import HeldRow, copy_snapshot
-from adapters.mlx.state_costs import state_costs
 from adapters.mlx.state_restore import GroupSpecs
 from domain.errors import ModelLoadFailed
-from domain.memory.shape import StateCost
 from domain.model_card import DecodeMode
 from domain.state_layout import StateLayout
 
@@ -38,15 +36,13 @@ decode. A largest difference over all logits would grow with the vocabulary."""
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """`num_logits`: width of the output. `specs`: captured state by group. `decode_note`: why decode is SINGLE.
-    `costs`: what the states need, by group."""
+    """`num_logits`: width of the output. `specs`: captured state by group. `decode_note`: why decode is SINGLE."""
 
     layout: StateLayout
     num_logits: int
     specs: GroupSpecs
     decode_mode: DecodeMode
     decode_note: str = ""
-    costs: tuple[StateCost, ...] = ()
 
 
 def probe(network: Any, vocab_size: int | None) -> Probe:
@@ -58,7 +54,6 @@ def probe(network: Any, vocab_size: int | None) -> Probe:
         raise ModelLoadFailed(f"the model's first forward pass failed on this device: {error}") from error
     if not mx.all(mx.isfinite(logits)).item():
         raise ModelLoadFailed(f"the model computes infinities or NaN in {_short_name(logits)}: try another --dtype")
-    costs = state_costs(layout, caches, _LONG)
     specs: GroupSpecs = {}
     if layout.is_reusable:
         snapshot = copy_snapshot(layout, HeldRow(caches, 0, _LONG), 0)
@@ -66,7 +61,7 @@ def probe(network: Any, vocab_size: int | None) -> Probe:
     family = type(network).__module__.rpartition(".")[2]
     note = WRONG_WHEN_BATCHED.get(family) or _why_single(network, vocab_size)
     mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
-    return Probe(layout, logits.shape[-1], specs, mode, note, costs)
+    return Probe(layout, logits.shape[-1], specs, mode, note)
 
 
 def _toy_tokens(count: int, vocab_size: int | None) -> list[int]:

@@ -1,36 +1,48 @@
-"""What each state group of a model costs, read off the caches of a sequence that was just prefilled."""
+"""What each state group of a model costs, read off the shapes of its caches at two lengths. Nothing is computed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from adapters.mlx.arrays import arrays_in
 from adapters.mlx.caches.classes import traits_of
-from adapters.mlx.caches.layout import Caches, leaf_at
+from adapters.mlx.caches.layout import Caches, leaf_at, new_caches
 from domain.memory.shape import StateCost
-from domain.state_layout import HitPolicy, LeafPath, StateKind, StateLayout
+from domain.state_layout import LeafPath, StateKind, StateLayout
 
 _STEP = 256
 """What mlx-lm's caches grow by."""
+_SHORT, _LONG = 32, 64
 
 
-def state_costs(layout: StateLayout, caches: Caches, num_tokens: int) -> tuple[StateCost, ...]:
+def lazy_caches(network: Any, num_tokens: int) -> Caches:
+    """Caches after a prompt of zeros, as far as their shapes go."""
+    caches = new_caches(network)
+    network(mx.zeros((1, num_tokens), dtype=mx.uint32), cache=caches)
+    return caches
+
+
+def state_costs(layout: StateLayout, network: Any) -> tuple[StateCost, ...]:
     """One a state group, in the layout's order, and one for the leaves that belong to none, as if they kept all."""
-    costs: list[StateCost] = []
-    for group in layout.groups:
-        found = [_arrays(leaf_at(caches, path)) for path in group.leaves]
-        if group.policy is HitPolicy.SNAPSHOT:
-            costs.append(StateCost(0, fixed_bytes=sum(_size(arrays) for arrays in found), step=1))
-        else:
-            costs.append(StateCost(sum(_token_bytes(arrays) for arrays in found), group.window, step=_STEP))
+    short, long = lazy_caches(network, _SHORT), lazy_caches(network, _LONG)
+    costs = [_group_cost(short, long, group.leaves, group.window) for group in layout.groups]
     others = [path for path, layer in layout.leaves() if layer.kind is StateKind.UNSUPPORTED]
-    return (*costs, *_other_cost(caches, others, num_tokens))
+    return (*costs, *([_group_cost(short, long, others, None)] if others else []))
 
 
-def _other_cost(caches: Caches, paths: Sequence[LeafPath], num_tokens: int) -> Iterable[StateCost]:
-    total = sum(_size(_arrays(leaf_at(caches, path))) for path in paths)
-    return (StateCost(-(-total // num_tokens), step=_STEP),) if total else ()
+def _group_cost(short: Caches, long: Caches, leaves: Sequence[LeafPath], window: int | None) -> StateCost:
+    per_token = fixed = 0
+    for path in leaves:
+        traits = traits_of(leaf_at(long, path))
+        before, after = _arrays(leaf_at(short, path)), _arrays(leaf_at(long, path))
+        if traits is not None and traits.kind is not StateKind.RECURRENT:
+            per_token += sum(array.nbytes // array.shape[-2] for array in after)  # tokens are on the axis before last
+            continue
+        grown = max(0, _size(after) - _size(before)) // (_LONG - _SHORT)
+        per_token += grown
+        fixed += _size(after) - grown * _LONG
+    return StateCost(per_token, window, fixed, _STEP if per_token else 1)
 
 
 def _arrays(cache: Any) -> list[mx.array]:
@@ -44,9 +56,4 @@ def _size(arrays: Sequence[mx.array]) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def _token_bytes(arrays: Sequence[mx.array]) -> int:
-    """Tokens lie on the axis before the last."""
-    return sum(array.nbytes // array.shape[-2] for array in arrays)
-
-
-__all__ = ("state_costs",)
+__all__ = ("lazy_caches", "state_costs")

@@ -6,6 +6,7 @@
     requests_per_minute = 60
     max_concurrent = 4
     models = ["cairn-demo"]
+    priority = "batch"               # its requests wait for those of other keys; "interactive" without it
     admin = false
 
 Only `sha256` is needed. An unknown field is refused: a limit with a typing error would be no limit. Messages name keys
@@ -21,6 +22,7 @@ from typing import Any, cast
 from domain.client import DEFAULT_NAME, Client
 from domain.errors import InvalidKeys, InvalidRequest
 from domain.key_ring import Key
+from domain.priority import Priority, named_priority
 from domain.shown import shown
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -31,6 +33,7 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "requests_per_minute": (int, "a whole number"),
     "max_concurrent": (int, "a whole number"),
     "models": (list, "a list of names"),
+    "priority": (str, "text"),
     "admin": (bool, "true or false"),
 }
 
@@ -59,6 +62,7 @@ def with_key(text: str, key: Key) -> str:
         "requests_per_minute": client.requests_per_minute,
         "max_concurrent": client.max_concurrent,
         "models": sorted(client.models) if client.models is not None else None,
+        "priority": client.priority.value if client.priority is not Priority.INTERACTIVE else None,
         "admin": client.is_admin or None,
     }
     lines = [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
@@ -128,6 +132,7 @@ def _client(name: str, fields: Mapping[str, Any]) -> Client:
         None if models is None else frozenset(models),
         fields.get("requests_per_minute"),
         fields.get("max_concurrent"),
+        named_priority(fields.get("priority", Priority.INTERACTIVE.value)),
     )
 
 

@@ -150,6 +150,11 @@ class ComputeEngine(Protocol):
         """Bytes by purpose (`active`, `peak`, `cache`, ...), for telemetry. Any thread."""
         ...
 
+    def clear_cache(self) -> None:
+        """Give back what was freed and is only kept to be used again, so that what is held is what is used. Takes
+        milliseconds; changes no state."""
+        ...
+
     def close(self) -> None:
         """Finish outstanding work and release the thread's backend resources. Last call on the compute thread."""
         ...

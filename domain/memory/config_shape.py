@@ -1,38 +1,26 @@
-"""A MemoryShape from what config.json says, without the model."""
+"""What a forward pass needs beyond the states, by the numbers in config.json: for the few families whose code cannot be
+traced. Ample rather than exact."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import StepCost
 
 _NESTED = ("text_config", "llm_config", "language_config")
-_SAMPLING_COPIES = 3
-"""float32 copies of a row of logits that choosing a token may hold at once."""
 
 
-def transient_shape(config: Mapping[str, Any], dtype_bytes: int, num_logits: int) -> MemoryShape:
-    """What a step needs beyond the states, as a shape without weights and states.
-
-    `num_logits`: width of the output. A value that the configuration does not name counts as one that is common.
-    """
+def step_of_config(config: Mapping[str, Any], dtype_bytes: int) -> StepCost:
+    """Two layers at once, all of their temporaries, attention by no fused kernel. A value that the configuration does
+    not name counts as one that is common. `dtype_bytes`: of one activation."""
     hidden = number(config, "hidden_size", "d_model", "n_embd", "dim") or 4096
     heads = number(config, "num_attention_heads", "n_heads", "n_head") or max(1, hidden // 128)
+    width = heads * (number(config, "head_dim") or max(1, hidden // heads))
     inner = number(config, "intermediate_size", "d_ff", "n_inner", "hidden_dim") or 4 * hidden
-    experts = number(config, "num_experts_per_tok", "moe_topk", "experts_per_token") or 0
+    experts = number(config, "num_experts_per_tok", "moe_topk", "experts_per_token") or 1
     expert_width = number(config, "moe_intermediate_size", "expert_hidden_size") or inner
-    widest = max(inner, experts * (expert_width + hidden))
-    return MemoryShape(
-        score_bytes=heads * dtype_bytes,
-        activation_bytes=(4 * hidden + 3 * widest) * dtype_bytes,
-        logit_bytes=num_logits * (dtype_bytes + 4 * _SAMPLING_COPIES),
-    )
-
-
-def with_states(shape: MemoryShape, weight_bytes: int, states: tuple[StateCost, ...], num_layers: int) -> MemoryShape:
-    """The same shape with weights and states; a buffer of one layer grows at a time."""
-    grown = sum(state.bytes_per_token for state in states if state.window is None) // max(1, num_layers)
-    return replace(shape, weight_bytes=weight_bytes, states=states, grown_bytes=grown)
+    feed_forward = max(4 * inner, experts * 4 * (expert_width + hidden))
+    token = 2 * dtype_bytes * (6 * hidden + 8 * width + feed_forward)
+    return StepCost(token_bytes=token, seen_bytes=4 * width * dtype_bytes, pair_bytes=3 * heads * dtype_bytes)
 
 
 def number(config: Mapping[str, Any], *names: str) -> int | None:
@@ -48,4 +36,4 @@ def number(config: Mapping[str, Any], *names: str) -> int | None:
     return None
 
 
-__all__ = ("number", "transient_shape", "with_states")
+__all__ = ("number", "step_of_config")

@@ -2,10 +2,14 @@
 
 All in bytes. A cache's buffer grows in steps and is charged as it is allocated. A windowed cache holds its window, and
 while a chunk is prefilled the chunk beside it; a recurrent one is the same at every length. What a step needs beyond
-the states is what its widest layer needs at once, because a layer's temporaries are freed before the next one's.
+the states is a plane over the chunk's length and the position it ends at, because every temporary of a layer has a row
+for each token of the chunk, for each token it looks at, or for both.
 """
 
 from dataclasses import dataclass
+
+NUM_LAST_TOKENS = 256
+"""Tokens whose logits are computed at the end of a prompt, at most (`StepLimits.max_last_chunk` of any device)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,48 +34,57 @@ class StateCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """What a forward pass needs beyond the states, once `base_bytes`, for each token it computes, for each token it
+    looks at (a buffer that is copied while it grows), and for each pair of both (attention scores that no fused kernel
+    spares)."""
+
+    base_bytes: int = 0
+    token_bytes: int = 0
+    seen_bytes: int = 0
+    pair_bytes: int = 0
+
+    def bytes_at(self, chunk: int, end: int) -> int:
+        """Of `chunk` tokens, the last of which is the one before position `end`."""
+        return self.base_bytes + chunk * (self.token_bytes + self.pair_bytes * end) + self.seen_bytes * end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShape:
     """One model. The default costs nothing: nobody estimated it.
 
-    `states`: by state group, in the layout's order. `score_bytes`: of the attention of the widest layer, for each pair
-    of a token and one it looks at; 0 where a fused kernel keeps none. `score_window`: how far that layer looks back.
-    `activation_bytes`: of the widest layer, for each token of a chunk. `logit_bytes`: for each token whose logits are
-    computed, the copies that sampling makes included. `grown_bytes`: for each token already held, copied while the
-    largest buffer grows.
+    `states`: by state group, in the layout's order. `step`: of a forward pass without its logits. `logit_bytes`: for
+    each token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
     """
 
     weight_bytes: int = 0
     states: tuple[StateCost, ...] = ()
-    score_bytes: int = 0
-    score_window: int | None = None
-    activation_bytes: int = 0
+    step: StepCost = StepCost()
     logit_bytes: int = 0
-    grown_bytes: int = 0
+    sample_bytes: int = 0
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """The live caches of one sequence at this length. `chunk`: how many tokens were prefilled last."""
         return sum(state.held_bytes(num_tokens, chunk) for state in self.states)
 
-    def peak_bytes(self, chunk: int, end: int, *, num_logits: int = 32) -> int:
+    def peak_bytes(self, chunk: int, end: int, *, num_logits: int = NUM_LAST_TOKENS) -> int:
         """Beyond the states: what prefilling `chunk` tokens up to position `end` needs at once.
 
-        `num_logits`: how many of them may have their logits computed; all of them where the prompt is scored.
+        `num_logits`: how many of them may have their logits computed: those of the chunk that ends a prompt, and every
+        token of a prompt that is scored.
         """
         if chunk <= 0:
             return 0
-        seen = end if self.score_window is None else min(end, self.score_window + chunk)
-        layer = chunk * (self.activation_bytes + self.score_bytes * seen) + self.grown_bytes * end
-        return layer + self.logit_bytes * min(chunk, num_logits)
+        logits = self.logit_bytes * min(chunk, num_logits) + self.sample_bytes
+        return max(self.step.bytes_at(chunk, end), self.step.bytes_at(min(chunk, num_logits), end) + logits)
 
     def decode_bytes(self, num_rows: int, num_tokens: int) -> int:
         """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once."""
-        seen = num_tokens if self.score_window is None else min(num_tokens, self.score_window)
-        row = self.activation_bytes + self.logit_bytes + self.score_bytes * seen + self.grown_bytes * num_tokens
-        return num_rows * row
+        return num_rows * (self.step.bytes_at(1, num_tokens) + self.logit_bytes + self.sample_bytes)
 
 
 def _rounded_up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-__all__ = ("MemoryShape", "StateCost")
+__all__ = ("NUM_LAST_TOKENS", "MemoryShape", "StateCost", "StepCost")

@@ -9,7 +9,7 @@ from domain.output.literal_calls import LiteralCalls
 from domain.output.literal_value import LiteralStyle
 from domain.output.named_calls import NamedCalls
 from domain.output.tagged_calls import TaggedCalls, Tags
-from domain.output.written_calls import WrittenCalls
+from domain.output.written_calls import Values, WrittenCalls, WrittenParameters
 
 _JSON = JsonCalls()
 _PYTHON = LiteralStyle(quotes=('"""', "'''", '"', "'"), assign="=", has_escapes=True)
@@ -66,12 +66,91 @@ _TAGGED_JSON = WrittenCalls(
     closing="}\n</tool_call>",
     between="\n",
 )
-_OTHERWISE_JSON = replace(_TAGGED_JSON, among_text=False)
-"""Of families that read JSON as well as a form of their own, which no grammar has: only where a call must be made."""
+_QWEN_XML = WrittenCalls(
+    mark="<tool_call>",
+    opening="\n<function=",
+    before_arguments=">",
+    closing="\n</function>\n</tool_call>",
+    between="\n",
+    parameters=WrittenParameters(
+        Values.RAW, open="\n<parameter=", before_value=">\n", close="\n</parameter>", stop="</parameter>"
+    ),
+    as_json=_TAGGED_JSON,
+)
+_MINICPM_XML = WrittenCalls(
+    mark='<function name="',
+    before_arguments='">',
+    closing="</function>",
+    parameters=WrittenParameters(
+        Values.RAW,
+        open='<param name="',
+        before_value='">',
+        close="</param>",
+        before_string='"><![CDATA[',
+        after_string="]]></param>",
+        stop="</param>",
+    ),
+)
+_LFM_PYTHON = WrittenCalls(
+    first="<|tool_call_start|>[",
+    before_arguments="(",
+    closing=")",
+    between=", ",
+    last="]<|tool_call_end|>",
+    parameters=WrittenParameters(Values.JSON, before_value="=", between=", "),
+)
 
 _BARE_JSON = WrittenCalls(
     opening='{"name": "', before_arguments='", "arguments": ', closing="}", is_marked=False, among_text=False
 )
+
+
+def _key_value_writes(prefix: str = "") -> WrittenCalls:
+    """As `_key_value` reads."""
+    mark, close = f"<{prefix}tool_call>", f"</{prefix}arg_value>"
+    return WrittenCalls(
+        mark=mark,
+        before_arguments="",
+        closing=f"\n</{prefix}tool_call>",
+        parameters=WrittenParameters(
+            Values.RAW,
+            open=f"\n<{prefix}arg_key>",
+            before_value=f"</{prefix}arg_key>\n<{prefix}arg_value>",
+            close=close,
+            stop=close,
+        ),
+        as_json=replace(_TAGGED_JSON, mark=mark, closing=f"}}\n</{prefix}tool_call>"),
+    )
+
+
+def _invoke_writes(section: str, prefix: str = "", *, tells_strings: bool = False) -> WrittenCalls:
+    """As `_invoke` reads, in a section of this name."""
+    close = f"</{prefix}parameter>"
+    return WrittenCalls(
+        first=f"<{section}>",
+        mark=f'\n<{prefix}invoke name="',
+        before_arguments='">',
+        closing=f"\n</{prefix}invoke>",
+        last=f"\n</{section}>",
+        parameters=WrittenParameters(
+            Values.RAW,
+            open=f'\n<{prefix}parameter name="',
+            before_value='" string="false">' if tells_strings else '">',
+            before_string='" string="true">' if tells_strings else "",
+            close=close,
+            stop=close,
+        ),
+    )
+
+
+def _gemma_writes(open: str, close: str, quote: str) -> WrittenCalls:
+    return WrittenCalls(
+        mark=open,
+        opening="call:",
+        before_arguments="{",
+        closing=f"}}{close}",
+        parameters=WrittenParameters(Values.LITERAL, before_value=":", between=",", quote=quote),
+    )
 
 
 def _json_list(mark: str, closing: str = "", needs: str = "") -> WrittenCalls:
@@ -126,63 +205,70 @@ FAMILIES: tuple[Family, ...] = (
         "<invoke name=NAME><parameter name=KEY>",
         (("<minimax:tool_call>",),),
         (Section("<minimax:tool_call>", "</minimax:tool_call>", (_invoke(),)),),
+        writes=(_invoke_writes("minimax:tool_call"),),
     ),
     Family(
         "deepseek_v32",
         "<｜DSML｜invoke name=NAME><｜DSML｜parameter name=KEY>",
         (("｜DSML｜",),),
         (Section("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", (_invoke("｜DSML｜"),)),),
+        writes=(_invoke_writes("｜DSML｜function_calls", "｜DSML｜", tells_strings=True),),
     ),
     Family(
         "gemma4",
         "<|tool_call>call:NAME{KEY:VALUE}",
         (("<|tool_call>", "<tool_call|>"),),
         (Section("<|tool_call>", "<tool_call|>", (_gemma('<|"|>'),)),),
+        writes=(_gemma_writes("<|tool_call>", "<tool_call|>", '<|"|>'),),
     ),
     Family(
         "function_gemma",
         "<start_function_call>call:NAME{KEY:VALUE}",
         (("<start_function_call>",),),
         (Section("<start_function_call>", "<end_function_call>", (_gemma("<escape>"),)),),
+        writes=(_gemma_writes("<start_function_call>", "<end_function_call>", "<escape>"),),
     ),
     Family(
         "longcat",
         "<longcat_tool_call>NAME<longcat_arg_key>KEY",
         (("<longcat_tool_call>",),),
         (Section("<longcat_tool_call>", "</longcat_tool_call>", (_JSON, _key_value("longcat_"))),),
-        writes=(replace(_OTHERWISE_JSON, mark="<longcat_tool_call>", closing="}\n</longcat_tool_call>"),),
+        writes=(_key_value_writes("longcat_"),),
     ),
     Family(
         "glm",
         "<tool_call>NAME<arg_key>KEY",
         (("<arg_key>",),),
         (Section("<tool_call>", "</tool_call>", (_JSON, _key_value())),),
-        writes=(_OTHERWISE_JSON,),
+        writes=(_key_value_writes(),),
     ),
     Family(
         "muse_spark",
         "<atem:invoke name=NAME><atem:parameter name=KEY>",
         (("<atem:function_calls>",),),
         (Section("<atem:function_calls>", "</atem:function_calls>", (_invoke("atem:"),)),),
+        writes=(_invoke_writes("atem:function_calls", "atem:"),),
     ),
     Family(
         "lfm2",
         "<|tool_call_start|>[NAME(KEY=VALUE)]",
         (("<|tool_call_start|>",), ("<|tool_list_start|>",)),
         (Section("<|tool_call_start|>", "<|tool_call_end|>", (_PYTHON_LIST,)),),
+        writes=(_LFM_PYTHON,),
     ),
     Family(
         "minicpm5",
         "<function name=NAME><param name=KEY>",
         (('<function name="', '<param name="'),),
         (Section("", "", (_MINICPM_CALL,)),),
+        writes=(_MINICPM_XML,),
     ),
     Family(
         "qwen_xml",
         "<function=NAME><parameter=KEY>",
         (("<function=", "<parameter="),),
         (Section("<tool_call>", "</tool_call>", (_JSON, _QWEN_CALL)),),
-        writes=(_OTHERWISE_JSON,),
+        writes=(_QWEN_XML,),
     ),
     Family(
         "kimi_k2",

@@ -82,7 +82,11 @@ class HeldValue:
 def types_of(tool: ToolSpec | None, key: str) -> frozenset[str]:
     """The JSON types that a parameter may have; empty where the schema does not say."""
     properties = tool.parameters.get("properties") if tool else None
-    schema = properties.get(key) if isinstance(properties, dict) else None
+    return types_in(properties.get(key) if isinstance(properties, dict) else None)
+
+
+def types_in(schema: Json) -> frozenset[str]:
+    """The JSON types that a schema names; empty where it does not say."""
     return frozenset(_types(schema))
 
 
@@ -129,4 +133,4 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-__all__ = ("STRING", "HeldValue", "StringValue", "types_of")
+__all__ = ("STRING", "HeldValue", "StringValue", "types_in", "types_of")

@@ -27,6 +27,7 @@ Concurrent = Annotated[int | None, typer.Option("--max-concurrent", metavar="N",
 Models = Annotated[
     list[str] | None, typer.Option("--model", metavar="NAME", help="Only this one. May be repeated. Default: all.")
 ]
+Rank = Annotated[str, typer.Option("--priority", metavar="NAME", help="`batch`: others go first.")]
 Admin = Annotated[bool, typer.Option("--admin", help="May also clear the cache and read its totals and metrics.")]
 
 
@@ -38,6 +39,7 @@ def add(
     requests_per_minute: PerMinute = None,
     max_concurrent: Concurrent = None,
     model: Models = None,
+    priority: Rank = "interactive",
     admin: Admin = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,6 +48,7 @@ def add(
     from domain.client import Client
     from domain.errors import DomainError
     from domain.key_ring import Key, key_digest
+    from domain.priority import named_priority
 
     key = f"cairn_{secrets.token_urlsafe(32)}"
     try:
@@ -56,6 +59,7 @@ def add(
             frozenset(model) if model else None,
             requests_per_minute,
             max_concurrent,
+            named_priority(priority),
         )
         entry = Key(key_digest(key.encode()), client)
         _file(file).change(lambda text: with_key(text, entry))
@@ -83,13 +87,14 @@ def list_keys(file: File = None, as_json: AsJson = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("name", "prefixes", "a minute", "at once", "admin", box=None, pad_edge=False, header_style="bold")
+    columns = ("name", "prefixes", "a minute", "at once", "priority", "admin")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     table.add_column("models", overflow="fold")
     for client in clients:
         models = "all" if client.models is None else ", ".join(sorted(client.models)) or "none"
         limits = [str(limit or "no limit") for limit in (client.requests_per_minute, client.max_concurrent)]
         shared = "by salt" if client.salt else "shared"
-        table.add_row(client.name, shared, *limits, "yes" if client.is_admin else "no", models)
+        table.add_row(client.name, shared, *limits, client.priority.value, "yes" if client.is_admin else "no", models)
     Console().print(table)
 
 
@@ -122,6 +127,7 @@ def _told(client: "Client") -> dict[str, Any]:
         "requests_per_minute": client.requests_per_minute,
         "max_concurrent": client.max_concurrent,
         "models": sorted(client.models) if client.models is not None else None,
+        "priority": client.priority.value,
         "admin": client.is_admin,
     }
 

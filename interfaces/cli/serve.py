@@ -18,6 +18,9 @@ ApiKey = Annotated[str | None, typer.Option(help="Key that clients must send.")]
 Store = Annotated[str | None, typer.Option(metavar="DIR|off", help="Where prefixes are kept.")]
 StoreQuota = Annotated[str | None, typer.Option(metavar="SIZE", help="Most the store may take: 16GiB, 50%.")]
 HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for prefixes: 2GiB, 10%.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE|auto", help="Most that computing may hold, weights included: 24GiB, 60%.")
+]
 BlockSize = Annotated[int | None, typer.Option(help="Tokens in a block.")]
 PrefillGrid = Annotated[int | None, typer.Option(help="Tokens in a prefill chunk; 0 fits the device.")]
 MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
@@ -39,6 +42,7 @@ def serve(
     store: Store = None,
     store_quota: StoreQuota = None,
     hot_tier: HotTier = None,
+    memory: Memory = None,
     block_size: BlockSize = None,
     prefill_grid: PrefillGrid = None,
     max_batch: MaxBatch = None,
@@ -59,6 +63,7 @@ def serve(
         "server.log_format": ("--log-format", log_format),
         "engine.block_size": ("--block-size", block_size),
         "engine.prefill_grid": ("--prefill-grid", prefill_grid),
+        "engine.memory": ("--memory", memory),
         "engine.max_batch": ("--max-batch", max_batch),
         "engine.queue": ("--queue", queue),
         "store.quota": ("--store-quota", store_quota),

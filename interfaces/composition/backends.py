@@ -5,10 +5,12 @@ Each backend is imported when it is chosen, so that the toy one never pays for M
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
+from application.ports.memory_probe import MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
@@ -29,6 +31,7 @@ def _no_vocabulary(source: ModelSource) -> Vocabulary:
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device; None where nothing is gained.
+    `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
     `check`: what is looked at before anything is unloaded to make room for a model. `vocabulary_of`: reads the tokens
     of a model whose answers a grammar is to hold; in a worker.
     """
@@ -39,6 +42,8 @@ class Backend:
     default_grid: int
     max_last_chunk: int = 32
     land: Land | None = None
+    memory: MemoryProbe = field(default_factory=SystemMemory)
+    holds_host: bool = True
     check: ModelCheck = _nothing_to_check
     vocabulary_of: Callable[[ModelSource], Vocabulary] = _no_vocabulary
 
@@ -60,23 +65,27 @@ def fake_backend(settings: Settings) -> Backend:
 def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX. A system BLAS is loaded first: MLX binds to whatever is there at its first import."""
     from adapters.system.blas import load_blas
+    from adapters.system.heap import trim_heap
 
     _keep_kernels_private()
     blas = load_blas()
-    from adapters.mlx.device import preferred_grid, preferred_last_chunk
+    from adapters.mlx.device import on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.landing import land, pays_to_land
+    from adapters.mlx.memory_probe import MlxMemory
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
     tokenizers = HfTokenizerLoader(settings.model.parser_of)
     return Backend(
-        lambda: MlxEngine(cache_dir(), blas.identity),
+        lambda: MlxEngine(cache_dir(), blas.identity, trim_heap),
         model_repository(settings),
         tokenizers,
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
         land=land if pays_to_land() else None,
+        memory=MlxMemory(SystemMemory()),
+        holds_host=on_cpu(),
         check=check_source,
         vocabulary_of=tokenizers.vocabulary,
     )

@@ -21,6 +21,7 @@ from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
 from application.settings import Settings
 from domain.block_grid import BlockGrid
+from domain.memory.ledger import MemoryLimits
 from domain.scheduling import StepLimits
 
 FLUSH_TIMEOUT_S = 30.0
@@ -46,8 +47,10 @@ class CacheTiers:
         events: EventSink,
         clock: Clock,
         land: Land | None = None,
+        memory: MemoryLimits | None = None,
     ) -> None:
-        total_bytes = SystemMemory().read().total_bytes or 0
+        """`memory`: what shares of memory are shares of; None: all of the host's."""
+        total_bytes = memory.total_bytes if memory is not None else SystemMemory().read().total_bytes or 0
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
         self.store = store
         self.writer: WriteBehind | None = None
@@ -59,8 +62,8 @@ class CacheTiers:
             max_bytes = int(total_bytes * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
             stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land))
-        self._hot = HotTier(hot_bytes)
-        tiers = PrefixTiers(self._hot, stored, self._lanes)
+        self.hot = HotTier(hot_bytes)
+        tiers = PrefixTiers(self.hot, stored, self._lanes)
         is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
@@ -74,6 +77,10 @@ class CacheTiers:
             salt=cache.salt,
         )
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
+
+    def queued_bytes(self) -> int:
+        """Captured state that waits for the store."""
+        return self.writer.queued_bytes if self.writer is not None else 0
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.
@@ -89,7 +96,7 @@ class CacheTiers:
         if not (are_done and is_closed):
             message = "the store's volume hangs: what was under way is left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))
-        self._hot.resize(0)  # its arrays must be gone before the backend's library is torn down
+        self.hot.resize(0)  # its arrays must be gone before the backend's library is torn down
         if counts is not None and (lost := counts.dropped.get(SHUTDOWN, 0)):
             _logger.warning("%d records could not be stored within %.0f s", lost, timeout_s)
 

@@ -28,6 +28,7 @@ from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
+from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
 from interfaces.composition.telemetry import make_events, make_telemetry
 
@@ -65,7 +66,11 @@ class Container(containers.DeclarativeContainer):
     # The token side. Nothing of it is known to the text side but `engine`.
     engine_events = providers.Singleton(Outlet, clock)
     store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
-    cache = providers.Singleton(CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land)
+    memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
+    cache = providers.Singleton(
+        CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land, memory
+    )
+    guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
     constraints = providers.Singleton(
         LlguidanceCompiler, lane=grammar_lane, vocabulary_of=backend.provided.vocabulary_of
@@ -80,6 +85,7 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         close_cache=cache.provided.close,
         constraints=constraints,
+        guard=guard,
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))

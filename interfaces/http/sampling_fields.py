@@ -8,6 +8,7 @@ from msgspec import Struct
 from domain.errors import InvalidRequest
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
+from domain.priority import Priority
 from domain.request import GenerationRequest, Prompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.dialect import Asked
@@ -46,6 +47,7 @@ def generation_request(
     num_choices: int = 1,
     persist: bool = True,
     grammar: Grammar | None = None,
+    priority: Priority = Priority.INTERACTIVE,
 ) -> GenerationRequest:
     """Raises InvalidRequest."""
     return GenerationRequest(
@@ -60,6 +62,7 @@ def generation_request(
         num_choices=num_choices,
         grammar=grammar,
         num_prompt_logprobs=num_prompt_logprobs,
+        priority=priority,
     )
 
 

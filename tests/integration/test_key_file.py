@@ -11,9 +11,10 @@ from adapters.system.key_text import parse_keys, with_key, without_key
 from domain.client import Client
 from domain.errors import InvalidKeys
 from domain.key_ring import Key, key_digest
+from domain.priority import Priority
 
 HASH = key_digest(b"secret").hex()
-FULL = Client("ci", 'a "salt" \\ \x7f é', True, frozenset({"m", 'odd "name"'}), 60, 4)
+FULL = Client("ci", 'a "salt" \\ \x7f é', True, frozenset({"m", 'odd "name"'}), 60, 4, Priority.BATCH)
 
 
 def written(path: Path, text: str, mode: int = 0o600) -> KeyFile:
@@ -62,6 +63,7 @@ def test_what_is_written_otherwise_is_left_alone(text: str) -> None:
         (f'[keys.a]\nsha256 = "{HASH}"\nrequests_per_minut = 3\n', "unknown field 'requests_per_minut'"),
         (f'[keys.a]\nsha256 = "{HASH}"\nrequests_per_minute = true\n', "must be a whole number"),
         (f'[keys.a]\nsha256 = "{HASH}"\nrequests_per_minute = 0\n', "must be in 1.."),
+        (f'[keys.a]\nsha256 = "{HASH}"\npriority = "first"\n', "keys.a: priority must be interactive or batch"),
         (f'[keys.a]\nsha256 = "{HASH}"\nadmin = "false"\n', "must be true or false"),
         (f'[keys.a]\nsha256 = "{HASH}"\nmodels = "m"\n', "must be a list of names"),
         (f'[keys.a]\nsha256 = "{HASH}"\nmodels = [1]\n', "must be a list of names"),
@@ -73,7 +75,7 @@ def test_what_is_written_otherwise_is_left_alone(text: str) -> None:
         ("[keys]\na = 3", "keys.a must be a table"),
         (f'[keys.a]\nsha256 = "{HASH}"\n[keys.a]\n', "not valid TOML"),
     ],
-    ids=[f"text-{number}" for number in range(17)],
+    ids=[f"text-{number}" for number in range(18)],
 )
 def test_what_is_refused_and_repeats_no_value(text: str, told: str) -> None:
     with pytest.raises(InvalidKeys) as refused:

@@ -1,4 +1,4 @@
-"""An engine that says what memory it may hold: the rest of it is another engine's."""
+"""An engine that says what memory it may hold, and keeps what was submitted: the rest of it is another engine's."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +17,7 @@ class ShortMemory:
         self._engine = engine
         self.room_bytes = room_bytes
         self._fixed_bytes = fixed_bytes
+        self.submissions: list[Submission] = []
 
     @property
     def cache(self) -> EngineCache:
@@ -37,6 +38,7 @@ class ShortMemory:
         return replace(status, limits=limits, ledger=MemoryLedger(weight_bytes=self._fixed_bytes, limits=limits))
 
     def submit(self, submission: Submission) -> None:
+        self.submissions.append(submission)
         self._engine.submit(submission)
 
     def cancel(

@@ -7,6 +7,7 @@ import pytest
 
 from application import events
 from application.events import Event
+from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.engine import (
@@ -26,7 +27,7 @@ from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
@@ -96,6 +97,8 @@ EVENTS: tuple[Event, ...] = (
         diverged_at=5,
     ),
     events.PrefixAwaited(ID, RequestId("other"), 8, 1),
+    MemoryMeasured(ledger=MemoryLedger(hot_bytes=7, limits=MemoryLimits.of(1 << 40)), level=2, at_ns=3),
+    PressureRelieved("shrink_hot", 1 << 40, 3),
     events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
     events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),
 )
@@ -164,11 +167,9 @@ OTHERS = (
             memory=MemoryShape(
                 weight_bytes=1,
                 states=(StateCost(2, 3, 4, 5), StateCost(6)),
-                score_bytes=7,
-                score_window=8,
-                activation_bytes=9,
-                logit_bytes=10,
-                grown_bytes=11,
+                step=StepCost(base_bytes=7, token_bytes=8, seen_bytes=9, pair_bytes=10),
+                logit_bytes=11,
+                sample_bytes=12,
             ),
         ),
         "a note",

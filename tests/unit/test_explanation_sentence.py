@@ -22,6 +22,7 @@ SENTENCES = {
         "The store did not answer in time, so that what it may hold after token 768 is computed again."
     ),
     StopReason.UNREADABLE: "What was stored could not be read or restored any more, so it is computed again.",
+    StopReason.NO_ROOM: "Memory has no room for what is stored beside a state made of it: it is computed.",
     StopReason.UNSUPPORTED_LAYOUT: "The model is served without reuse: a note.",
     StopReason.DISABLED: "Nothing is reused: a note.",
     StopReason.SCORED: "Nothing is reused: log probabilities of the prompt need every token computed.",

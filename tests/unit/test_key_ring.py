@@ -1,5 +1,6 @@
 """Keys by their digests, and the tenants behind them."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -10,6 +11,7 @@ from domain.errors import InvalidKeys, InvalidRequest, NotAllowed
 from domain.fingerprint import tenant_salt
 from domain.ids import ModelId, RequestId
 from domain.key_ring import Key, KeyRing, key_digest, own_keys
+from domain.priority import Priority
 from domain.request import GenerationRequest, TextPrompt
 
 
@@ -109,6 +111,14 @@ def test_a_request_becomes_its_client_s() -> None:
     assert (owned.client, owned.cache_salt) == ("ci", client.tenant("x"))
     with pytest.raises(NotAllowed, match="'ci' may not use the model 'm'"):
         Client("ci", models=frozenset({"M"})).own(request)
+
+
+def test_a_client_of_low_priority_cannot_ask_for_a_higher_one() -> None:
+    request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"))
+    waits = replace(request, priority=Priority.BATCH)
+    assert Client("a").own(request).priority is Priority.INTERACTIVE
+    assert Client("a").own(waits).priority is Priority.BATCH
+    assert Client("a", priority=Priority.BATCH).own(request).priority is Priority.BATCH
 
 
 @pytest.mark.parametrize(

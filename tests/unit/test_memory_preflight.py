@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.preflight import Demand, Preflight
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 
 KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
-PEAKED = replace(KV, score_bytes=1, logit_bytes=100)
+PEAKED = replace(KV, step=StepCost(pair_bytes=1), logit_bytes=100)
 
 
 def preflight(shape: MemoryShape = KV, room_bytes: int = 10_000, max_chunk: int = 100) -> Preflight:
@@ -29,11 +29,15 @@ shapes = st.builds(
         ),
         max_size=3,
     ).map(tuple),
-    score_bytes=st.integers(0, 3),
-    score_window=st.none() | st.integers(1, 300),
-    activation_bytes=st.integers(0, 20),
+    step=st.builds(
+        StepCost,
+        base_bytes=st.integers(0, 1_000),
+        token_bytes=st.integers(0, 20),
+        seen_bytes=st.integers(0, 5),
+        pair_bytes=st.integers(0, 3),
+    ),
     logit_bytes=st.integers(0, 500),
-    grown_bytes=st.integers(0, 5),
+    sample_bytes=st.integers(0, 500),
 )
 demands = st.builds(Demand, st.integers(1, 3_000), st.integers(0, 3_000), num_choices=st.integers(1, 5))
 
@@ -79,14 +83,14 @@ def test_every_choice_counts():
 def test_reused_tokens_are_held_and_looked_at_but_not_computed():
     wide = preflight(PEAKED, room_bytes=0)
     whole, rest = Demand(1_000, 0), Demand(1_000, 0, num_cached=990)
-    assert wide.needed_bytes(whole) == 10_000 + 100 * 1_000 + 100 * 32
+    assert wide.needed_bytes(whole) == 10_000 + 100 * 1_000 + 100 * 100
     assert wide.needed_bytes(rest) == 10_000 + 10 * 1_000 + 100 * 10
 
 
 def test_a_scored_prompt_has_logits_for_every_token():
-    wide = preflight(PEAKED, room_bytes=0)
+    wide = preflight(PEAKED, room_bytes=0, max_chunk=300)
     scored, plain = Demand(1_000, 0, is_scored=True), Demand(1_000, 0)
-    assert wide.needed_bytes(scored) - wide.needed_bytes(plain) == 100 * (100 - 32)
+    assert wide.needed_bytes(scored) - wide.needed_bytes(plain) == 300 * 100
 
 
 @given(shapes, demands, st.integers(0, 200_000), st.integers(1, 600), st.integers(1, 50))

@@ -1,6 +1,6 @@
 """The sums of domain/memory/shape."""
 
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 
 
 def test_a_buffer_is_charged_as_it_is_allocated():
@@ -26,11 +26,22 @@ def test_states_add_up():
     assert shape.state_bytes(1024) == 1024 + 512 + 5
 
 
-def test_the_peak_is_what_a_chunk_sees():
-    shape = MemoryShape(score_bytes=2, activation_bytes=100, logit_bytes=1000, grown_bytes=3)
+def test_the_peak_is_a_plane_over_chunk_and_end():
+    shape = MemoryShape(step=StepCost(base_bytes=7, token_bytes=100, seen_bytes=3, pair_bytes=2))
     assert shape.peak_bytes(0, 100) == 0
-    assert shape.peak_bytes(10, 100) == 10 * (100 + 2 * 100) + 3 * 100 + 10 * 1000
-    assert shape.peak_bytes(100, 100, num_logits=1) == 100 * (100 + 2 * 100) + 3 * 100 + 1000
+    assert shape.peak_bytes(10, 100) == 7 + 10 * 100 + 3 * 100 + 10 * 2 * 100
+
+
+def test_logits_are_those_of_the_chunk_that_ends_a_prompt():
+    shape = MemoryShape(step=StepCost(token_bytes=10), logit_bytes=1000, sample_bytes=5)
+    assert shape.peak_bytes(512, 512, num_logits=32) == 32 * (10 + 1000) + 5
+    assert shape.peak_bytes(512, 512, num_logits=512) == 512 * (10 + 1000) + 5
+    assert MemoryShape(step=StepCost(token_bytes=10), logit_bytes=1).peak_bytes(512, 512, num_logits=1) == 5120
+
+
+def test_every_row_of_a_decode_step_chooses_a_token():
+    shape = MemoryShape(step=StepCost(token_bytes=1, seen_bytes=2, pair_bytes=3), logit_bytes=4, sample_bytes=5)
+    assert shape.decode_bytes(3, 100) == 3 * (1 + 200 + 300 + 4 + 5)
 
 
 def test_a_model_nobody_estimated_costs_nothing():

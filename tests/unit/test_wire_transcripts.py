@@ -10,6 +10,7 @@ from anthropic.types.shared import ErrorResponse
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import Field, TypeAdapter
 
+from domain.priority import Priority
 from interfaces.http.anthropic.answer import message_body
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.responses.answer import response_body
@@ -60,7 +61,7 @@ def test_openais_own_models_read_every_event(dialect: str, scenario: str) -> Non
 def test_whole_answers_are_read_by_the_official_models(scenario: str) -> None:
     choice = collected(SCENARIOS[scenario])
     assert choice is not None
-    message = msgspec.json.encode(message_body("msg-1", "demo", choice))
+    message = msgspec.json.encode(message_body("msg-1", "demo", choice, Priority.INTERACTIVE))
     assert_nothing_unknown(Message.model_validate_json(message, strict=True))
     for context in (responses_context(), summarised_context()):
         response = msgspec.json.encode(response_body(context, choice))
@@ -71,10 +72,12 @@ def test_whole_answers_are_read_by_the_official_models(scenario: str) -> None:
 def test_a_streamed_message_adds_up_to_the_whole_one(scenario: str) -> None:
     choice = collected(SCENARIOS[scenario])
     assert choice is not None
-    whole = msgspec.to_builtins(message_body("msg-1", "demo", choice))
+    whole = msgspec.to_builtins(message_body("msg-1", "demo", choice, Priority.INTERACTIVE))
     events = told("anthropic", scenario)
     *_, finish, _ = events
-    message = {**events[0]["message"], **finish["delta"], "usage": finish["usage"], "content": _blocks(events)}
+    first = events[0]["message"]
+    usage = {**first["usage"], **finish["usage"]}  # as the SDKs put them together
+    message = {**first, **finish["delta"], "usage": usage, "content": _blocks(events)}
     assert message == whole
 
 

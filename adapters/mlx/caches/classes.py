@@ -10,7 +10,7 @@ Where token `p` of a sequence of `n` tokens lies on the token axis (axis -2):
     KVCache, Quantized       0                            0                                   -
     ChunkedKVCache           start_position               0                                   -
     RotatingKVCache          n - len if full, else 0      _idx once it wraps, else 0          len
-    BatchKVCache             0                            _idx - n (left padding)             -
+    KVRows, BatchKVCache     0                            _idx - n (left padding)             -
     BatchRotatingKVCache     max(0, n - slots in use)     right-justified; _idx once it wraps len
 """
 
@@ -21,11 +21,10 @@ from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
+from adapters.mlx.caches.kv_rows import KVRows
+from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.token_slots import TokenSlots
-from adapters.mlx.file_limit import mlx_lm_module
 from domain.state_layout import StateKind
-
-lib: Any = mlx_lm_module("models.cache")
 
 Tensors: TypeAlias = tuple[mx.array | None, ...]
 """The arrays of one leaf in a fixed order; None for a slot that the model left empty."""
@@ -151,6 +150,7 @@ _TRAITS: dict[type, Traits] = {
     lib.ConcatenateKVCache: Traits(_SLICED, _key_value, _fill_key_value, slots=_from_start),
     lib.QuantizedKVCache: Traits(_SLICED, _quantized, _fill_quantized, slots=_from_start),
     lib.BatchKVCache: Traits(_SLICED, _key_value, slots=_batch_slots),
+    KVRows: Traits(_SLICED, _key_value, slots=_batch_slots),
     lib.RotatingKVCache: Traits(
         _WINDOWED, _key_value, _fill_rotating, _rotating_slots, _window, surplus=1, can_batch=True
     ),

@@ -14,6 +14,7 @@ from application.services.event_fan_out import EventFanOut
 from application.services.lane import Lane
 from application.services.prefix.cached_sequence import CacheContext, CachedSequence
 from application.services.prefix.explainer import explain
+from application.services.prefix.flights import Flights
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
@@ -105,7 +106,15 @@ class PrefixCache:
         rules = ReuseRules.of(described.layout, self._grid)
         info = self._info(described, salt)
         sequence = CachedSequence(
-            self._context, id, request_id, prompt, info, rules, persist=persist, restores=restores
+            self._context,
+            id,
+            request_id,
+            prompt,
+            info,
+            rules,
+            persist=persist,
+            restores=restores,
+            shape=described.memory,
         )
         self._open[id] = sequence
         return sequence
@@ -150,6 +159,11 @@ class PrefixCache:
         choice = NamespaceChoice.of(model, salt, self._salt)
         num_hot, report = self._tiers.clear(choice, tuple(self._infos.values()))
         return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
+
+    @property
+    def flights(self) -> Flights:
+        """What is being fetched; compute thread only."""
+        return self._context.flights
 
     def hot_usage(self) -> HotUsage:
         return self._tiers.hot.usage()

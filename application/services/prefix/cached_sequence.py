@@ -8,7 +8,7 @@ what other sequences are computing, and with what came in since it was given. Se
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from application.events import FaultObserved, PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
@@ -19,6 +19,7 @@ from application.services.lane import Lane
 from application.services.prefix.capture import StateCapture
 from application.services.prefix.explainer import told_from_memory
 from application.services.prefix.fetch import Fetched, PrefixFetch
+from application.services.prefix.flights import Flights, Leave
 from application.services.prefix.in_flight import find_owner
 from application.services.prefix.keeper import RecordKeeper
 from application.services.prefix.phases import (
@@ -27,6 +28,7 @@ from application.services.prefix.phases import (
     Ended,
     Fetching,
     Following,
+    Held,
     Phase,
     Queued,
     Ready,
@@ -39,6 +41,7 @@ from domain.explanation import Explanation, StopReason
 from domain.hashing import BlockChain
 from domain.holdings import Found
 from domain.ids import RequestId, SequenceId
+from domain.memory.shape import MemoryShape
 from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo, Record, RecordKey
@@ -52,7 +55,7 @@ P = TypeVar("P", bound=Phase)
 @dataclass(frozen=True, slots=True)
 class CacheContext:
     """What all sequences of one cache share. `hashing`: hashes prompts. `on_ready`: wakes the engine loop; called
-    from workers."""
+    from workers. `flights`: charges what they fetch."""
 
     tiers: PrefixTiers
     clock: Clock
@@ -60,6 +63,7 @@ class CacheContext:
     hashing: Lane
     open: "dict[SequenceId, CachedSequence]"
     on_ready: Callable[[], None]
+    flights: Flights = field(default_factory=Flights)
 
 
 class CachedSequence:
@@ -76,7 +80,9 @@ class CachedSequence:
         *,
         persist: bool = True,
         restores: bool = True,
+        shape: MemoryShape | None = None,
     ) -> None:
+        """`shape`: what its model's state takes; None charges nothing before it is fetched."""
         self.id = id
         self.request_id = request_id
         self.explanation = Explanation(len(prompt.token_ids), StopReason.NEVER_SEEN)
@@ -86,6 +92,8 @@ class CachedSequence:
         self._rules = rules
         self._persist = persist
         self._restores = restores
+        self._shape = shape or MemoryShape()
+        self._is_ahead = False
         self._started_ns = context.clock.now_ns()
         self._tenure = context.tiers.tenures.begin(info)
         self._absent: frozenset[RecordKey] = frozenset()
@@ -111,7 +119,10 @@ class CachedSequence:
         is_kept = self._persist or bool(self._context.tiers.hot.budget_bytes)
         return is_kept and not self._tenure.is_over
 
-    def prepare(self) -> None:
+    def prepare(self, *, ahead: bool = False) -> None:
+        self._is_ahead = ahead
+        if not ahead:
+            self._context.flights.admitted(self.id)
         if isinstance(self._phase, Queued):
             self._started_ns = self._context.clock.now_ns()
             self._enter(Asking(self._phase.question))
@@ -130,7 +141,8 @@ class CachedSequence:
             if fetched is not None:  # nothing of it counts as there
                 found = replace(found, holdings={})
             fetched = None
-            reason = StopReason.UNREADABLE if found.match.position else reason
+            if found.match.position and reason is not StopReason.NO_ROOM:
+                reason = StopReason.UNREADABLE
         reused: Mapping[str, int] = fetched.reused if fetched is not None else {}
         told = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
         self.explanation = told if self._restores else told.scored()
@@ -195,6 +207,7 @@ class CachedSequence:
 
     def _release(self) -> None:
         """Let go of what the present phase holds outside."""
+        self._context.flights.end(self.id)
         match self._phase:
             case Queued(question) | Asking(question):
                 if not question.cancel():
@@ -207,8 +220,11 @@ class CachedSequence:
                 pass
 
     def _advance(self) -> None:
-        if self._tenure.is_over and isinstance(self._phase, Asking | Following | Fetching | Ready):
+        if self._tenure.is_over and isinstance(self._phase, Asking | Following | Held | Fetching | Ready):
             self._start_over()
+        if isinstance(self._phase, Fetching | Ready) and self._context.flights.must_yield(self.id):
+            self._release()
+            self._enter(Held(self._phase.found))
         while self._moves_on():
             pass
 
@@ -231,6 +247,8 @@ class CachedSequence:
                     return False
                 self._ask(chain)
                 return True
+            case Held(found):
+                return self._fetch(found)
             case Fetching(found, fetch):
                 return fetch.is_settled and self._take_fetched(found, fetch)
             case _:
@@ -279,9 +297,21 @@ class CachedSequence:
             context.events.emit(PrefixAwaited(self.request_id, owner.request_id, until, context.clock.now_ns()))
             self._enter(Following(found.chain, owner, until))
         elif found.match.position and self._num_failed <= MAX_FAILED_FETCHES:
-            self._enter(Fetching(found, PrefixFetch(tiers, found, self._rules, context.on_ready)))
+            self._enter(Held(found))
         else:
             self._enter(Ready(found))
+
+    def _fetch(self, found: Found) -> bool:
+        """Begin to fetch, once that has been charged; without ever having room, compute it all."""
+        context = self._context
+        cold_bytes = self._shape.state_bytes(found.num_cold(HOT))
+        span_bytes = self._shape.state_bytes(found.match.position)
+        leave = context.flights.begin(self.id, cold_bytes, span_bytes, is_ahead=self._is_ahead)
+        if leave is Leave.GO:
+            self._enter(Fetching(found, PrefixFetch(context.tiers, found, self._rules, context.on_ready)))
+        elif leave is Leave.NEVER:
+            self._enter(Ready(replace(found, match=replace(found.match, reason=StopReason.NO_ROOM))))
+        return leave is not Leave.WAIT
 
     def _take_fetched(self, found: Found, fetch: PrefixFetch) -> bool:
         is_answered, tiers = fetch.is_answered, self._context.tiers
@@ -290,14 +320,15 @@ class CachedSequence:
         if not may_keep:
             self._start_over()
         elif fetched is not None:
+            self._context.flights.landed(self.id, fetched.loose_bytes)
             self._enter(Ready(found, fetched))
         elif is_answered:
-            fetch.close()
+            self._release()
             self._num_failed += 1
             self._absent |= fetch.missing
             self._ask(found.chain)
         else:
-            fetch.close()
+            self._release()
             self._decide(tiers.match(found.chain, self._rules, tiers.unanswered(), self._absent | fetch.missing))
         return True
 

@@ -53,6 +53,12 @@ class Fetched:
         return sum(record.raw_bytes for record in self.records)
 
     @property
+    def loose_bytes(self) -> int:
+        """Of these, what is not in the hot tier."""
+        kept = set(self.pinned)
+        return sum(record.raw_bytes for record in self.records if record.key not in kept)
+
+    @property
     def is_canonical(self) -> bool:
         """Whether all of it was computed on the grid."""
         return all(record.provenance is Provenance.PREFILL for record in self.records)

@@ -50,6 +50,11 @@ class HotTier:
     def budget_bytes(self) -> int:
         return self._budget_bytes
 
+    def held_bytes(self, *, with_host: bool = True) -> int:
+        """Used now; without what lies in host memory where that is another one than the compute backend's. Cheap."""
+        with self._lock:
+            return self._tree.used_bytes - (0 if with_host else self._tree.host_bytes)
+
     def put(self, records: Sequence[Record]) -> int:
         """Take records in order; returns how many are in the tier afterwards.
 

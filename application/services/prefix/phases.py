@@ -1,6 +1,6 @@
 """The phases of a sequence in the prefix cache: each holds what exists in it, and nothing else does.
 
-    Queued ──► Asking ──► Fetching ──► Ready ──► Computing ──► Ended
+    Queued ──► Asking ──► Fetching ──► Ready ──► Computing ──► Ended      Held: as Fetching, when there is room
                 │ ▲ │        │           ▲
                 │ │ └────────│───────────┘ nothing to fetch
                 │ ├──────────┘ what was found is gone
@@ -51,6 +51,13 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Something was found, and memory has no room for it yet."""
+
+    found: Found
+
+
+@dataclass(frozen=True, slots=True)
 class Fetching:
     """What was found is on its way into memory."""
 
@@ -78,14 +85,15 @@ class Ended:
     """Nothing is held for the sequence any more."""
 
 
-Phase: TypeAlias = Queued | Asking | Following | Fetching | Ready | Computing | Ended
+Phase: TypeAlias = Queued | Asking | Following | Held | Fetching | Ready | Computing | Ended
 
 TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
     Queued: frozenset({Asking, Ended}),
-    Asking: frozenset({Asking, Following, Fetching, Ready, Ended}),
+    Asking: frozenset({Asking, Following, Held, Fetching, Ready, Ended}),
     Following: frozenset({Asking, Ended}),
-    Fetching: frozenset({Asking, Following, Fetching, Ready, Ended}),
-    Ready: frozenset({Asking, Ready, Computing, Ended}),
+    Held: frozenset({Asking, Fetching, Ready, Ended}),
+    Fetching: frozenset({Asking, Following, Held, Fetching, Ready, Ended}),
+    Ready: frozenset({Asking, Held, Ready, Computing, Ended}),
     Computing: frozenset({Ended}),
     Ended: frozenset({Ended}),
 }
@@ -97,7 +105,7 @@ def chain_of(phase: Phase) -> BlockChain | None:
         case Queued(question) | Asking(question):
             is_known = question.done() and not question.cancelled() and question.exception() is None
             return question.result().chain if is_known else None
-        case Fetching(found) | Ready(found):
+        case Held(found) | Fetching(found) | Ready(found):
             return found.chain
         case Following(chain):
             return chain
@@ -121,6 +129,7 @@ __all__ = (
     "Ended",
     "Fetching",
     "Following",
+    "Held",
     "Phase",
     "Queued",
     "Ready",

@@ -27,9 +27,9 @@ class SequenceCache(Protocol):
         """What was reused and why no more; final once restored."""
         ...
 
-    def prepare(self) -> None:
-        """The sequence is admitted, or will be soon: compare what workers found with memory and with what is being
-        computed right now, and fetch. Cheap; repeating it moves on, as `poll` does."""
+    def prepare(self, *, ahead: bool = False) -> None:
+        """The sequence is admitted, or will be soon (`ahead`): compare what workers found with memory and with what is
+        being computed right now, and fetch, if there is room. Cheap; repeating it moves on, as `poll` does."""
         ...
 
     def poll(self) -> bool:
@@ -72,7 +72,7 @@ class UncachedSequence:
         self.explanation = Explanation(num_prompt, reason, {"hot": num_reused} if num_reused else {}, note=note)
         self._position = num_reused
 
-    def prepare(self) -> None:
+    def prepare(self, *, ahead: bool = False) -> None:
         pass
 
     def poll(self) -> bool:

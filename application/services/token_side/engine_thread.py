@@ -26,6 +26,7 @@ from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.step_guard import StepGuard, Unguarded
 from application.services.token_side.step_runner import StepRunner
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
@@ -71,16 +72,19 @@ class EngineThread:
         clock: Clock,
         close_cache: Callable[[], object] = lambda: None,
         constraints: ConstraintCompiler | None = None,
+        guard: StepGuard | None = None,
     ) -> None:
         """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `outlet`: to
-        which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread."""
+        which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread.
+        `guard`: bounds what is computed at once; None: nothing does."""
         self.cache = cache
         self._make_backend = make_backend
         self._close_cache = close_cache
         self._clock = clock
         self._outlet = outlet
         outlet.connect(self._hand_over)
-        self._runner = StepRunner(outlet, prefix_cache, limits, constraints)
+        self._guard = guard or Unguarded()
+        self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard)
         self._backend: ComputeEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] | None = None
@@ -124,6 +128,8 @@ class EngineThread:
             num_running=runner.num_running,
             memory=runner.memory,
             fault=self._fault,
+            limits=self._guard.limits,
+            ledger=self._guard.ledger,
         )
 
     def submit(self, submission: Submission) -> None:
@@ -179,6 +185,7 @@ class EngineThread:
     def _main(self) -> None:
         try:
             self._backend = self._make_backend()
+            self._guard.clear_with(partial(self._outlet.attempt, "engine.memory", self._backend.clear_cache))
             self._serve()
         except Exception as error:  # the thread is lost: say so everywhere instead of hanging
             self._fault = f"the engine stopped: {described(error)}"

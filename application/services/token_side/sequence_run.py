@@ -111,7 +111,7 @@ class SequenceRun:
     def look_ahead(self) -> None:
         """Near the head of the queue: have its prefix fetched, step by step."""
         cache = self._begun()
-        cache.prepare()
+        cache.prepare(ahead=True)
         cache.poll()
 
     def admit(self) -> None:

@@ -1,17 +1,39 @@
 """What bounds the steps of an engine: how much of memory a sequence is charged, and what is left for the next step.
 
-Compute thread only, no blocking. A guard never raises for what it cannot read: it bounds by what it knows.
+Compute thread only, but for what it tells (`limits`, `ledger`); no blocking. A guard never raises for what it cannot
+read: it bounds by what it knows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from domain.ids import SequenceId
+from domain.ids import ModelId, SequenceId
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget
 
 
 class StepGuard(Protocol):
+    """`limits`: what the process may hold; `ledger`: what it holds. None: nobody bounds it, or counts."""
+
+    @property
+    def limits(self) -> MemoryLimits | None: ...
+
+    @property
+    def ledger(self) -> MemoryLedger | None: ...
+
+    def clear_with(self, clear: Callable[[], object]) -> None:
+        """How the backend gives freed buffers back; before anything is loaded."""
+        ...
+
+    def loaded(self, id: ModelId, weight_bytes: int) -> None:
+        """A model is in memory now."""
+        ...
+
+    def unloaded(self, id: ModelId) -> None:
+        """And now it is not."""
+        ...
+
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
         """What a sequence holds at its longest: asked once for each, when it queues up."""
         ...
@@ -24,6 +46,18 @@ class StepGuard(Protocol):
 
 class Unguarded:
     """A StepGuard that bounds nothing."""
+
+    limits: MemoryLimits | None = None
+    ledger: MemoryLedger | None = None
+
+    def clear_with(self, clear: Callable[[], object]) -> None:
+        pass
+
+    def loaded(self, id: ModelId, weight_bytes: int) -> None:
+        pass
+
+    def unloaded(self, id: ModelId) -> None:
+        pass
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
         return 0

@@ -108,6 +108,7 @@ class StepRunner:
             self._outlet.fault("engine.load", error)
             return ModelLoadFailed(f"{source.id} could not be loaded: {described(error)}")
         self._models[source.id] = model
+        self._guard.loaded(source.id, description.weight_bytes)
         if self._constraints is not None:
             self._constraints.attach(source)
         return EngineModel(description, note)
@@ -122,6 +123,7 @@ class StepRunner:
         if self._constraints is not None:
             self._constraints.detach(id)
         self._outlet.attempt("engine.unload", partial(engine.unload, model))
+        self._guard.unloaded(id)
         self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), self._active_bytes(engine)))
         self._outlet.deliver()
 

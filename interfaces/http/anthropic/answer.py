@@ -2,13 +2,15 @@
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from domain.priority import Priority
 from domain.request import FinishReason, Usage
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
 from interfaces.http.answer_parts import num_reasoning_tokens, visible_parts
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.collected import Collected
+from interfaces.http.service_tier import anthropic_tier
 
 
 class TextBody(Struct, tag_field="type", tag="text"):
@@ -44,6 +46,7 @@ class MessageUsageBody(Struct):
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: ThinkingTokens
+    service_tier: str | UnsetType = UNSET
 
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -62,14 +65,14 @@ class MessageBody(Struct, kw_only=True):
     usage: MessageUsageBody
 
 
-def message_body(id: str, model: str, choice: Collected) -> MessageBody:
+def message_body(id: str, model: str, choice: Collected, priority: Priority) -> MessageBody:
     return MessageBody(
         id=id,
         model=model,
         content=[block_body(part, signature(id, index)) for index, part in enumerate(visible_parts(choice))],
         stop_reason=stop_reason(choice.finished),
         stop_sequence=choice.finished.stop_text,
-        usage=usage_body(choice.finished.usage, num_reasoning_tokens(choice)),
+        usage=usage_body(choice.finished.usage, num_reasoning_tokens(choice), priority),
     )
 
 
@@ -100,10 +103,16 @@ def stop_reason(finished: Finished) -> StopReason:
             return "end_turn"
 
 
-def usage_body(usage: Usage, num_thinking: int) -> MessageUsageBody:
-    """`num_thinking`: tokens of the completion that are reasoning."""
+def usage_body(usage: Usage, num_thinking: int, priority: Priority | None = None) -> MessageUsageBody:
+    """`num_thinking`: tokens of the completion that are reasoning. `priority`: None for the end of a stream, whose
+    beginning has told it."""
     return MessageUsageBody(
-        usage.computed_tokens, 0, usage.reused_tokens, usage.completion_tokens, ThinkingTokens(num_thinking)
+        usage.computed_tokens,
+        0,
+        usage.reused_tokens,
+        usage.completion_tokens,
+        ThinkingTokens(num_thinking),
+        UNSET if priority is None else anthropic_tier(priority),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from domain.errors import DomainError
+from domain.priority import Priority
 from domain.request import Usage
 from domain.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
 from interfaces.http import sse
@@ -32,10 +33,11 @@ from interfaces.http.keep_alive import Progress
 class MessageFraming:
     """A Framing for one choice."""
 
-    def __init__(self, id: str, model: str, num_prompt: int) -> None:
+    def __init__(self, id: str, model: str, num_prompt: int, priority: Priority = Priority.INTERACTIVE) -> None:
         self._id = id
         self._model = model
         self._num_prompt = num_prompt
+        self._priority = priority
         self._has_started = False
         self._open: ContentDelta | None = None
         """An empty delta of the block that is open."""
@@ -72,7 +74,7 @@ class MessageFraming:
         if self._has_started:
             return b""
         self._has_started = True
-        usage = usage_body(Usage(self._num_prompt, 0, {"all": num_reused}), 0)
+        usage = usage_body(Usage(self._num_prompt, 0, {"all": num_reused}), 0, self._priority)
         message = MessageBody(
             id=self._id, model=self._model, content=[], stop_reason=None, stop_sequence=None, usage=usage
         )

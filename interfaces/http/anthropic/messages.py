@@ -18,6 +18,7 @@ from interfaces.http.anthropic.prompt import (
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
+from interfaces.http.service_tier import tier_priority
 
 
 class Messages(Operation[MessagesRequest]):
@@ -44,15 +45,16 @@ class Messages(Operation[MessagesRequest]):
             trace_carrier=asked.services.trace_context(),
             grammar=grammar(body),
             reasoning=reasoning_limit(body),
+            priority=tier_priority(body.service_tier),
         )
         return [wanted]
 
     def answer(self, body: MessagesRequest, started: Started, choices: Sequence[Collected]) -> MessageBody:
         (choice,) = choices
-        return message_body(started.id, started.model, choice)
+        return message_body(started.id, started.model, choice, started.requests[0].priority)
 
     def framing(self, body: MessagesRequest, started: Started) -> Framing:
-        return MessageFraming(started.id, started.model, len(started.prompts[0]))
+        return MessageFraming(started.id, started.model, len(started.prompts[0]), started.requests[0].priority)
 
 
 __all__ = ("Messages",)

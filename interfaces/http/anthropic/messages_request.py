@@ -80,8 +80,10 @@ class MessagesRequest(PromptFields, kw_only=True):
     temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
     top_p: Annotated[float | None, supported("above 0, at most 1")] = None
     top_k: Annotated[int | None, supported("0 is off")] = None
+    service_tier: Annotated[
+        str | None, mapped("Cairn's own `batch`: others go first; `usage` tells the tier, `batch` or `standard`")
+    ] = None
     metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
-    service_tier: Annotated[Any, ignored("there is one")] = None
     container: Annotated[Any, ignored("there are none")] = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
+from domain.priority import Priority
 from domain.request import FinishReason
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from interfaces.http.answer_parts import visible_parts
@@ -14,6 +15,7 @@ from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text
 from interfaces.http.openai.logprobs import ChatLogprobs, chat_logprobs
 from interfaces.http.openai.prompt_logprobs import PromptLogprobsBody, ScoredPrompt, Scores
 from interfaces.http.openai.usage import UsageBody, usage_body
+from interfaces.http.service_tier import openai_tier
 
 _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
 
@@ -62,7 +64,7 @@ class CairnBody(Struct):
 
 class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     """`prompt_token_ids` and `token_ids` are there when `return_token_ids` asked for them, `prompt_logprobs` when the
-    field of this name did."""
+    field of this name did. `service_tier`: where one was named, or the key's is another."""
 
     id: str
     created: int
@@ -72,6 +74,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     prompt_token_ids: list[int] | UnsetType = UNSET
     x_cairn: CairnBody | UnsetType = UNSET
     prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
 
 
 class FunctionPiece(Struct):
@@ -112,6 +115,7 @@ class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
     prompt_token_ids: list[int] | UnsetType = UNSET
     x_cairn: CairnBody | UnsetType = UNSET
     prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
 
 
 def chat_completion(body: ChatCompletionRequest, started: Started, collected: Sequence[Collected]) -> ChatCompletion:
@@ -124,7 +128,15 @@ def chat_completion(body: ChatCompletionRequest, started: Started, collected: Se
         list(started.prompts[0]) if body.return_token_ids else UNSET,
         _told_beside([(index, choice.finished) for index, choice in enumerate(collected)]),
         _prompt_logprobs(body, started, collected[0].scores),
+        _service_tier(body, started),
     )
+
+
+def _service_tier(body: ChatCompletionRequest, started: Started) -> str | UnsetType:
+    """Told where it was asked for, or is not what it would be."""
+    priority = started.requests[0].priority
+    is_plain = body.service_tier is None and priority is Priority.INTERACTIVE
+    return UNSET if is_plain else openai_tier(priority)
 
 
 def _told_beside(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetType:
@@ -170,6 +182,7 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         super().__init__(body, started)
         self._body = body
         self._prompt_ids = list(started.prompts[0]) if body.return_token_ids else UNSET
+        self._tier = _service_tier(body, started)
         self._beside: CairnBody | UnsetType = UNSET
         self._prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
 
@@ -201,7 +214,7 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
     def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
         started = self._started
         beside, self._beside = self._beside, UNSET
-        told = (self._prompt_ids, beside, self._prompt_logprobs)
+        told = (self._prompt_ids, beside, self._prompt_logprobs, self._tier)
         return ChatChunk(started.id, started.created_s, started.model, choices, usage, *told)
 
 

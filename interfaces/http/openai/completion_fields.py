@@ -10,6 +10,7 @@ from interfaces.http.dialect import Asked
 from interfaces.http.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
 from interfaces.http.parameters import mapped, supported
 from interfaces.http.sampling_fields import SamplingFields, generation_request
+from interfaces.http.service_tier import tier_priority
 
 MAX_CHOICES = 128
 """Completions one HTTP request may ask for, over all its prompts."""
@@ -35,6 +36,9 @@ class CompletionFields(SamplingFields, kw_only=True):
     ] = None
     prompt_logprobs: Annotated[int | None, supported("of the prompt's tokens, with so many alternatives")] = None
     stop: Annotated[str | list[str] | None, supported("one string or up to 16")] = None
+    service_tier: Annotated[
+        str | None, mapped("`flex`: others go first; the answer tells the tier it was served in, `flex` or `default`")
+    ] = None
     return_token_ids: Annotated[
         bool | None, supported("`token_ids` in every choice, `prompt_token_ids` beside or in them")
     ] = None
@@ -97,6 +101,7 @@ def completion_request(
         num_choices=fields.n or 1,
         persist=fields.store is not False,
         grammar=found.grammar if found is not None else None,
+        priority=tier_priority(fields.service_tier),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from domain.errors import DomainError
+from domain.priority import Priority
 from domain.request import FinishReason, Usage
 from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
 from interfaces.http.answer_parts import num_reasoning_tokens, visible_parts
@@ -23,6 +24,7 @@ from interfaces.http.responses.output_items import (
 )
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
+from interfaces.http.service_tier import openai_tier
 
 
 class CachedTokens(Struct):
@@ -67,6 +69,7 @@ class ResponseBody(Struct, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None
     reasoning: dict[str, Any]
+    service_tier: str
     temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
@@ -84,6 +87,7 @@ class AnswerContext:
     model: str
     asked: ResponsesRequest
     tools: Tools
+    priority: Priority = Priority.INTERACTIVE
 
     def body(
         self,
@@ -112,6 +116,7 @@ class AnswerContext:
                 "effort": None if reasoning is None else reasoning.effort,
                 "summary": None if reasoning is None else reasoning.summary,
             },
+            service_tier=openai_tier(self.priority),
             temperature=1.0 if asked.temperature is None else asked.temperature,
             text={"format": {"type": "text"} if asked.text is None else asked.text.format or {"type": "text"}},
             tool_choice=asked.tool_choice or "auto",

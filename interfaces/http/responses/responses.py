@@ -24,6 +24,7 @@ from interfaces.http.responses.prompt import (
 from interfaces.http.responses.resolved import resolved
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.stored import keep
+from interfaces.http.service_tier import tier_priority
 
 
 class Responses(Operation[ResponsesRequest]):
@@ -55,6 +56,7 @@ class Responses(Operation[ResponsesRequest]):
             trace_carrier=asked.services.trace_context(),
             grammar=grammar(body),
             reasoning=reasoning_limit(body),
+            priority=tier_priority(body.service_tier),
         )
         return [wanted]
 
@@ -69,7 +71,8 @@ class Responses(Operation[ResponsesRequest]):
 
 
 def _context(body: ResponsesRequest, started: Started) -> AnswerContext:
-    return AnswerContext(started.id, started.created_s, started.model, body, tools_of(body))
+    priority = started.requests[0].priority
+    return AnswerContext(started.id, started.created_s, started.model, body, tools_of(body), priority)
 
 
 def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> None:

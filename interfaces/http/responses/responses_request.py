@@ -72,6 +72,9 @@ class ResponsesRequest(Struct, kw_only=True):
             " in the prefix cache either way"
         ),
     ] = None
+    service_tier: Annotated[
+        str | None, mapped("`flex`: others go first; the answer tells the tier it was served in, `flex` or `default`")
+    ] = None
     metadata: Annotated[dict[str, str] | None, supported("told again in the answer; it stays out of the prompt")] = None
     seed: Annotated[int | None, supported("Cairn's own: the randomness of the answer")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
@@ -85,7 +88,6 @@ class ResponsesRequest(Struct, kw_only=True):
     truncation: Annotated[Any, ignored("what does not fit is refused")] = None
     prompt_cache_key: Annotated[str | None, ignored("every prompt is cached, by its content")] = None
     max_tool_calls: Annotated[Any, ignored("it counts tools that the server runs")] = None
-    service_tier: Annotated[Any, ignored("there is one")] = None
     stream_options: Annotated[Any, ignored("nothing is obfuscated")] = None
     context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
     client_metadata: Annotated[Any, ignored("it stays out of the prompt")] = None

@@ -69,6 +69,11 @@ class WriteQueue:
         self._dropped: Counter[str] = Counter()
         self._is_closed = False
 
+    @property
+    def queued_bytes(self) -> int:
+        """Of payload, waiting and being written; may be a moment old."""
+        return self._queued_bytes
+
     def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> str | None:
         """Take records, or refuse them all and say why.
 

@@ -131,6 +131,11 @@ class WriteBehind:
         """Whether everything offered up to `mark` is stored or dropped, whatever was offered since. Never blocks."""
         return self._queue.is_settled(mark)
 
+    @property
+    def queued_bytes(self) -> int:
+        """As `WriteQueue.queued_bytes`."""
+        return self._queue.queued_bytes
+
     def counts(self) -> QueueCounts:
         return self._queue.counts()
 

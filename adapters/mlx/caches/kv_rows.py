@@ -1,0 +1,171 @@
+"""Full KV of several sequences in one buffer with room for more: who joins is written into it, who leaves makes a hole.
+
+mlx-lm's own batch cache copies every row when one joins or leaves. This one is fed like it, and its rows are
+right-justified like there:
+
+    buffer [rows it has room for, heads, slots, dim]
+
+                 slot 0      padding of row          idx
+    row 0        [ padding   | tokens               ][ free slots ]
+    row 1        [ tokens                           ][ free slots ]
+    spare row    [ whatever a row left behind       ][            ]
+
+What a row left behind may be infinite or NaN, and a masked value times zero is not zero then: a row's padding is
+written with it. Two arrays are copied together where a buffer must change its size, so the most that is held beyond
+the result is one layer. Nothing here waits for several layers.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from adapters.mlx.arrays import evaluate
+from adapters.mlx.caches.library import lib
+
+_SPARE_SHARE = 4
+"""A buffer is made smaller when it has room for a quarter more rows than there are, or a quarter of it is padding."""
+
+
+class KVRows(lib.BatchKVCache):  # type: ignore[misc]
+    """Takes over a plain cache's buffer as that of its first row."""
+
+    _idx: int
+    offset: mx.array
+
+    def __init__(self, first: Any) -> None:
+        self._right_padding = None
+        self.keys, self.values = first.keys, first.values
+        self._place([0], first.offset)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._padding)
+
+    @property
+    def capacity(self) -> int:
+        """Rows it has room for."""
+        return self.num_rows if self.keys is None else int(self.keys.shape[0])
+
+    @property
+    def num_slots(self) -> int:
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        start, end = self._idx, self._idx + keys.shape[2]
+        if self.keys is None:
+            shapes = [(*array.shape[:2], _rounded_up(end, self.step), array.shape[3]) for array in (keys, values)]
+            self.keys, self.values = mx.zeros(shapes[0], keys.dtype), mx.zeros(shapes[1], values.dtype)
+        elif end > self.num_slots:
+            self.keys, self.values = self._resized(self.capacity, end, 0)
+        self.offset = self.offset + (end - start)
+        self._idx = end
+        self.keys[: self.num_rows, :, start:end] = keys
+        self.values[: self.num_rows, :, start:end] = values
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        rows, end = self.num_rows, self._idx
+        return self.keys[:rows, :, :end], self.values[:rows, :, :end]
+
+    def make_room(self, num_tokens: int) -> None:
+        """For so many more of every row, now: within a forward pass all layers might grow at once."""
+        if self.keys is not None and self._idx + num_tokens > self.num_slots:
+            self._resize(self.capacity, self._idx + num_tokens, 0)
+
+    def append(self, row: Any, capacity: int) -> None:
+        """Copy a plain cache in as the last row. `capacity`: rows to have room for if the buffer has to grow anyway.
+        When this raises, nobody sees the new row."""
+        if (row.keys is None) != (self.keys is None):
+            raise ValueError("a row's model used a cache that the batch's did not")
+        if row.keys is None:
+            self._place([*self._padding, 0], self._idx)
+            return
+        at, length = self.num_rows, row.offset
+        shift = max(0, length - self._idx)
+        if at == self.capacity or shift or length > self.num_slots:
+            rows = max(capacity, at + 1) if at == self.capacity else self.capacity
+            self._resize(rows, max(self.num_slots, self._idx + shift), shift)
+        end = self._idx
+        padding = end - length
+        for mine, theirs in ((self.keys, row.keys), (self.values, row.values)):
+            if padding:
+                mine[at : at + 1, :, :padding] = mx.zeros((), mine.dtype)
+            mine[at : at + 1, :, padding:end] = theirs[..., :length, :]
+        evaluate([self.keys, self.values])
+        self._place([*self._padding, padding], end)
+
+    def cut(self, num_rows: int) -> None:
+        """Forget the rows after these."""
+        self._place(self._padding[:num_rows], self._idx)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """These rows in this order: each stays where it is, or comes from behind the last one kept to fill a hole."""
+        count = len(rows)
+        assert all(row in (at, *range(count, self.num_rows)) for at, row in enumerate(rows))
+        for at, row in enumerate(rows):
+            if row != at and self.keys is not None:
+                moved = [mx.contiguous(array[row : row + 1, :, : self._idx]) for array in (self.keys, self.values)]
+                evaluate(moved)  # a view of the buffer would make the update copy all of it
+                self.keys[at : at + 1, :, : self._idx], self.values[at : at + 1, :, : self._idx] = moved
+                del moved
+                evaluate([self.keys, self.values])
+        self._place([self._padding[row] for row in rows], self._idx)
+        common = min(self._padding)
+        is_roomy = self.capacity - count > max(1, count // _SPARE_SHARE)
+        if self.keys is not None and (is_roomy or common > max(self.step, self._idx // _SPARE_SHARE)):
+            self._resize(count, self._idx - common, -common)
+
+    def take(self, row: int) -> Any:
+        """A plain copy of a row."""
+        plain = lib.KVCache()
+        if self.keys is not None:
+            start, end = self._padding[row], self._idx
+            plain.offset = end - start
+            sources = (array[row : row + 1, :, start:end] for array in (self.keys, self.values))
+            plain.keys, plain.values = (_with_slots(source, _rounded_up(plain.offset, self.step)) for source in sources)
+            evaluate([plain.keys, plain.values])
+        return plain
+
+    def only_row(self) -> Any:
+        """The first row as a plain cache over this buffer."""
+        assert not self._padding[0]
+        plain = lib.KVCache()
+        plain.offset = self._idx
+        if self.keys is not None:
+            plain.keys, plain.values = self.keys[:1], self.values[:1]
+        return plain
+
+    def _resize(self, capacity: int, num_slots: int, shift: int) -> None:
+        keys, values = self._resized(capacity, num_slots, shift)
+        evaluate([keys, values])
+        self.keys, self.values = keys, values
+        self._place([padding + shift for padding in self._padding], self._idx + shift)
+
+    def _resized(self, capacity: int, num_slots: int, shift: int) -> list[mx.array]:
+        """Buffers of at least that size with all rows in them, `shift` slots further right; left takes off padding."""
+        found: list[mx.array] = []
+        start, end, rows = max(0, -shift), self._idx, self.num_rows
+        for old in (self.keys, self.values):
+            new = mx.zeros((capacity, old.shape[1], _rounded_up(num_slots, self.step), old.shape[3]), old.dtype)
+            new[:rows, :, start + shift : end + shift] = old[:rows, :, start:end]
+            found.append(new)
+        return found
+
+    def _place(self, padding: Sequence[int], end: int) -> None:
+        self._padding, self._idx = list(padding), end
+        self.left_padding = mx.array(self._padding)
+        self.offset = mx.array([end - left for left in self._padding])
+
+
+def _rounded_up(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def _with_slots(tokens: mx.array, num_slots: int) -> mx.array:
+    buffer = mx.zeros((*tokens.shape[:2], num_slots, tokens.shape[3]), tokens.dtype)
+    buffer[:, :, : tokens.shape[2]] = tokens
+    return buffer
+
+
+__all__ = ("KVRows",)

@@ -1,0 +1,9 @@
+"""mlx-lm's cache module; imported once, here."""
+
+from typing import Any
+
+from adapters.mlx.file_limit import mlx_lm_module
+
+lib: Any = mlx_lm_module("models.cache")
+
+__all__ = ("lib",)

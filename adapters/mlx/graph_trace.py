@@ -1,0 +1,101 @@
+"""What a forward pass would compute, as a trace of operations: nothing is computed for it, and no memory is taken."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_unflatten
+
+from adapters.mlx.arrays import parameters
+from adapters.mlx.caches.classes import known_traits
+from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays, new_caches
+from adapters.mlx.caches.leaf_state import fill, trailing_reach
+from domain.memory.op_trace import Op, OpTrace
+from domain.state_layout import StateKind, StateLayout
+
+_mx: Any = mx
+
+
+def trace_chunk(network: Any, layout: StateLayout, pattern: Caches, chunk: int, end: int) -> OpTrace:
+    """Prefill of `chunk` tokens up to position `end`. `pattern`: caches of a sequence of any length, for shapes."""
+    weights = parameters(network)
+    states = _states(layout, pattern, end - chunk)
+    flat = [tensor for tensors in states for tensor in tensors if tensor is not None]
+    records: list[dict[str, Any]] = []
+
+    def compute(tokens: mx.array, *rest: mx.array) -> list[mx.array]:
+        network.update(tree_unflatten([(name, array) for (name, _), array in zip(weights, rest, strict=False)]))
+        supply = iter(rest[len(weights) :])
+        caches = new_caches(network)
+        for (path, _), tensors in zip(layout.leaves(), states, strict=True):
+            if tensors and end > chunk:
+                given = tuple(None if tensor is None else next(supply) for tensor in tensors)
+                fill(leaf_at(caches, path), given, end - chunk)
+        network(tokens, cache=caches)
+        return live_arrays(caches)
+
+    contiguous = _mx.contiguous
+    try:
+        _mx.contiguous = _copied
+        _mx.export_function(
+            records.append, compute, mx.zeros((1, chunk), dtype=mx.uint32), *(array for _, array in weights), *flat
+        )
+    finally:
+        _mx.contiguous = contiguous
+        network.update(tree_unflatten(weights))
+    return _read(records, len(weights))
+
+
+def _copied(array: mx.array, *_: object, **__: object) -> mx.array:
+    """Stands in for `mx.contiguous`, which MLX cannot export: a copy of the same size."""
+    return array * mx.ones(1, array.dtype)
+
+
+def _states(layout: StateLayout, pattern: Caches, position: int) -> list[tuple[mx.array | None, ...]]:
+    """Stand-ins for each leaf's tensors at a position, never evaluated."""
+    found: list[tuple[mx.array | None, ...]] = []
+    for path, layer in layout.leaves():
+        cache = leaf_at(pattern, path)
+        reach = trailing_reach(cache)
+        length = None if layer.kind is StateKind.RECURRENT else min(position, reach or position)
+        found.append(tuple(_stand_in(tensor, length) for tensor in known_traits(cache).tensors(cache)))
+    return found
+
+
+def _stand_in(tensor: mx.array | None, length: int | None) -> mx.array | None:
+    if tensor is None or length is None:
+        return tensor if tensor is None else mx.zeros(tensor.shape, tensor.dtype)
+    return mx.zeros((*tensor.shape[:-2], length, tensor.shape[-1]), tensor.dtype)
+
+
+def _read(records: Sequence[dict[str, Any]], num_weights: int) -> OpTrace:
+    ops: list[Op] = []
+    sizes: dict[str, int] = {}
+    elements: dict[str, int] = {}
+    inputs: list[str] = []
+    results: list[str] = []
+
+    def note(arrays: Sequence[tuple[str, tuple[int, ...], mx.Dtype]]) -> tuple[str, ...]:
+        for name, shape, dtype in arrays:
+            count = 1
+            for side in shape:
+                count *= side
+            elements[name] = count
+            sizes[name] = count * dtype.size
+        return tuple(name for name, _, _ in arrays)
+
+    for record in records:
+        if record["type"] == "inputs":
+            inputs += note(record["inputs"])
+        elif record["type"] == "outputs":
+            results += note(record["outputs"])
+        elif record["type"] == "constants":
+            for name, array in record["constants"]:
+                elements[name] = cast(mx.array, array).size
+                sizes[name] = cast(mx.array, array).nbytes
+        elif record["type"] == "primitive":
+            ops.append(Op(record["name"], note(record["inputs"]), note(record["outputs"])))
+    return OpTrace(tuple(ops), sizes, elements, frozenset(inputs[1 + num_weights :]), tuple(results))
+
+
+__all__ = ("trace_chunk",)

@@ -1,0 +1,254 @@
+"""Keeps the computing process below its hard mark: one ledger, asked before anything is admitted, read or computed.
+
+Each step: count what is held and promised (`domain/memory/demand`), read what is held in fact, clear the backend's
+cache of freed buffers before that reading decides against anybody, let `domain/memory/pressure` decide, carry it out.
+What frees memory at once happens here; what concerns sequences is the planner's, by the StepBudget. Every change is
+told.
+
+Not every step reads: while all is calm and little changes hands the last reading stands. While nothing is active,
+what is read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but
+freed memory that an allocator keeps from the system must not refuse everything for ever.
+
+Compute thread only, but for `limits` and `ledger`. Never raises for what cannot be read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from application.memory_events import MemoryMeasured, PressureRelieved
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.memory_probe import MemoryProbe
+from application.services.prefix.flights import Flights
+from application.services.prefix.hot_tier import HotTier
+from domain.byte_size import format_bytes
+from domain.ids import ModelId, SequenceId
+from domain.memory.demand import charge_bytes, demand_of, open_bytes
+from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
+from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, relieve
+from domain.memory.shape import MemoryShape
+from domain.scheduling import SequenceView, StepBudget
+from domain.sequence import Phase
+
+AHEAD_SHARE = 16
+"""Prefixes fetched for those who wait may take one part in so many of all memory."""
+
+READ_EVERY_STEPS = 16
+READ_AFTER_SHARE = 128
+"""A reading stands for so many steps, or until one part in so many of all memory has changed hands."""
+
+MAX_GROWN_SHARE = 8
+"""The process itself may turn out larger than when its models were loaded, by one part in so many of all memory."""
+
+CLEAR_EVERY_STEPS = 16
+"""Clearing freed buffers takes milliseconds: when it did not help it is not tried again at once."""
+
+
+class MemoryGuard:
+    """A StepGuard. `limits` None bounds nothing, and the ledger is kept all the same."""
+
+    def __init__(
+        self,
+        *,
+        probe: MemoryProbe,
+        limits: MemoryLimits | None,
+        hot: HotTier,
+        flights: Flights,
+        queued_bytes: Callable[[], int],
+        chunk: int,
+        events: EventSink,
+        clock: Clock,
+        holds_host: bool = True,
+    ) -> None:
+        """`chunk`: tokens that one step prefills at most. `queued_bytes`: what waits for the store. `holds_host`:
+        whether host memory is what the backend computes in, so that state kept there counts."""
+        self.limits = limits
+        self._probe, self._hot, self._flights = probe, hot, flights
+        self._queued_bytes, self._chunk, self._holds_host = queued_bytes, chunk, holds_host
+        self._events, self._clock = events, clock
+        self._wanted_hot = hot.budget_bytes
+        self._relief = Relief(hot.budget_bytes)
+        self._clear: Callable[[], object] = lambda: None
+        self._weights: dict[ModelId, int] = {}
+        self._other_bytes = self._other_then = 0
+        self._reading = MemoryReading()
+        self._known_then = 0
+        self._num_steps, self._read_at, self._cleared_at = 0, 0, -CLEAR_EVERY_STEPS
+        self.ledger = MemoryLedger(limits=limits)
+
+    @property
+    def level(self) -> Level:
+        return self._relief.level(self._wanted_hot)
+
+    def clear_with(self, clear: Callable[[], object]) -> None:
+        """How the backend gives freed buffers back; called on the compute thread."""
+        self._clear = clear
+
+    def loaded(self, id: ModelId, weight_bytes: int) -> None:
+        """A model is there. What is held beyond it and all that is known is the process itself."""
+        self._weights[id] = weight_bytes
+        self._clear()
+        known = self._ledger((), {}).held_bytes - self._other_bytes
+        self._read(known)
+        if self._reading.used_bytes is not None:
+            self._other_bytes = self._other_then = max(0, self._reading.used_bytes - known)
+        self._tell(self._ledger((), {}))
+
+    def unloaded(self, id: ModelId) -> None:
+        self._weights.pop(id, None)
+        self._read_at = 0
+        self._tell(self._ledger((), {}))
+
+    def refuse_load(self, needed_bytes: int) -> str | None:
+        """Why so many bytes of weights cannot be loaded beside what is there; None when they can."""
+        limits, ledger = self._limits_now(), self.ledger
+        if limits is None:
+            return None
+        beside = ledger.used_bytes - ledger.hot_bytes
+        if beside + needed_bytes <= limits.hard_bytes:
+            return None
+        return (
+            f"it needs {format_bytes(needed_bytes)}, and of {format_bytes(limits.hard_bytes)} that may be held"
+            f" {format_bytes(beside)} are taken"
+        )
+
+    def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
+        return charge_bytes(shape, num_prompt, num_new, self._chunk)
+
+    def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
+        self._num_steps += 1
+        demand = demand_of(views, shapes, self._chunk)
+        ledger = self._measured(self._ledger(views, shapes), demand)
+        limits = self._limits_now()
+        if limits is None:
+            self.ledger = ledger
+            return StepBudget()
+        ledger = self._shrink_hot(ledger, limits, demand, views, shapes)
+        before = self._relief
+        self._relief = relieve(ledger, limits, demand, before, before.hot_bytes)
+        self._tell_changes(before, ledger)
+        step_bytes = next(
+            need.num_bytes for need in demand.steps if need.chunk == (self._relief.max_chunk or need.chunk)
+        )
+        self.ledger = ledger = replace(ledger, transient_bytes=step_bytes)
+        room = max(0, limits.hard_bytes - ledger.used_bytes)
+        self._open_flights(room, demand)
+        beyond = demand.waiting_bytes - _charge_of_first(views)
+        return StepBudget(
+            room_bytes=max(0, room - beyond),
+            max_chunk=self._relief.max_chunk,
+            admits=self._relief.admits,
+            preempt_bytes=self._relief.preempt_bytes,
+        )
+
+    # ---- counting -----------------------------------------------------------------------------------------------
+
+    def _ledger(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> MemoryLedger:
+        found = open_bytes(views, shapes, self._chunk)
+        return MemoryLedger(
+            weight_bytes=sum(self._weights.values()),
+            state_bytes=found.state_bytes,
+            hot_bytes=self._hot.held_bytes(with_host=self._holds_host),
+            queued_bytes=self._queued_bytes(),
+            flight_bytes=self._flights.held_bytes,
+            other_bytes=self._other_bytes,
+            growth_bytes=found.growth_bytes,
+            limits=self.limits,
+        )
+
+    def _measured(self, ledger: MemoryLedger, demand: StepDemand) -> MemoryLedger:
+        """With a reading that is new enough, and that no freed buffers are in."""
+        known, step = ledger.held_bytes, demand.steps[0].num_bytes
+        total = self.limits.total_bytes if self.limits is not None else 1 << 62
+        is_quiet = demand.num_active and self.level is Level.CALM
+        is_stale = not is_quiet or not self._read_at or self._num_steps - self._read_at >= READ_EVERY_STEPS
+        if is_stale or abs(known - self._known_then) > total // READ_AFTER_SHARE:
+            self._read(known)
+        if self.limits is None or (self._reading.held_bytes or 0) + step <= self.limits.low_bytes:
+            return replace(ledger, reading_bytes=self._reading.used_bytes if demand.num_active else None)
+        freed = max(self._reading.cached_bytes, (self._reading.used_bytes or 0) - known)
+        if freed > total // READ_AFTER_SHARE and self._num_steps - self._cleared_at >= CLEAR_EVERY_STEPS:
+            self._clear_freed(known)
+        if demand.num_active:
+            return replace(ledger, reading_bytes=self._reading.used_bytes)
+        beyond = (self._reading.used_bytes or 0) - (known - self._other_bytes)
+        self._other_bytes = min(max(0, beyond), self._other_then + total // MAX_GROWN_SHARE)
+        return replace(ledger, other_bytes=self._other_bytes)
+
+    def _clear_freed(self, known: int) -> None:
+        self._cleared_at, before = self._num_steps, self._reading.held_bytes or 0
+        self._clear()
+        self._read(known)
+        self._act("clear_cache", max(0, before - (self._reading.held_bytes or 0)))
+
+    def _read(self, known: int) -> None:
+        self._reading, self._known_then, self._read_at = self._probe.read(), known, max(1, self._num_steps)
+
+    def _limits_now(self) -> MemoryLimits | None:
+        """Lower than what was set where others leave less."""
+        available, held = self._reading.available_bytes, self._reading.held_bytes
+        if self.limits is None or available is None or held is None or held + available >= self.limits.total_bytes:
+            return self.limits
+        return MemoryLimits.of(held + available)
+
+    # ---- carrying out -------------------------------------------------------------------------------------------
+
+    def _shrink_hot(
+        self,
+        ledger: MemoryLedger,
+        limits: MemoryLimits,
+        demand: StepDemand,
+        views: Sequence[SequenceView],
+        shapes: Mapping[SequenceId, MemoryShape],
+    ) -> MemoryLedger:
+        """Give the hot tier its budget; the ledger afterwards."""
+        before = self._relief.hot_bytes
+        wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, self._flights.wanted_bytes))
+        budget = hot_budget(ledger, limits, wanted, before, self._wanted_hot)
+        if budget == before:
+            return ledger
+        self._relief = replace(self._relief, hot_bytes=budget)
+        freed = self._hot.resize(budget)
+        if budget > before:
+            self._act("grow_hot", budget - before)
+        if not freed:
+            return ledger
+        self._act("shrink_hot", freed)
+        self._read_at = 0  # what it held may not have been freed: others hold it, or the allocator does
+        return self._measured(self._ledger(views, shapes), demand)
+
+    def _open_flights(self, room: int, demand: StepDemand) -> None:
+        self._flights.room_bytes = room
+        self._flights.is_alone = demand.num_active <= 1
+        share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
+        self._flights.ahead_bytes = min(share, room) if self._relief.admits else 0
+
+    # ---- telling ------------------------------------------------------------------------------------------------
+
+    def _tell_changes(self, before: Relief, ledger: MemoryLedger) -> None:
+        after = self._relief
+        if after.max_chunk != before.max_chunk:
+            grows = after.max_chunk is None or (before.max_chunk is not None and after.max_chunk > before.max_chunk)
+            self._act("grow_chunk" if grows else "shrink_chunk", 0)
+        if after.admits != before.admits:
+            self._act("resume" if after.admits else "pause", 0)
+        if after.preempt_bytes:
+            self._act("preempt", after.preempt_bytes)
+        if after.refuses and not before.refuses:
+            self._act("refuse", 0)
+        if after != before or self._num_steps % READ_EVERY_STEPS == 1:
+            self._tell(ledger)
+
+    def _act(self, kind: str, num_bytes: int) -> None:
+        self._events.emit(PressureRelieved(kind, num_bytes, self._clock.now_ns()))
+
+    def _tell(self, ledger: MemoryLedger) -> None:
+        self.ledger = ledger
+        self._events.emit(MemoryMeasured(ledger=ledger, level=self.level.value, at_ns=self._clock.now_ns()))
+
+
+def _charge_of_first(views: Sequence[SequenceView]) -> int:
+    return next((view.charge_bytes for view in views if view.phase is Phase.QUEUED), 0)
+
+
+__all__ = ("MemoryGuard",)

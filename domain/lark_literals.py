@@ -1,0 +1,218 @@
+"""Values as some families write them in calls, as rules of Lark: JSON with bare keys, and strings between quotes that
+nothing escapes.
+
+    {"type": "object", "properties": {"city": {"type": "string"}}}        {city:<|"|>Bern<|"|>}
+
+A keyword that cannot be stated so is refused by name.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import cast
+from urllib.parse import unquote
+
+from domain.chat import Json
+from domain.grammar import Pieces
+from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
+from domain.lark_members import ANY_KEY, listed_members, members
+from domain.lark_strings import ANNOTATIONS, only, refused, string_term
+from domain.output.schema_check import first_misfit
+from domain.output.tag_values import types_in
+from domain.shown import shown
+
+_BARE_KEY = re.compile(r"[\w.-]+")
+_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
+_KEYWORDS: Mapping[str, frozenset[str]] = {
+    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
+    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
+    "object": frozenset({"properties", "required", "additionalProperties"}),
+}
+"""What is said of values of a type; nothing of those of others."""
+
+
+class LiteralRules:
+    """`root`: the schema that references point into. `quote`: as written, and in the tokenizer's pieces."""
+
+    def __init__(self, root: Mapping[str, Json], pieces: Pieces, quote: str, param: str) -> None:
+        self._root = root
+        self._pieces = pieces
+        self._quote = quote
+        self._param = param
+        self._prefix = ""
+        self._rules: list[str] = []
+        self._by_reference: dict[str, str] = {}
+        self._any = ""
+        self._num_names = 0
+
+    def value(self, schema: Json, prefix: str) -> tuple[str, list[str]]:
+        """A term for the values that a schema accepts, and its rules, whose names begin with `prefix`.
+
+        Raises InvalidRequest."""
+        self._prefix = prefix
+        return self._value(schema), self._rules
+
+    def _value(self, schema: Json) -> str:
+        if schema is False or not isinstance(schema, dict | bool):
+            raise refused("false", "allows nothing, which cannot be enforced", self._param)
+        said: dict[str, Json] = {} if isinstance(schema, bool) else schema
+        told = {name: one for name, one in said.items() if name not in ANNOTATIONS}
+        if not told:
+            return self._any_value()
+        if "$ref" in told:
+            only(told, {"$ref"}, self._param)
+            return self._referred(str(told["$ref"]))
+        for keyword in ("enum", "const"):
+            if keyword in told:
+                return self._listed(told, keyword)
+        if "anyOf" in told or "oneOf" in told:
+            return self._choice(told)
+        if isinstance(every := told.get("allOf"), list) and len(every) == 1:
+            only(told, {"allOf"}, self._param)
+            return self._value(every[0])
+        only(told, {"type", *(one for some in _KEYWORDS.values() for one in some)}, self._param)
+        types: Json = told.get("type", list(_TYPES))
+        names = [one for one in (types if isinstance(types, list) else [types]) if isinstance(one, str)]
+        return self._rule(" | ".join(self._typed(name, told) for name in dict.fromkeys(names)))
+
+    def _typed(self, name: str, told: Mapping[str, Json]) -> str:
+        match name:
+            case "string":
+                known = _KEYWORDS["string"]
+                return self._string(string_term({key: one for key, one in told.items() if key in known}, self._param))
+            case "number" | "integer":
+                known = _KEYWORDS["number"]
+                return self._rule(json_rule({"type": name, **{key: told[key] for key in told if key in known}}))
+            case "boolean":
+                return '"true" | "false"'
+            case "null":
+                return '"null"'
+            case "array":
+                return self._array(told)
+            case "object":
+                return self._object(told)
+            case _:
+                raise refused("type", f"{shown(name)!r} cannot be enforced", self._param)
+
+    def _string(self, term: str) -> str:
+        text, rest = until(term, self._quote, self._pieces)
+        name = self._name().upper()
+        self._rules.append(f"{name}: {text}")
+        return f"{terms(self._pieces)} {name} {rest}"
+
+    def _array(self, told: Mapping[str, Json]) -> str:
+        first = told.get("prefixItems", [])
+        fixed = [self._value(one) for one in first] if isinstance(first, list) else []
+        least, most = told.get("minItems", 0), told.get("maxItems")
+        num_least = least if isinstance(least, int) else 0
+        num_most = most if isinstance(most, int) else None
+        items = told.get("items", True)
+        if fixed and not num_least <= len(fixed) <= (len(fixed) if num_most is None else num_most):
+            raise refused("prefixItems", "with other sizes than its own cannot be enforced", self._param)
+        if num_most == 0 or (items is False and not fixed):
+            if num_least:
+                raise refused("minItems", "asks for what nothing allows", self._param)
+            return '"[" "]"'
+        if fixed:
+            return f'"[" {members([(one, True) for one in fixed], _COMMA, self._rule)} "]"'
+        item = self._value(items)
+        more = f"({_COMMA} {item})" + _times(max(num_least - 1, 0), None if num_most is None else num_most - 1)
+        return f'"[" {item} {more} "]"' if num_least else f'"[" ({item} {more})? "]"'
+
+    def _object(self, told: Mapping[str, Json]) -> str:
+        listed = listed_members(told, self._param)
+        if listed:
+            written = [(self._rule(f'{self._key(key)} ":" {self._value(one)}'), must) for key, one, must in listed]
+            return f'"{{" {members(written, _COMMA, self._rule)} "}}"'
+        others = told.get("additionalProperties", not told.get("properties"))
+        if others is False:
+            return '"{" "}"'
+        member = self._rule(f'{ANY_KEY} ":" {self._value(others)}')
+        return f'"{{" ({member} ({_COMMA} {member})*)? "}}"'
+
+    def _key(self, key: str) -> str:
+        if _BARE_KEY.fullmatch(key):
+            return quoted(key)
+        if self._quote in key:
+            raise refused("properties", f"names {shown(key)!r}, which cannot be written", self._param)
+        return f"{terms(self._pieces)} {quoted(key)} {terms(self._pieces)}"
+
+    def _listed(self, told: Mapping[str, Json], keyword: str) -> str:
+        listed = told["enum"] if keyword == "enum" else [told["const"]]
+        fitting = [one for one in listed if first_misfit(one, told) is None] if isinstance(listed, list) else []
+        only(told, {"enum", "const", "type"}, self._param)
+        if not fitting:
+            raise refused(keyword, "lists nothing that fits", self._param)
+        return self._rule(" | ".join(self._constant(one) for one in fitting))
+
+    def _constant(self, value: Json) -> str:
+        if isinstance(value, str):
+            if self._quote in value:
+                raise refused("enum", f"lists {shown(value)!r}, which cannot be written", self._param)
+            return f"{terms(self._pieces)} {quoted(value) if value else ''} {terms(self._pieces)}"
+        if isinstance(value, list):
+            return f'"[" {f" {_COMMA} ".join(map(self._constant, value))} "]"'
+        if isinstance(value, dict):
+            inner = [f'{self._key(key)} ":" {self._constant(one)}' for key, one in value.items()]
+            return f'"{{" {f" {_COMMA} ".join(inner)} "}}"'
+        return quoted(json.dumps(value))
+
+    def _choice(self, told: Mapping[str, Json]) -> str:
+        keyword = "anyOf" if "anyOf" in told else "oneOf"
+        only(told, {keyword}, self._param)
+        found = told[keyword]
+        options: Sequence[Json] = found if isinstance(found, list) else []
+        if keyword == "oneOf":
+            types = [one for option in options for one in types_in(self._resolved(option))]
+            if len({"number" if one == "integer" else one for one in types}) < max(len(types), len(options)):
+                raise refused("oneOf", "whose choices are not of different types cannot be enforced", self._param)
+        return self._rule(" | ".join(map(self._value, options)))
+
+    def _referred(self, reference: str) -> str:
+        if reference in self._by_reference:
+            return self._by_reference[reference]
+        name = self._by_reference[reference] = self._name()
+        value = self._resolved({"$ref": reference})
+        self._rules.append(f"{name}: {self._value(value)}")
+        return name
+
+    def _resolved(self, schema: Json) -> Json:
+        """What it points to, if it does: one step."""
+        if not isinstance(schema, dict) or "$ref" not in schema:
+            return schema
+        reference, value = str(schema["$ref"]), cast("Json", self._root)
+        for part in reference[1:].split("/")[1:]:
+            value = value.get(unquote(part).replace("~1", "/").replace("~0", "~")) if isinstance(value, dict) else None
+        if not reference.startswith("#") or not isinstance(value, dict | bool):
+            raise refused("$ref", f"{shown(reference)!r} cannot be enforced", self._param)
+        return value
+
+    def _any_value(self) -> str:
+        if not self._any:
+            name = self._any = self._name()
+            number, string = self._rule(json_rule({"type": "number"})), self._string(ANY_TEXT)
+            member = self._rule(f'{ANY_KEY} ":" {name}')
+            inner = [f'"[" ({name} ({_COMMA} {name})*)? "]"', f'"{{" ({member} ({_COMMA} {member})*)? "}}"']
+            words = ['"true"', '"false"', '"null"']
+            self._rules.append(f"{name}: {' | '.join([string, number, *words, *inner])}")
+        return self._any
+
+    def _rule(self, body: str) -> str:
+        name = self._name()
+        self._rules.append(f"{name}: {body}")
+        return name
+
+    def _name(self) -> str:
+        self._num_names += 1
+        return f"{self._prefix}_{self._num_names}"
+
+
+_COMMA = '","'
+
+
+def _times(least: int, most: int | None) -> str:
+    return f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
+
+
+__all__ = ("LiteralRules",)

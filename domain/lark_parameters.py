@@ -1,0 +1,186 @@
+"""A call's arguments as parameters one by one, as rules of Lark: in the schema's order, and no others than it lists.
+
+Where it lists none, there are any. What cannot be stated is refused for a strict tool, and any value of its type for
+another.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from domain.chat import Json
+from domain.errors import InvalidRequest
+from domain.grammar import Pieces, pieces
+from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
+from domain.lark_literals import LiteralRules
+from domain.lark_members import ANY_KEY, listed_members, members
+from domain.lark_strings import ANNOTATIONS, only, refused, string_term
+from domain.output.tag_values import STRING, types_in
+from domain.output.written_calls import Values, WrittenParameters
+from domain.shown import shown
+
+_KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?")}
+_BARE_KEY = re.compile(r"[\w.-]+")
+_OBJECT = {"type", "properties", "required", "additionalProperties"}
+_WORDS = {"boolean": '"True" | "False"', "null": '"None"'}
+_FIRST_CHARS = {"array": r"\[", "object": "{", "integer": r"0-9\-", "number": r"0-9\-"}
+"""How the JSON of a type begins, inside brackets of a regular expression. `null`, `true` and `false` are themselves in
+raw text too."""
+
+
+class ParameterRules:
+    """The rules for one tool's arguments; `prefix` begins their names."""
+
+    def __init__(
+        self,
+        written: WrittenParameters,
+        special_tokens: Mapping[str, int],
+        *,
+        prefix: str,
+        param: str,
+        is_strict: bool,
+    ) -> None:
+        self.rules: list[str] = []
+        self._written = written
+        self._special_tokens = special_tokens
+        self._prefix = prefix
+        self._param = param
+        self._is_strict = is_strict
+        self._num_rules = 0
+
+    def arguments(self, schema: Mapping[str, Json]) -> str:
+        """A term for what is written in place of an object that fits this schema. Raises InvalidRequest."""
+        try:
+            return self._object(schema)
+        except InvalidRequest:
+            if self._is_strict:
+                raise
+        return self._object({})
+
+    def _object(self, schema: Mapping[str, Json]) -> str:
+        only(schema, _OBJECT, self._param)
+        if schema.get("type", "object") != "object":
+            raise refused("type", "must be object", self._param)
+        self._root = schema
+        between = terms(self._pieces(self._written.between))
+        listed = listed_members(schema, self._param)
+        if listed:
+            written = [(self._parameter(key, one), must) for key, one, must in listed]
+            return members(written, between, self._rule)
+        others = schema.get("additionalProperties", not schema.get("properties"))
+        if others is False:
+            return ""
+        other = self._rule(self._free(others))
+        return f"({other} ({between} {other})*)?"
+
+    def _parameter(self, key: str, schema: Json) -> str:
+        pattern = _KEYS.get(self._written.values, _BARE_KEY)
+        if not pattern.fullmatch(key):
+            raise refused("properties", f"names {shown(key)!r}, which cannot be written", self._param)
+        try:
+            return self._rule(self._with_key(quoted(key), schema))
+        except InvalidRequest:
+            if self._is_strict:
+                raise
+        types: list[Json] = [*sorted(types_in(schema))]
+        return self._rule(self._with_key(quoted(key), {"type": types} if types else True))
+
+    def _free(self, schema: Json) -> str:
+        """Any name. Its reader knows no type for it."""
+        is_any = schema is True or schema == {}
+        if self._written.values is Values.RAW and not is_any:
+            return self._json_value(ANY_KEY, schema)
+        return self._with_key(ANY_KEY, schema)
+
+    def _with_key(self, key: str, schema: Json) -> str:
+        """A parameter with this name, a term."""
+        if self._written.values is Values.RAW:
+            return self._raw_value(key, schema)
+        return self._json_value(key, schema)
+
+    def _raw_value(self, key: str, schema: Json) -> str:
+        if schema is True or schema == {}:
+            text = self._raw_string(key, ANY_TEXT)
+            return f"{text} | {self._json_value(key, True)}" if self._written.before_string else text
+        types = types_in(schema)
+        if types == STRING:
+            return self._raw_string(key, string_term(cast("Mapping[str, Json]", schema), self._param))
+        as_json = self._json_value(key, schema)
+        if "string" not in types or not _is_union(schema):
+            return as_json
+        first = "".join(dict.fromkeys(_FIRST_CHARS.get(one, "") for one in sorted(types)))
+        text = rf"/([^\s\x00-\x1f\"{first}](?s:.*))?/"
+        return f"{as_json} | {self._raw_string(key, text)}"
+
+    def _raw_string(self, key: str, term: str) -> str:
+        written = self._written
+        close = self._pieces(written.after_string or written.close)
+        value, rest = until(term, written.stop, close)
+        name = self._name("text").upper()
+        self.rules.append(f"{name}: {value}")
+        before = terms(self._pieces(written.before_string or written.before_value))
+        return f"{terms(self._pieces(written.open))} {key} {before} {name} {rest}"
+
+    def _json_value(self, key: str, schema: Json) -> str:
+        written = self._written
+        before, close = terms(self._pieces(written.before_value)), terms(self._pieces(written.close))
+        return f"{terms(self._pieces(written.open))} {key} {before} {self._value(schema)} {close}"
+
+    def _value(self, schema: Json) -> str:
+        if self._written.values is Values.LITERAL:
+            literals = LiteralRules(self._root, self._pieces(self._written.quote), self._written.quote, self._param)
+            term, rules = literals.value(schema, self._name("value"))
+            self.rules += rules
+            return term
+        inner = schema if isinstance(schema, dict) else {}
+        if self._written.values is Values.JSON and inner.keys() <= ANNOTATIONS | {"type"}:
+            word = _WORDS.get(str(inner.get("type")))
+            if word is not None:
+                return f"({word})"
+        return self._rule(json_rule(_with_definitions(inner, self._root, self._param)))
+
+    def _pieces(self, text: str) -> Pieces:
+        return pieces(text, self._special_tokens)
+
+    def _rule(self, body: str) -> str:
+        name = self._name("part")
+        self.rules.append(f"{name}: {body}")
+        return name
+
+    def _name(self, what: str) -> str:
+        self._num_rules += 1
+        return f"{self._prefix}_{what}_{self._num_rules}"
+
+
+def _is_union(schema: Json) -> bool:
+    """Whether it is nothing but a choice between types, any value of each: `["string", "null"]`."""
+    if not isinstance(schema, dict):
+        return False
+    if "type" in schema:
+        return schema.keys() <= ANNOTATIONS | {"type"}
+    options = schema.get("anyOf")
+    return isinstance(options, list) and schema.keys() <= ANNOTATIONS | {"anyOf"} and all(map(_is_union, options))
+
+
+def _with_definitions(schema: Mapping[str, Json], root: Mapping[str, Json], param: str) -> Mapping[str, Json]:
+    """A schema on its own, with what its references point to."""
+    references = list(_references({**schema}))
+    if not references:
+        return schema
+    found = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    for reference in [*references, *_references(cast("Json", found))]:
+        if not isinstance(reference, str) or not reference.startswith(("#/$defs/", "#/definitions/")):
+            raise refused(
+                "$ref", f"{shown(str(reference))!r} points elsewhere than to $defs, which cannot be enforced", param
+            )
+    return {**found, **schema}
+
+
+def _references(schema: Json) -> Sequence[Json]:
+    if isinstance(schema, dict):
+        inner = [one for name, value in schema.items() if name != "$ref" for one in _references(value)]
+        return [schema["$ref"], *inner] if "$ref" in schema else inner
+    return [one for item in schema for one in _references(item)] if isinstance(schema, list) else []
+
+
+__all__ = ("ParameterRules",)

@@ -1,0 +1,124 @@
+"""What is done when memory gets short: decided purely from the ledger, what the next step takes, and what holds so far.
+
+    level        what is done                                                  undone
+    CALM         nothing
+    LEAN         the hot tier is smaller than it is set to be                  below the low mark, an eighth at a time
+    SHORT        prefill chunks are shorter than the grid                      when the longer one stays below high
+    PAUSED       nobody is admitted                                            when a whole step stays below low
+    PREEMPTING   the youngest give back what they hold, and go on later        the next time
+    REFUSING     one request alone needs more than there is: it fails          the next time
+
+A level is only reached when what the ones before it give is not enough. What one step gives back is not taken at once
+by the next: letting go happens at the high mark or the hard one, taking again at the low one. The backend's cache of
+freed buffers is no level: it is cleared before a reading decides anything. And nobody waits for nothing: while no
+sequence is active somebody is admitted if what is known to be held leaves room.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from domain.memory.ledger import MemoryLedger, MemoryLimits
+
+HOT_STEPS = 8
+"""The hot tier grows back in so many steps."""
+
+
+class Level(IntEnum):
+    CALM = 0
+    LEAN = 1
+    SHORT = 2
+    PAUSED = 3
+    PREEMPTING = 4
+    REFUSING = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StepNeed:
+    """What the next step takes beyond what is held if its prefill chunks have at most `chunk` tokens; all that it
+    computes grows in it, and what is captured of that is copied."""
+
+    chunk: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDemand:
+    """`steps`: the longest chunk first; never empty. `waiting_bytes`: the charge of who would be admitted next; 0:
+    nobody waits. `num_active`: sequences that hold something, or are about to."""
+
+    steps: tuple[StepNeed, ...]
+    waiting_bytes: int = 0
+    num_active: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """What holds for the next step. `hot_bytes`: the hot tier's budget. `preempt_bytes`: to be given back. `refuses`:
+    the one that is left, or the first that waits, cannot be computed."""
+
+    hot_bytes: int
+    max_chunk: int | None = None
+    admits: bool = True
+    preempt_bytes: int = 0
+    refuses: bool = False
+
+    def level(self, hot_budget_bytes: int) -> Level:
+        if self.refuses:
+            return Level.REFUSING
+        if self.preempt_bytes:
+            return Level.PREEMPTING
+        if not self.admits:
+            return Level.PAUSED
+        if self.max_chunk is not None:
+            return Level.SHORT
+        return Level.LEAN if self.hot_bytes < hot_budget_bytes else Level.CALM
+
+
+def hot_budget(
+    ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, hot_bytes: int, wanted_bytes: int
+) -> int:
+    """What the hot tier may hold from now on. `hot_bytes`: its budget so far; `wanted_bytes`: what it is set to be."""
+    others, step = ledger.held_bytes - ledger.hot_bytes, demand.steps[0].num_bytes
+    allowed = limits.high_bytes - others - step
+    if demand.waiting_bytes:
+        # Kept prefixes make room for who waits, unless it would not fit even without them.
+        beside = limits.hard_bytes - others - ledger.growth_bytes - step - demand.waiting_bytes
+        if beside >= 0:
+            allowed = min(allowed, beside)
+    if allowed < hot_bytes:
+        # Only what is there has to go; room that nothing fills is not held.
+        return max(0, allowed)
+    room = limits.low_bytes - ledger.held_bytes - step
+    return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
+
+
+def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
+    """What else is done, once the hot tier holds no more than `hot_bytes`."""
+    held, whole, least = ledger.held_bytes, demand.steps[0], demand.steps[-1]
+    chunk = _chunk(held, limits, demand, before)
+    over = held + least.num_bytes - limits.hard_bytes
+    never_fits = not demand.num_active and demand.waiting_bytes > limits.hard_bytes - held - whole.num_bytes
+    return Relief(
+        hot_bytes,
+        None if chunk == whole.chunk else chunk,
+        admits=_admits(held + whole.num_bytes, limits, demand, is_paused=not before.admits),
+        # Down to the high mark, so that it is not needed again in the next step.
+        preempt_bytes=over + limits.hard_bytes - limits.high_bytes if over > 0 and demand.num_active > 1 else 0,
+        refuses=(over > 0 and demand.num_active == 1) or never_fits,
+    )
+
+
+def _chunk(held: int, limits: MemoryLimits, demand: StepDemand, before: Relief) -> int:
+    """The longest chunk that fits; one longer than before only with room to spare."""
+    for need in demand.steps:
+        is_longer = before.max_chunk is not None and need.chunk > before.max_chunk
+        if held + need.num_bytes <= (limits.high_bytes if is_longer else limits.hard_bytes):
+            return need.chunk
+    return demand.steps[-1].chunk
+
+
+def _admits(used: int, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> bool:
+    return not demand.num_active or used <= (limits.low_bytes if is_paused else limits.high_bytes)
+
+
+__all__ = ("Level", "Relief", "StepDemand", "StepNeed", "hot_budget", "relieve")

@@ -1,0 +1,55 @@
+"""What the computing process may hold, and the guard that keeps it to that."""
+
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.services.token_side.memory_guard import MemoryGuard
+from domain.byte_size import ByteSize
+from domain.memory.ledger import MemoryLimits, MemoryReading
+from domain.scheduling import StepLimits
+from interfaces.composition.backends import Backend
+from interfaces.composition.cache import CacheTiers
+
+AUTO_SHARE = 0.9
+"""Of what nobody else holds at the start; the rest is for what others still grow by, and for estimates that err."""
+
+
+def memory_limits(setting: ByteSize | None, backend: Backend) -> MemoryLimits | None:
+    """None where nothing is set, and what there is cannot be read."""
+    return limits_of(setting, backend.memory.read())
+
+
+def limits_of(setting: ByteSize | None, reading: MemoryReading) -> MemoryLimits | None:
+    """A share is one of what there is at most; a size is never more than that."""
+    total = reading.total_bytes
+    if setting is not None and setting.num_bytes is not None:
+        return MemoryLimits.of(setting.num_bytes if total is None else min(setting.num_bytes, total))
+    if total is None:
+        return None
+    if setting is not None:
+        return MemoryLimits.of(setting.resolve(total))
+    free = total if reading.available_bytes is None else reading.available_bytes + (reading.held_bytes or 0)
+    return MemoryLimits.of(int(min(total, free) * AUTO_SHARE))
+
+
+def build_guard(
+    limits: MemoryLimits | None,
+    backend: Backend,
+    cache: CacheTiers,
+    steps: StepLimits,
+    events: EventSink,
+    clock: Clock,
+) -> MemoryGuard:
+    return MemoryGuard(
+        probe=backend.memory,
+        limits=limits,
+        hot=cache.hot,
+        flights=cache.prefix_cache.flights,
+        queued_bytes=cache.queued_bytes,
+        chunk=steps.prefill_budget,
+        events=events,
+        clock=clock,
+        holds_host=backend.holds_host,
+    )
+
+
+__all__ = ("build_guard", "limits_of", "memory_limits")

@@ -1,0 +1,177 @@
+"""The guard: what it counts, when it reads and clears, what it gives the planner, and what it tells."""
+
+from adapters.fake.clock import FakeClock
+from adapters.fake.memory_probe import FakeMemory
+from application.memory_events import MemoryMeasured, PressureRelieved
+from application.services.prefix.flights import Flights
+from application.services.prefix.hot_tier import HotTier
+from application.services.token_side.memory_guard import MemoryGuard
+from domain.ids import ModelId, SequenceId
+from domain.memory.ledger import MemoryLimits
+from domain.memory.shape import MemoryShape, StateCost
+from domain.scheduling import SequenceView
+from domain.sequence import Phase
+from tests.support.sized_state import sized_record
+from tests.support.store_records import EventList
+
+MODEL = ModelId("m")
+SHAPE = MemoryShape(states=(StateCost(bytes_per_token=1, step=1),), activation_bytes=1)
+LIMITS = MemoryLimits(total_bytes=100_000, low_bytes=80_000, high_bytes=90_000, hard_bytes=95_000)
+CHUNK = 512
+
+
+class Bench:
+    """A guard with everything around it. `kept_bytes`: what the backend freed and keeps."""
+
+    def __init__(self, limits: MemoryLimits | None = LIMITS, hot_bytes: int = 20_000, held_bytes: int = 1_000) -> None:
+        self.memory, self.events = FakeMemory(200_000, held_bytes, 150_000), EventList()
+        self.hot, self.flights = HotTier(hot_bytes), Flights()
+        self.queued_bytes = self.num_cleared = 0
+        self.guard = MemoryGuard(
+            probe=self.memory,
+            limits=limits,
+            hot=self.hot,
+            flights=self.flights,
+            queued_bytes=lambda: self.queued_bytes,
+            chunk=CHUNK,
+            events=self.events,
+            clock=FakeClock(),
+        )
+        self.guard.clear_with(self.clear)
+
+    def clear(self) -> None:
+        self.num_cleared += 1
+        reading = self.memory.read()
+        self.memory.hold((reading.held_bytes or 0) - reading.cached_bytes)
+
+    def budget(self, *views: SequenceView):
+        return self.guard.budget(views, {view.id: SHAPE for view in views})
+
+    def actions(self) -> list[str]:
+        return [event.kind for event in self.events.of(PressureRelieved) if isinstance(event, PressureRelieved)]
+
+
+def view(id: int, phase: Phase, num_computed: int, num_prompt: int, num_new: int = 100) -> SequenceView:
+    charge = Bench().guard.charge_bytes(SHAPE, num_prompt, num_new)
+    return SequenceView(SequenceId(id), phase, num_computed, num_prompt, charge_bytes=charge)
+
+
+def test_without_a_limit_nothing_is_bounded_and_all_the_same_counted():
+    bench = Bench(limits=None)
+    bench.guard.loaded(MODEL, 900)
+    budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000))
+    assert (budget.room_bytes, budget.max_chunk, budget.admits, budget.preempt_bytes) == (None, None, True, 0)
+    assert bench.guard.ledger.weight_bytes == 900
+    assert bench.guard.ledger.state_bytes > 0
+
+
+def test_every_purpose_is_counted():
+    bench = Bench(held_bytes=1_500)
+    bench.guard.loaded(MODEL, 1_000)
+    bench.hot.put([sized_record(1, 100)])
+    bench.queued_bytes = 300
+    bench.flights.begin(SequenceId(9), 700, 700, is_ahead=True)
+    bench.budget(view(1, Phase.PREFILLING, 1_024, 4_000), view(2, Phase.DECODING, 2_050, 2_000))
+    ledger = bench.guard.ledger
+    assert (ledger.weight_bytes, ledger.other_bytes, ledger.queued_bytes, ledger.flight_bytes) == (1_000, 500, 300, 700)
+    assert ledger.hot_bytes == bench.hot.usage().used_bytes > 100
+    assert ledger.state_bytes == 1_024 + 2_100  # what decodes grows in steps, and no further than its charge
+    assert ledger.growth_bytes == 4_100 - 1_024
+    assert ledger.transient_bytes > 2 * 512  # a chunk's growth and its copy, and what the layer works on
+
+
+def test_room_is_what_is_neither_held_nor_promised():
+    bench = Bench()
+    budget = bench.budget(view(1, Phase.PREFILLING, 1_024, 4_000), view(2, Phase.QUEUED, 0, 50_000))
+    ledger = bench.guard.ledger
+    assert budget.room_bytes is not None
+    assert 0 < budget.room_bytes <= LIMITS.hard_bytes - ledger.used_bytes
+    full = bench.budget(view(1, Phase.PREFILLING, 1_024, 91_000), waiting := view(2, Phase.QUEUED, 0, 9_000))
+    assert (full.room_bytes or 0) < waiting.charge_bytes
+
+
+def test_freed_buffers_are_cleared_before_a_reading_decides():
+    bench = Bench()
+    bench.memory.hold(94_000, cached_bytes=80_000)
+    budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000), view(2, Phase.QUEUED, 0, 4_000))
+    assert (bench.num_cleared, bench.actions()) == (1, ["clear_cache"])
+    assert budget.admits
+    assert (budget.room_bytes or 0) > 50_000
+
+
+def test_clearing_that_does_not_help_is_not_repeated_in_every_step():
+    bench = Bench()
+    bench.memory.hold(94_000)
+    for _ in range(10):
+        bench.budget(view(1, Phase.DECODING, 5_000, 4_000))
+    assert bench.num_cleared == 1
+
+
+def test_what_an_allocator_keeps_for_good_refuses_nobody_while_nothing_runs():
+    bench = Bench()
+    bench.guard.loaded(MODEL, 900)
+    bench.memory.hold(99_000)
+    waiting = view(1, Phase.QUEUED, 0, 40_000)
+    budget = [bench.budget(waiting) for _ in range(40)][-1]
+    assert budget.admits
+    assert (budget.room_bytes or 0) >= waiting.charge_bytes
+
+
+def test_a_process_that_did_grow_is_counted_while_nothing_runs():
+    bench = Bench()
+    bench.guard.loaded(MODEL, 900)
+    bench.memory.hold(85_000)
+    bench.budget(view(1, Phase.QUEUED, 0, 40_000))
+    assert bench.guard.ledger.other_bytes == 100 + LIMITS.total_bytes // 8
+
+
+def test_the_hot_tier_shrinks_for_who_waits_and_grows_back():
+    bench = Bench(hot_bytes=40_000)
+    bench.hot.put([sized_record(number, 1_000) for number in range(15)])
+    before = bench.hot.usage().used_bytes
+    assert before > 25_000
+    waiting = view(1, Phase.QUEUED, 0, 75_000)
+    budget = bench.budget(waiting)
+    assert bench.actions() == ["shrink_hot"]
+    assert (budget.room_bytes or 0) >= waiting.charge_bytes
+    for _ in range(20):
+        bench.budget()
+    assert bench.hot.budget_bytes == 40_000
+    assert "grow_hot" in bench.actions()
+
+
+def test_look_ahead_ends_while_admission_is_paused():
+    bench = Bench()
+    bench.budget()
+    assert bench.flights.ahead_bytes == LIMITS.total_bytes // 16
+    bench.memory.hold(92_000)
+    budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000), view(2, Phase.DECODING, 5_000, 4_000))
+    assert not budget.admits
+    assert bench.flights.ahead_bytes == 0
+    assert "pause" in bench.actions()
+
+
+def test_others_that_leave_less_lower_the_marks():
+    bench = Bench()
+    bench.memory.leave(10_000)
+    bench.memory.hold(40_000)
+    budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000), view(2, Phase.QUEUED, 0, 4_000))
+    assert (budget.room_bytes or 0) <= 10_000
+
+
+def test_a_model_that_does_not_fit_says_by_how_much():
+    bench = Bench()
+    bench.guard.loaded(MODEL, 60_000)
+    assert bench.guard.refuse_load(30_000) is None
+    refused = bench.guard.refuse_load(40_000)
+    assert refused == "it needs 39.1 KiB, and of 92.8 KiB that may be held 58.6 KiB are taken"
+    bench.guard.unloaded(MODEL)
+    assert bench.guard.refuse_load(40_000) is None
+
+
+def test_what_it_holds_is_told_and_so_is_every_change():
+    bench = Bench()
+    bench.guard.loaded(MODEL, 900)
+    told = [event for event in bench.events.of(MemoryMeasured) if isinstance(event, MemoryMeasured)]
+    assert told[-1].ledger.weight_bytes == 900
+    assert told[-1].level == 0

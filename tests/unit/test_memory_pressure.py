@@ -1,0 +1,95 @@
+"""What is done when memory gets short: in order, no earlier than needed, and undone with room to spare."""
+
+from dataclasses import replace
+
+import pytest
+
+from domain.memory.ledger import MemoryLedger, MemoryLimits
+from domain.memory.pressure import Level, Relief, StepDemand, StepNeed, hot_budget, relieve
+
+LIMITS = MemoryLimits(total_bytes=1000, low_bytes=800, high_bytes=900, hard_bytes=950)
+CALM = Relief(hot_bytes=200)
+WANTED = 200
+
+
+def steps(whole: int, half: int | None = None, least: int | None = None) -> tuple[StepNeed, ...]:
+    half = whole // 2 if half is None else half
+    return (StepNeed(512, whole), StepNeed(256, half), StepNeed(64, half // 4 if least is None else least))
+
+
+def demand(whole: int, waiting: int = 0, active: int = 2) -> StepDemand:
+    return StepDemand(steps=steps(whole), waiting_bytes=waiting, num_active=active)
+
+
+def held(num_bytes: int, hot: int = 0, growth: int = 0) -> MemoryLedger:
+    """`num_bytes` in all, `hot` of them in the hot tier."""
+    return MemoryLedger(weight_bytes=num_bytes - hot, hot_bytes=hot, growth_bytes=growth, limits=LIMITS)
+
+
+def test_below_the_high_mark_nothing_is_done():
+    assert hot_budget(held(700, hot=200), LIMITS, demand(100), 200, WANTED) == 200
+    assert relieve(held(700), LIMITS, demand(100), CALM, 200) == CALM
+    assert CALM.level(WANTED) is Level.CALM
+
+
+def test_the_hot_tier_gives_back_what_the_next_step_takes_above_high():
+    assert hot_budget(held(850, hot=200), LIMITS, demand(100), 200, WANTED) == 150
+    assert hot_budget(held(990, hot=100), LIMITS, demand(100), 200, WANTED) == 0
+
+
+def test_the_hot_tier_makes_room_for_who_waits_unless_that_would_not_do():
+    ledger = held(700, hot=200)
+    assert hot_budget(ledger, LIMITS, demand(100, waiting=300), 200, WANTED) == 50
+    assert hot_budget(ledger, LIMITS, demand(100, waiting=360), 200, WANTED) == 200
+    promised = replace(ledger, growth_bytes=60)
+    assert hot_budget(promised, LIMITS, demand(100, waiting=300), 200, WANTED) == 200
+
+
+def test_the_hot_tier_grows_back_in_steps_below_low():
+    assert hot_budget(held(600, hot=100), LIMITS, demand(100), 100, WANTED) == 126
+    assert hot_budget(held(750, hot=100), LIMITS, demand(100), 100, WANTED) == 100
+    assert hot_budget(held(100), LIMITS, demand(0), 199, WANTED) == WANTED
+
+
+def test_chunks_are_as_long_as_fit_below_hard():
+    assert relieve(held(860), LIMITS, demand(100), CALM, 0).max_chunk == 256
+    assert relieve(held(910), LIMITS, demand(100), CALM, 0).max_chunk == 64
+
+
+def test_longer_chunks_come_back_with_room_to_spare():
+    short = Relief(0, max_chunk=256, admits=False)
+    assert relieve(held(840), LIMITS, demand(100), short, 0).max_chunk == 256
+    assert relieve(held(800), LIMITS, demand(100), short, 0).max_chunk is None
+
+
+def test_admission_pauses_above_high_and_resumes_below_low():
+    paused = relieve(held(840), LIMITS, demand(100), CALM, 0)
+    assert not paused.admits
+    assert paused.level(0) is Level.PAUSED
+    assert not relieve(held(750), LIMITS, demand(100), paused, 0).admits
+    assert relieve(held(700), LIMITS, demand(100), paused, 0).admits
+
+
+def test_preemption_goes_down_to_the_high_mark_and_is_the_last_resort():
+    assert relieve(held(937), LIMITS, demand(100), CALM, 0).preempt_bytes == 0
+    pressed = relieve(held(945), LIMITS, demand(100), CALM, 0)
+    assert pressed.preempt_bytes == 945 + 12 - 900
+    assert pressed.level(0) is Level.PREEMPTING
+
+
+def test_one_request_alone_that_needs_more_than_there_is_is_refused():
+    assert relieve(held(945), LIMITS, demand(100, active=1), CALM, 0).refuses
+    assert not relieve(held(937), LIMITS, demand(100, active=1), CALM, 0).refuses
+    assert relieve(held(500), LIMITS, demand(0, waiting=451, active=0), CALM, 0).refuses
+    assert not relieve(held(500), LIMITS, demand(0, waiting=450, active=0), CALM, 0).refuses
+
+
+@pytest.mark.parametrize("num_bytes", [0, 500, 949, 2000])
+def test_nobody_waits_for_nothing(num_bytes: int):
+    assert relieve(held(num_bytes), LIMITS, demand(0, waiting=1, active=0), Relief(0, admits=False), 0).admits
+
+
+def test_levels_ascend_as_memory_gets_short():
+    levels = [relieve(held(at), LIMITS, demand(100), CALM, 200).level(WANTED) for at in range(0, 1000)]
+    assert levels == sorted(levels)
+    assert {levels[0], levels[-1]} == {Level.CALM, Level.PREEMPTING}
