@@ -36,20 +36,42 @@ class RequestQueued:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestAdmitted:
-    """It left the queue: what is restored from here on is not waited for."""
+class RequestWaits:
+    """What it waits for in the queue from now on. `reason`: a WaitReason value."""
 
     id: RequestId
+    reason: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdmitted:
+    """It left the queue: what is restored from here on is not waited for. Once more after each RequestPreempted."""
+
+    id: RequestId
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPreempted:
+    """Its memory was needed. It waits for admission again, and then goes on from `num_tokens`, or computes again what
+    was not kept of them."""
+
+    id: RequestId
+    num_tokens: int
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillChunkComputed:
+    """`is_resumed`: after it was preempted, of its prompt and what it had put out."""
+
     id: RequestId
     start: int
     end: int
     started_ns: int
     at_ns: int
+    is_resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +287,9 @@ class StateCaptured:
 
 Event: TypeAlias = (
     RequestQueued
+    | RequestWaits
     | RequestAdmitted
+    | RequestPreempted
     | PrefillChunkComputed
     | DecodeStarted
     | FirstToken
@@ -305,8 +329,10 @@ __all__ = (
     "RecordsPersisted",
     "RequestAdmitted",
     "RequestEnded",
+    "RequestPreempted",
     "RequestQueued",
     "RequestRefused",
+    "RequestWaits",
     "StateCaptured",
     "StateRestored",
     "StepCompleted",

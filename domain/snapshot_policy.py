@@ -32,7 +32,7 @@ END_GAP = 16
 def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
     """Positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
 
-    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 5 + log2(num_prompt) of
+    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 8 + log2(num_prompt) of
     them with recurrent layers, without the last term otherwise.
     """
     end = num_prompt - 1

@@ -75,6 +75,13 @@ MODEL_LOAD_TIME = _histogram(names.CAIRN_MODEL_LOAD_TIME, "Time to load a model.
 REQUESTS_WAITING = MetricSpec(
     names.CAIRN_REQUESTS_WAITING, MetricKind.OBSERVED_GAUGE, "{request}", "Requests waiting for admission.", _MODEL
 )
+REQUESTS_WAITING_FOR = MetricSpec(
+    names.CAIRN_REQUESTS_WAITING_FOR,
+    MetricKind.OBSERVED_GAUGE,
+    "{request}",
+    "Requests in the queue by what they wait for: a place or memory.",
+    (names.CAIRN_REASON,),
+)
 REQUESTS_RUNNING = MetricSpec(
     names.CAIRN_REQUESTS_RUNNING, MetricKind.OBSERVED_GAUGE, "{request}", "Requests in prefill or decode.", _MODEL
 )
@@ -97,6 +104,13 @@ REQUESTS_REFUSED = MetricSpec(
     "Requests turned away before they were queued.",
     (names.GEN_AI_REQUEST_MODEL, names.ERROR_TYPE),
 )
+REQUESTS_PREEMPTED = MetricSpec(
+    names.CAIRN_REQUESTS_PREEMPTED,
+    MetricKind.COUNTER,
+    "{request}",
+    "Running requests that gave their memory back, to go on later.",
+    _MODEL,
+)
 HTTP_REFUSED = MetricSpec(
     names.CAIRN_HTTP_REFUSED,
     MetricKind.COUNTER,
@@ -108,7 +122,8 @@ PROMPT_TOKENS = MetricSpec(
     names.CAIRN_PROMPT_TOKENS,
     MetricKind.COUNTER,
     "{token}",
-    "Prompt tokens by origin: computed, hot (from the hot tier) or store (from the store, or the queue to it).",
+    "Tokens prefilled or reused, by origin: computed, hot (from the hot tier), store (from the store, or the queue to"
+    " it), or recomputed (of a prompt and its answer, after a preemption).",
     (*_MODEL, names.CAIRN_ORIGIN),
 )
 OUTPUT_TOKENS = MetricSpec(
@@ -160,6 +175,35 @@ STORE_QUEUED = MetricSpec(
     names.CAIRN_STORE_QUEUED, MetricKind.OBSERVED_GAUGE, "By", "Bytes that waited for the writer at its last batch."
 )
 STORE_WRITE_TIME = _histogram(names.CAIRN_STORE_WRITE_TIME, "Time to persist one batch.", (), _STEP_BUCKETS)
+MEMORY_USED = MetricSpec(
+    names.CAIRN_MEMORY_USED,
+    MetricKind.OBSERVED_GAUGE,
+    "By",
+    "Memory by purpose: weight, state, hot, queued, flight, other; growth and transient are promised; reading is what"
+    " was read to be used.",
+    (names.CAIRN_PURPOSE,),
+)
+MEMORY_LIMIT = MetricSpec(
+    names.CAIRN_MEMORY_LIMIT,
+    MetricKind.OBSERVED_GAUGE,
+    "By",
+    "What may be held: total, and the marks low, high and hard.",
+    (names.CAIRN_MARK,),
+)
+MEMORY_LEVEL = MetricSpec(
+    names.CAIRN_MEMORY_LEVEL,
+    MetricKind.OBSERVED_GAUGE,
+    "{level}",
+    "Memory pressure: 0 calm, 1 hot tier smaller, 2 chunks shorter, 3 admission paused, 4 preempting, 5 refusing.",
+)
+MEMORY_ACTIONS = MetricSpec(
+    names.CAIRN_MEMORY_ACTIONS,
+    MetricKind.COUNTER,
+    "{action}",
+    "What was done about memory: clear_cache, shrink_hot, grow_hot, shrink_chunk, grow_chunk, pause, resume, preempt or"
+    " refuse.",
+    (names.CAIRN_KIND,),
+)
 FAULTS = MetricSpec(
     names.CAIRN_FAULTS, MetricKind.COUNTER, "{fault}", "Faults that were contained.", (names.CAIRN_WHERE,)
 )
@@ -173,10 +217,12 @@ TELEMETRY_FAILURES = MetricSpec(
 
 CATALOGUE = (
     *(REQUEST_DURATION, TIME_TO_FIRST_TOKEN, TIME_PER_OUTPUT_TOKEN, QUEUE_TIME, PREFILL_TIME, DECODE_TIME),
-    *(REQUESTS_WAITING, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED, HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
+    *(REQUESTS_WAITING, REQUESTS_WAITING_FOR, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED),
+    *(REQUESTS_PREEMPTED, HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
     *(TOOL_CALL_PROBLEMS, STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
-    *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME, FAULTS, TELEMETRY_FAILURES),
+    *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME),
+    *(MEMORY_USED, MEMORY_LIMIT, MEMORY_LEVEL, MEMORY_ACTIONS, FAULTS, TELEMETRY_FAILURES),
 )
 
 __all__ = (
@@ -186,6 +232,10 @@ __all__ = (
     "DECODE_TIME",
     "FAULTS",
     "HTTP_REFUSED",
+    "MEMORY_ACTIONS",
+    "MEMORY_LEVEL",
+    "MEMORY_LIMIT",
+    "MEMORY_USED",
     "MODELS_LOADED",
     "MODEL_LOAD_TIME",
     "MODEL_WEIGHTS",
@@ -197,9 +247,11 @@ __all__ = (
     "PROMPT_TOKENS",
     "QUEUE_TIME",
     "REQUESTS_ENDED",
+    "REQUESTS_PREEMPTED",
     "REQUESTS_REFUSED",
     "REQUESTS_RUNNING",
     "REQUESTS_WAITING",
+    "REQUESTS_WAITING_FOR",
     "REQUEST_DURATION",
     "RESTORED",
     "RESTORE_TIME",

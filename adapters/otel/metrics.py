@@ -13,6 +13,7 @@ from adapters.otel import semconv as names
 from adapters.otel.cache_metrics import CacheMetrics
 from adapters.otel.engine_metrics import EngineMetrics
 from adapters.otel.instruments import Attributes, Instruments
+from adapters.otel.memory_metrics import MemoryMetrics
 from adapters.otel.request_metrics import RequestMetrics
 from application.events import Event, ModelLoaded
 from application.services.event_router import EventRouter, Handler
@@ -28,8 +29,8 @@ class MetricEvents:
     def __init__(self, meter: Meter, other_failures: Callable[[], Mapping[str, int]] = _no_failures) -> None:
         instruments = Instruments(meter)
         requests, engine = RequestMetrics(instruments), EngineMetrics(instruments)
-        cache = CacheMetrics(instruments)
-        handlers: dict[type, Handler] = {**requests.handlers(), **engine.handlers(), **cache.handlers()}
+        families = (requests, engine, CacheMetrics(instruments), MemoryMetrics(instruments))
+        handlers: dict[type, Handler] = {kind: found for one in families for kind, found in one.handlers().items()}
         note_loaded = handlers[ModelLoaded]
 
         def loaded(event: ModelLoaded) -> None:

@@ -18,8 +18,10 @@ from application.events import (
     PrefillChunkComputed,
     RequestAdmitted,
     RequestEnded,
+    RequestPreempted,
     RequestQueued,
     RequestRefused,
+    RequestWaits,
     ToolCallProblems,
 )
 from application.services.event_router import Handler
@@ -38,17 +40,20 @@ class RequestMetrics:
         self._timelines = RequestTimelines()
         self._known_models: set[ModelId] = set()
         instruments.observe(catalogue.REQUESTS_WAITING, lambda: self._num_open(Stage.WAITING))
+        instruments.observe(catalogue.REQUESTS_WAITING_FOR, self._num_waiting_for)
         instruments.observe(catalogue.REQUESTS_RUNNING, lambda: self._num_open(Stage.PREFILLING, Stage.DECODING))
 
     def handlers(self) -> Mapping[type, Handler]:
         return {
             RequestQueued: self._queued,
+            RequestWaits: self._timelines.waits,
             RequestAdmitted: self._admitted,
             PrefillChunkComputed: self._computed,
             DecodeStarted: self._decode_started,
             FirstToken: self._first_token,
             RequestEnded: self._ended,
             RequestRefused: self._refused,
+            RequestPreempted: self._preempted,
             ToolCallProblems: self._call_problems,
         }
 
@@ -67,7 +72,11 @@ class RequestMetrics:
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (timeline := self._timelines.computed(event)) is not None:
-            self._count_prompt(timeline, "computed", event.end - event.start)
+            self._count_prompt(timeline, "recomputed" if event.is_resumed else "computed", event.end - event.start)
+
+    def _preempted(self, event: RequestPreempted) -> None:
+        if (timeline := self._timelines.get(event.id)) is not None:
+            self._instruments.add(catalogue.REQUESTS_PREEMPTED, 1, _model_attributes(timeline.model))
 
     def _decode_started(self, event: DecodeStarted) -> None:
         if (timeline := self._timelines.decode_started(event)) is not None:
@@ -122,6 +131,9 @@ class RequestMetrics:
         for (model, stage), count in self._timelines.num_open().items():
             totals[model] = totals.get(model, 0) + (count if stage in stages else 0)
         return [(count, _model_attributes(model)) for model, count in totals.items()]
+
+    def _num_waiting_for(self) -> Iterable[tuple[float, Attributes]]:
+        return [(count, {names.CAIRN_REASON: reason}) for reason, count in self._timelines.num_waiting_for().items()]
 
 
 def _model_attributes(model: ModelId) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """One request as a tree of spans, grown from events:
 
     chat {model}                      from RequestQueued to RequestEnded, child of the request's trace context
-    ├── queue                         to RequestAdmitted: restoring is not waiting
+    ├── queue                         to RequestAdmitted: restoring is not waiting; an event for what it waits for
     ├── prefix lookup                 PrefixMatched; why no more was reused
     ├── restore                       StateRestored
     ├── prefill                       to DecodeStarted, an event for every chunk
     └── decode                        an event for the first token
+
+Who is preempted waits in a queue span again, and has the others once more.
 
 Each span opens with the event that begins it and closes with the event that ends it, or with RequestEnded, in whatever
 phase that comes: a tree is always closed. Failures set the status of the request's span and of the phase they happened
@@ -43,7 +45,9 @@ from application.events import (
     PrefixMatched,
     RequestAdmitted,
     RequestEnded,
+    RequestPreempted,
     RequestQueued,
+    RequestWaits,
     StateCaptured,
     StateRestored,
 )
@@ -83,7 +87,9 @@ class SpanEvents:
             "tracing",
             {
                 RequestQueued: self._queued,
+                RequestWaits: self._waits,
                 RequestAdmitted: self._admitted,
+                RequestPreempted: self._preempted,
                 PrefillChunkComputed: self._computed,
                 DecodeStarted: self._decode_started,
                 FirstToken: self._first_token,
@@ -133,9 +139,17 @@ class SpanEvents:
         if len(self._trees) > self._max_open:
             self._abandon(self._trees.popitem(last=False)[1])
 
+    def _waits(self, event: RequestWaits) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            tree.phase.add_event(names.EVENT_WAITS, {names.CAIRN_REASON: event.reason}, event.at_ns + tree.offset_ns)
+
     def _admitted(self, event: RequestAdmitted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
             self._enter(tree, names.SPAN_PREFILL, event.at_ns)
+
+    def _preempted(self, event: RequestPreempted) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            self._enter(tree, names.SPAN_QUEUE, event.at_ns)
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is None:

@@ -22,6 +22,7 @@ from application.events import (
     RequestEnded,
     RequestQueued,
     RequestRefused,
+    RequestWaits,
     StoreFault,
     ToolCallProblems,
 )
@@ -47,6 +48,7 @@ class EventLog:
             "the request log",
             {
                 RequestQueued: self._timelines.queued,
+                RequestWaits: self._timelines.waits,
                 RequestAdmitted: self._timelines.admitted,
                 PrefillChunkComputed: self._timelines.computed,
                 DecodeStarted: self._timelines.decode_started,

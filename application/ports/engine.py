@@ -101,6 +101,7 @@ _CLASSES = {
         errors.PrefillMemoryExceeded,
         errors.MemoryBusy,
         errors.ModelNotFound,
+        errors.ModelExceedsMemory,
         errors.ModelLoadFailed,
         errors.ServerUnavailable,
         errors.ComputeFailed,
@@ -137,7 +138,8 @@ class EngineStatus:
     """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
     choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.
     `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
-    it keeps none.
+    it keeps none. `pressure`: a level of `domain/memory/pressure` by its name in small letters; empty where nobody
+    looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values.
     """
 
     is_alive: bool
@@ -149,6 +151,8 @@ class EngineStatus:
     fault: str = ""
     limits: MemoryLimits | None = None
     ledger: MemoryLedger | None = None
+    pressure: str = ""
+    waiting_for: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +228,8 @@ class Engine(Protocol):
         ...
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        """Load a model; running requests wait meanwhile. One that is loaded already stays. Raises ModelLoadFailed, and
-        ServerUnavailable when the engine has ended."""
+        """Load a model, between the steps of running requests. One that is loaded already stays. Raises
+        ModelLoadFailed, and ServerUnavailable when the engine has ended."""
         ...
 
     async def unload(self, id: ModelId) -> None:

@@ -3,8 +3,10 @@
 The one place that knows which event follows which; metrics and the request log read the result. Events of a request
 that is unknown (queued before the fold began, or dropped) and events out of order change nothing.
 
-         RequestQueued       RequestAdmitted    DecodeStarted  FirstToken      RequestEnded
+         RequestQueued  RequestWaits*  RequestAdmitted    DecodeStarted  FirstToken      RequestEnded
     ----------|-- waiting ---------|-- prefilling ----|---- decoding ----|---------|
+
+Who is preempted stays in its phase: what it waits for then is part of how long that took.
 
 Memory is bounded: past `max_open` requests the oldest is dropped, which only happens if ends get lost.
 """
@@ -20,6 +22,7 @@ from application.events import (
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
+    RequestWaits,
 )
 from domain.ids import ModelId, RequestId
 
@@ -38,7 +41,8 @@ class Stage(Enum):
 @dataclass(slots=True)
 class RequestTimeline:
     """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
-    `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt."""
+    `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `waits_for`: a WaitReason
+    value, empty where it does not wait."""
 
     id: RequestId
     model: ModelId
@@ -53,6 +57,7 @@ class RequestTimeline:
     num_computed_tokens: int = 0
     client: str = ""
     rewrites: tuple[str, ...] = ()
+    waits_for: str = ""
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
         """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
@@ -82,6 +87,7 @@ class RequestTimelines:
         self._max_open = max_open
         self._open: OrderedDict[RequestId, RequestTimeline] = OrderedDict()
         self._counts: Counter[tuple[ModelId, Stage]] = Counter()
+        self._waits: Counter[str] = Counter()
 
     def queued(self, event: RequestQueued) -> RequestTimeline:
         timeline = RequestTimeline(
@@ -95,25 +101,36 @@ class RequestTimelines:
             rewrites=event.rewrites,
         )
         if (replaced := self._open.pop(event.id, None)) is not None:
-            self._count(replaced, -1)
+            self._forget(replaced)
         self._open[event.id] = timeline
         self._count(timeline, 1)
         if len(self._open) > self._max_open:
-            self._count(self._open.popitem(last=False)[1], -1)
+            self._forget(self._open.popitem(last=False)[1])
+        return timeline
+
+    def waits(self, event: RequestWaits) -> RequestTimeline | None:
+        timeline = self._at(event.id, Stage.WAITING)
+        if timeline is not None:
+            self._wait(timeline, event.reason)
         return timeline
 
     def admitted(self, event: RequestAdmitted) -> RequestTimeline | None:
         timeline = self._at(event.id, Stage.WAITING)
         if timeline is not None:
             timeline.admitted_ns = event.at_ns
+            self._wait(timeline, "")
             self._move(timeline, Stage.PREFILLING)
         return timeline
 
     def computed(self, event: PrefillChunkComputed) -> RequestTimeline | None:
         timeline = self._open.get(event.id)
-        if timeline is not None:
+        if timeline is not None and not event.is_resumed:
             timeline.num_computed_tokens += event.end - event.start
         return timeline
+
+    def get(self, id: RequestId) -> RequestTimeline | None:
+        """One that is open."""
+        return self._open.get(id)
 
     def decode_started(self, event: DecodeStarted) -> RequestTimeline | None:
         timeline = self._at(event.id, Stage.PREFILLING)
@@ -133,16 +150,30 @@ class RequestTimelines:
         """The request's timeline, which is forgotten here."""
         timeline = self._open.pop(event.id, None)
         if timeline is not None:
-            self._count(timeline, -1)
+            self._forget(timeline)
         return timeline
 
     def num_open(self) -> dict[tuple[ModelId, Stage], int]:
         """Requests by model and stage, zeros included for what was there once."""
         return dict(self._counts)
 
+    def num_waiting_for(self) -> dict[str, int]:
+        """Requests by what they wait for, zeros included for what was waited for once."""
+        return dict(self._waits)
+
+    def _wait(self, timeline: RequestTimeline, reason: str) -> None:
+        for which, change in ((timeline.waits_for, -1), (reason, 1)):
+            if which:
+                self._waits[which] += change
+        timeline.waits_for = reason
+
     def _at(self, id: RequestId, stage: Stage) -> RequestTimeline | None:
         timeline = self._open.get(id)
         return timeline if timeline is not None and timeline.stage is stage else None
+
+    def _forget(self, timeline: RequestTimeline) -> None:
+        self._count(timeline, -1)
+        self._wait(timeline, "")
 
     def _move(self, timeline: RequestTimeline, stage: Stage) -> None:
         self._count(timeline, -1)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from domain.ids import SequenceId
 from domain.memory.pressure import StepDemand, StepNeed
 from domain.memory.shape import MemoryShape
+from domain.priority import Priority
 from domain.scheduling import SequenceView
-from domain.sequence import Phase
+from domain.sequence import ACTIVE, Phase
 
 GROWN_TOKENS = 256
 """What a decoding row's buffers grow by at once."""
@@ -28,6 +29,8 @@ may have to be preempted."""
 
 
 Pair = tuple[SequenceView, MemoryShape]
+
+"""Phases in which a sequence holds state, or is about to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def charge_bytes(shape: MemoryShape, num_prompt: int, num_new: int, chunk: int) 
 def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> Open:
     held = growth = 0
     for view in views:
-        if view.phase is not Phase.QUEUED and (shape := shapes.get(view.id)) is not None:
+        if view.phase in ACTIVE and (shape := shapes.get(view.id)) is not None:
             now = _held_bytes(view, shape, chunk)
             held += now
             growth += max(0, view.charge_bytes - now)
@@ -57,11 +60,17 @@ def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, Memory
 def demand_of(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> StepDemand:
     """`chunk`: the grid, tokens that one step prefills at most."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
-    active = [(view, shape) for view, shape in known if view.phase is not Phase.QUEUED]
+    active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
     decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
     steps = tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in _chunks(chunk))
     return StepDemand(steps=steps, waiting_bytes=_waiting_bytes(known, prompts, chunk), num_active=len(active))
+
+
+def first_waiting(views: Sequence[SequenceView]) -> SequenceView | None:
+    """Who is admitted next, most likely: the planner has the last word."""
+    waiting = [view for view in views if view.phase not in ACTIVE]
+    return min(waiting, key=lambda view: (view.phase is Phase.QUEUED, view.priority is Priority.BATCH), default=None)
 
 
 def _chunks(chunk: int) -> list[int]:
@@ -75,11 +84,11 @@ def _chunks(chunk: int) -> list[int]:
 def _waiting_bytes(known: Sequence[Pair], prompts: Sequence[Pair], chunk: int) -> int:
     """The charge of the first that waits, and what its longest step takes beyond what the others' does. Beside others
     it waits until whole chunks fit; alone it is computed in short ones if it must, and answers afterwards."""
-    waiting = next((pair for pair in known if pair[0].phase is Phase.QUEUED), None)
-    if waiting is None:
+    first = first_waiting([view for view, _ in known])
+    if first is None:
         return 0
-    view, shape = waiting
-    is_alone = all(other.phase is Phase.QUEUED for other, _ in known)
+    view, shape = next(pair for pair in known if pair[0] is first)
+    is_alone = not any(other.phase in ACTIVE for other, _ in known)
     length = min(LEAST_CHUNK if is_alone else chunk, view.num_prompt)
     peak = shape.peak_bytes(length, view.num_prompt)
     if is_alone:
@@ -133,4 +142,4 @@ def _decode_bytes(rows: Sequence[Pair]) -> int:
     return sum(shape.decode_bytes(len(lengths), max(lengths) + 1) for shape, lengths in by_shape.items())
 
 
-__all__ = ("LEAST_CHUNK", "Open", "charge_bytes", "demand_of", "open_bytes")
+__all__ = ("LEAST_CHUNK", "Open", "charge_bytes", "demand_of", "first_waiting", "open_bytes")

@@ -6,12 +6,12 @@
     SHORT        prefill chunks are shorter than the grid                      when the longer one stays below high
     PAUSED       nobody is admitted                                            when a whole step stays below low
     PREEMPTING   the youngest give back what they hold, and go on later        the next time
-    REFUSING     one request alone needs more than there is: it fails          the next time
+    REFUSING     the only one there is has to; if it comes no further, it fails  the next time
 
 A level is only reached when what the ones before it give is not enough. What one step gives back is not taken at once
 by the next: letting go happens at the high mark or the hard one, taking again at the low one. The backend's cache of
 freed buffers is no level: it is cleared before a reading decides anything. And nobody waits for nothing: while no
-sequence is active somebody is admitted if what is known to be held leaves room.
+sequence is active somebody is admitted, whatever is left, and goes as far as it gets.
 """
 
 from dataclasses import dataclass
@@ -53,17 +53,17 @@ class StepDemand:
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """What holds for the next step. `hot_bytes`: the hot tier's budget. `preempt_bytes`: to be given back. `refuses`:
-    the one that is left, or the first that waits, cannot be computed."""
+    """What holds for the next step. `hot_bytes`: the hot tier's budget. `preempt_bytes`: to be given back. `is_lonely`:
+    by the only one there is."""
 
     hot_bytes: int
     max_chunk: int | None = None
     admits: bool = True
     preempt_bytes: int = 0
-    refuses: bool = False
+    is_lonely: bool = False
 
     def level(self, hot_budget_bytes: int) -> Level:
-        if self.refuses:
+        if self.is_lonely:
             return Level.REFUSING
         if self.preempt_bytes:
             return Level.PREEMPTING
@@ -97,14 +97,13 @@ def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, befo
     held, whole, least = ledger.held_bytes, demand.steps[0], demand.steps[-1]
     chunk = _chunk(held, limits, demand, before)
     over = held + least.num_bytes - limits.hard_bytes
-    never_fits = not demand.num_active and demand.waiting_bytes > limits.hard_bytes - held - whole.num_bytes
     return Relief(
         hot_bytes,
         None if chunk == whole.chunk else chunk,
         admits=_admits(held + whole.num_bytes, limits, demand, is_paused=not before.admits),
         # Down to the high mark, so that it is not needed again in the next step.
-        preempt_bytes=over + limits.hard_bytes - limits.high_bytes if over > 0 and demand.num_active > 1 else 0,
-        refuses=(over > 0 and demand.num_active == 1) or never_fits,
+        preempt_bytes=over + limits.hard_bytes - limits.high_bytes if over > 0 and demand.num_active else 0,
+        is_lonely=over > 0 and demand.num_active == 1,
     )
 
 

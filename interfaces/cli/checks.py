@@ -43,6 +43,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
         lambda: _computing(settings),
         lambda: _model(settings),
         _limits,
+        lambda: _memory_limit(settings),
         lambda: _data(settings),
         lambda: _guard(settings),
         _configuration,
@@ -113,6 +114,14 @@ def _limits() -> Iterator[Check]:
         f"{_limit(soft)} (may be raised to {_limit(hard)})",
         f"raise the hard limit to {MIN_OPEN_FILES} or more: every connection takes one" if few else "",
     )
+
+
+def _memory_limit(settings: Settings) -> Iterator[Check]:
+    from interfaces.composition.memory import describe_limits, limits_here
+
+    limits = limits_here(settings)
+    unknown = "" if limits is not None else "how much memory there is cannot be read: set --memory SIZE"
+    yield Check("may hold", describe_limits(limits), unknown)
 
 
 def _data(settings: Settings) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.machine_facts import describe_computing
 from interfaces.cli.stop_signals import StopSignals
+from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
 from interfaces.http.server import HttpServer
@@ -36,7 +37,8 @@ async def serve_until_stopped(settings: Settings) -> Outcome:
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
     computing = await asyncio.to_thread(describe_computing, settings)
     service = build_service(settings)
-    facts = [("device", computing), ("data", _data_fact(service)), ("config", _config_fact())]
+    memory = describe_limits(service.container.memory())
+    facts = [("device", computing), ("memory", memory), ("data", _data_fact(service)), ("config", _config_fact())]
     app = service.app
     if settings.server.key_file is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)

@@ -38,6 +38,7 @@ def build_app(container: Container) -> Litestar:
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
         answering=container.answering(),
+        engine_status=container.engine().status,
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.
     middleware = [cast(Middleware, telemetry.middleware)] if telemetry.middleware is not None else []

@@ -3,10 +3,11 @@
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.token_side.memory_guard import MemoryGuard
-from domain.byte_size import ByteSize
+from application.settings import Settings
+from domain.byte_size import ByteSize, format_bytes
 from domain.memory.ledger import MemoryLimits, MemoryReading
 from domain.scheduling import StepLimits
-from interfaces.composition.backends import Backend
+from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
 
 AUTO_SHARE = 0.9
@@ -31,6 +32,20 @@ def limits_of(setting: ByteSize | None, reading: MemoryReading) -> MemoryLimits 
     return MemoryLimits.of(int(min(total, free) * AUTO_SHARE))
 
 
+def limits_here(settings: Settings) -> MemoryLimits | None:
+    """What a server with these settings would hold, started now."""
+    backend = fake_backend(settings) if settings.engine.backend == "fake" else mlx_backend(settings)
+    return memory_limits(settings.engine.memory, backend)
+
+
+def describe_limits(limits: MemoryLimits | None) -> str:
+    """`16 GiB of memory; lets go above 14.1 GiB, begins nothing beyond 15.2 GiB`."""
+    if limits is None:
+        return "any amount of memory: nothing bounds it"
+    total, high, hard = map(format_bytes, (limits.total_bytes, limits.high_bytes, limits.hard_bytes))
+    return f"{total} of memory; lets go above {high}, begins nothing beyond {hard}"
+
+
 def build_guard(
     limits: MemoryLimits | None,
     backend: Backend,
@@ -52,4 +67,4 @@ def build_guard(
     )
 
 
-__all__ = ("build_guard", "limits_of", "memory_limits")
+__all__ = ("build_guard", "describe_limits", "limits_here", "limits_of", "memory_limits")

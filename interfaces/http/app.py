@@ -123,7 +123,7 @@ def _cache_routes(dialects: Dialects, services: Services, default_model: str) ->
         explain_route(services, default_model, bodies, error_type),
         warm_route(services, default_model, bodies, error_type),
         clear_route(services.clear_cache, services.documents, error_type),
-        stats_route(services.cache_stats, services.documents, error_type),
+        stats_route(services.cache_stats, services.engine_status, services.documents, error_type),
     ]
 
 

@@ -18,13 +18,15 @@ class LiveBody(Struct):
 
 
 class ReadyBody(Struct):
-    """`problem` is empty when ready. `waiting` and `running` count requests. `models`: those loaded; null for who
-    is no admin, and is not told what is wrong in full either."""
+    """`problem` is empty when ready. `waiting` and `running` count requests, `waiting_for` those that wait, by reason:
+    `model`, `place` or `memory`. `models`: those loaded; null for who is no admin, and is not told what is wrong in
+    full either."""
 
     status: Literal["ready", "not ready"]
     problem: str
     waiting: int
     running: int
+    waiting_for: dict[str, int]
     models: list[str] | None
 
 
@@ -52,6 +54,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
             health.problem if tells_all else health.problem.partition(":")[0],
             health.num_waiting,
             health.num_running,
+            dict(health.waiting_for),
             list(health.models) if tells_all else None,
         )
         return Response(body, status_code=200 if health.is_ready else 503)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from application.ports.cache_stats import CacheStats, Cleared
 from application.ports.clock import Clock
+from application.ports.engine import EngineStatus
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
 from application.services.documents import Documents
@@ -32,7 +33,7 @@ async def as_named(requests: Sequence[GenerationRequest]) -> Sequence[Generation
 class Services:
     """`answering` finds the models that answer to the names in requests. `trace_context` returns the W3C headers
     (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics;
-    without it there is no such route.
+    without it there is no such route. `engine_status`: what the engine holds of memory; None: nobody can say.
     """
 
     generate: Generate
@@ -50,6 +51,7 @@ class Services:
     events: EventSink
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
     metrics_text: Callable[[], bytes] | None = None
+    engine_status: Callable[[], EngineStatus] | None = None
     answering: Callable[[Sequence[GenerationRequest]], Awaitable[Sequence[GenerationRequest]]] = as_named
 
 

@@ -29,9 +29,11 @@ from application.events import (
     StoreFault,
     ToolCallProblems,
 )
+from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
 from domain.ids import ModelId
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from tests.support.event_script import Script, at
 from tests.support.otel import MetricRecorder, SpanRecorder, clear_otel_variables
 from tests.support.recording import RecordingEvents
@@ -66,6 +68,8 @@ OTHERS: list[Event] = [
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
+    MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
+    PressureRelieved("shrink_hot", 7, 1),
     StoreFault("corrupt", "bad checksum", at(0)),
     ToolCallProblems(SCRIPT_ID, ("malformed_arguments",), at(0)),
 ]

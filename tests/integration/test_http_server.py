@@ -84,6 +84,7 @@ def test_ready_means_that_a_model_can_answer() -> None:
             "problem": "no model is loaded yet",
             "waiting": 0,
             "running": 0,
+            "waiting_for": {},
             "models": [],
         }
         client = RawClient(service.base_url, "/v1/completions", {"prompt": "x", "max_tokens": 3})

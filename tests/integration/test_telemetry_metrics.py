@@ -22,6 +22,7 @@ from application.events import (
     RecordsDropped,
     RecordsEvicted,
     RecordsPersisted,
+    RequestPreempted,
     RequestRefused,
     StateCaptured,
     StateRestored,
@@ -29,8 +30,10 @@ from application.events import (
     StoreFault,
     ToolCallProblems,
 )
+from application.memory_events import MemoryMeasured, PressureRelieved
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from tests.support.event_script import Script, at, text_script
 from tests.support.otel import MetricRecorder, clear_otel_variables
 
@@ -57,7 +60,9 @@ EVERYTHING: list[Event] = [
     *Script("finished").finished(),
     *text_script().finished(),
     Script("failed").queued(),
+    Script("failed").waits(),
     Script("failed").admitted(),
+    RequestPreempted(Script("failed").id, 9, at(1.2)),
     Script("failed").failed(1.5),
     RequestRefused(ModelId("demo"), "queue_full", at(0)),
     HttpRefused("host_not_allowed", "evil.example", at(0)),
@@ -83,6 +88,8 @@ EVERYTHING: list[Event] = [
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
     RecordsDropped(2, 500_000, "queue_full", at(0)),
     RecordsEvicted(3, at(0)),
+    MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
+    PressureRelieved("shrink_hot", 7, 1),
     StoreFault("corrupt", "bad checksum", at(0)),
 ]
 

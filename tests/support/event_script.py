@@ -8,6 +8,7 @@ from application.events import (
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
+    RequestWaits,
 )
 from domain.chat import ChatMessage, Role
 from domain.ids import ModelId, RequestId
@@ -53,6 +54,9 @@ class Script:
 
     def queued(self) -> RequestQueued:
         return self._queued
+
+    def waits(self, reason: str = "memory", seconds: float = 0.5) -> RequestWaits:
+        return RequestWaits(self.id, reason, at(seconds))
 
     def admitted(self, seconds: float = 1.0) -> RequestAdmitted:
         return RequestAdmitted(self.id, at(seconds))

@@ -27,6 +27,8 @@ from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
+from application.services.token_side.step_guard import StepGuard
 from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
@@ -117,6 +119,8 @@ def fake_service(
     documents: DocumentStore | None = None,
     keys: KeyRing | None = None,
     room_bytes: int | None = None,
+    guard: StepGuard | None = None,
+    waits: QueueWaits | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -146,6 +150,8 @@ def fake_service(
         outlet=engine_events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
+        guard=guard,
+        waits=waits,
     )
     requests = OpenRequests(loop, events, clock, max_queue)
     repository = models or FakeModels()

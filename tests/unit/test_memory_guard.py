@@ -8,14 +8,14 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.memory_guard import MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.scheduling import SequenceView
 from domain.sequence import Phase
 from tests.support.sized_state import sized_record
 from tests.support.store_records import EventList
 
 MODEL = ModelId("m")
-SHAPE = MemoryShape(states=(StateCost(bytes_per_token=1, step=1),), activation_bytes=1)
+SHAPE = MemoryShape(states=(StateCost(bytes_per_token=1, step=1),), step=StepCost(token_bytes=1))
 LIMITS = MemoryLimits(total_bytes=100_000, low_bytes=80_000, high_bytes=90_000, hard_bytes=95_000)
 CHUNK = 512
 

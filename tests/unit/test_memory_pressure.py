@@ -77,11 +77,11 @@ def test_preemption_goes_down_to_the_high_mark_and_is_the_last_resort():
     assert pressed.level(0) is Level.PREEMPTING
 
 
-def test_one_request_alone_that_needs_more_than_there_is_is_refused():
-    assert relieve(held(945), LIMITS, demand(100, active=1), CALM, 0).refuses
-    assert not relieve(held(937), LIMITS, demand(100, active=1), CALM, 0).refuses
-    assert relieve(held(500), LIMITS, demand(0, waiting=451, active=0), CALM, 0).refuses
-    assert not relieve(held(500), LIMITS, demand(0, waiting=450, active=0), CALM, 0).refuses
+def test_the_only_one_there_is_is_preempted_too_and_that_is_told_apart():
+    alone = relieve(held(945), LIMITS, demand(100, active=1), CALM, 0)
+    assert (alone.preempt_bytes, alone.level(0)) == (57, Level.REFUSING)
+    assert relieve(held(937), LIMITS, demand(100, active=1), CALM, 0).level(0) is Level.PAUSED
+    assert relieve(held(2000), LIMITS, demand(0, waiting=451, active=0), CALM, 0).preempt_bytes == 0
 
 
 @pytest.mark.parametrize("num_bytes", [0, 500, 949, 2000])

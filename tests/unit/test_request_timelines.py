@@ -56,6 +56,23 @@ def test_queued_again_under_the_same_id_counts_once() -> None:
     assert timelines.num_open() == {(MODEL, Stage.WAITING): 1, (MODEL, Stage.PREFILLING): 0}
 
 
+def test_what_is_waited_for_is_counted_until_it_is_there() -> None:
+    timelines = RequestTimelines(max_open=3)
+    scripts = [Script(str(n)) for n in range(4)]
+    for script in scripts[:3]:
+        timelines.queued(script.queued())
+        timelines.waits(script.waits())
+    timelines.waits(scripts[0].waits("place"))
+    assert timelines.num_waiting_for() == {"memory": 2, "place": 1}
+    timelines.admitted(scripts[0].admitted())
+    timelines.ended(scripts[1].ended("error"))
+    timelines.queued(scripts[3].queued())
+    timelines.queued(Script("5").queued())  # the oldest is dropped, then the next one
+    timelines.queued(Script("6").queued())
+    assert timelines.num_waiting_for() == {"memory": 0, "place": 0}
+    assert timelines.waits(scripts[0].waits()) is None
+
+
 def test_lost_ends_do_not_grow_memory() -> None:
     timelines = RequestTimelines(max_open=3)
     for n in range(10):

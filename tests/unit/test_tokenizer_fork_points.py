@@ -84,6 +84,21 @@ def test_a_result_of_a_tool_with_more_behind_it_branches_where_the_generation_pr
     assert _shared(prompt, more) < len(prompt.token_ids)
 
 
+def test_an_agents_own_message_behind_a_question_hides_no_branch(demo: Tokenizer) -> None:
+    """Claude Code tells of its agents behind the question, and a further try goes on in the question or behind them."""
+    context, agents = "<system-reminder>\nSunday\n</system-reminder>\n", ChatMessage(Role.SYSTEM, "Agents: none.")
+    first = demo.render(ChatPrompt((_SYSTEM, _user(f"{context}Say hi."), agents), (_TOOL,)))
+    tries = [
+        (_SYSTEM, _user(f"{context}Say hi.\n\nGo on."), agents),
+        (_SYSTEM, _user(f"{context}Say hi."), agents, _user("Go on.")),
+    ]
+    shared = [_shared(first, demo.render(ChatPrompt(messages, (_TOOL,)))) for messages in tries]
+    assert _of(first, ForkKind.MORE_SAID) == shared
+    session = demo.render(ChatPrompt((_SYSTEM, _user(f"{context}Which day?"), agents), (_TOOL,)))
+    again = demo.render(ChatPrompt(tries[1], (_TOOL,)))
+    assert _shared(first, session) in _of(again, ForkKind.SYSTEM_END)
+
+
 def test_a_template_that_takes_no_two_questions_branches_where_the_merged_one_goes_on(tmp_path: Path) -> None:
     tokenizer = _tiny(tmp_path, templates.ALTERNATES)
     messages = (_user("Hi"), _assistant("Hello!"), _user("What time is it?"))

@@ -32,7 +32,8 @@ class _Flight:
 
 class Flights:
     """Bounds, set before each step: `ahead_bytes`: the share of those who wait in the queue; `room_bytes`: what may
-    begin in all; None: not bounded. `is_alone`: nobody but one sequence holds anything."""
+    begin in all, negative when more is promised than there is; None: not bounded. `is_alone`: nobody but one sequence
+    holds anything."""
 
     def __init__(self) -> None:
         self.ahead_bytes: int | None = None
@@ -60,7 +61,7 @@ class Flights:
                 return Leave.WAIT
         elif lacks_room:
             was_refused = id in self._refused
-            self._refused[id] = num_bytes
+            self._refused[id] = max(1, num_bytes)
             return Leave.NEVER if was_refused and self.is_alone and not self._flights else Leave.WAIT
         self._refused.pop(id, None)
         self._flights[id] = _Flight(num_bytes, span_bytes, is_ahead)

@@ -9,14 +9,12 @@ from application.ports.engine import Engine
 from application.services.text_side.prompt_encoder import prompt_field
 from domain.byte_size import format_bytes
 from domain.errors import PrefillMemoryExceeded
+from domain.memory.demand import LEAST_CHUNK
 from domain.memory.preflight import Demand, Preflight, Refusal
 from domain.model_card import ModelDescription
 from domain.prompt_content import EncodedPrompt
 from domain.request import GenerationRequest
 from domain.sampling import StopRules
-
-PREFLIGHT_CHUNK = 256
-"""Tokens prefilled at once when memory is short."""
 
 
 class MemoryCheck:
@@ -31,7 +29,7 @@ class MemoryCheck:
         """How many tokens the answer may have, `max_new` at most. Less only where the client left that to the server.
         Raises PrefillMemoryExceeded."""
         status = self._engine.status()
-        preflight = Preflight.of(model.memory, status.limits, status.ledger, PREFLIGHT_CHUNK)
+        preflight = Preflight.of(model.memory, status.limits, status.ledger, LEAST_CHUNK)
         if preflight is None:
             return max_new
         demand = Demand(
@@ -94,4 +92,4 @@ def _error(request: GenerationRequest, refusal: Refusal, model: ModelDescription
     )
 
 
-__all__ = ("PREFLIGHT_CHUNK", "MemoryCheck")
+__all__ = ("MemoryCheck",)

@@ -9,7 +9,7 @@ Not every step reads: while all is calm and little changes hands the last readin
 what is read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but
 freed memory that an allocator keeps from the system must not refuse everything for ever.
 
-Compute thread only, but for `limits` and `ledger`. Never raises for what cannot be read.
+Compute thread only, but for `limits`, `ledger` and `pressure`. Never raises for what cannot be read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +23,11 @@ from application.services.prefix.flights import Flights
 from application.services.prefix.hot_tier import HotTier
 from domain.byte_size import format_bytes
 from domain.ids import ModelId, SequenceId
-from domain.memory.demand import charge_bytes, demand_of, open_bytes
+from domain.memory.demand import charge_bytes, demand_of, first_waiting, open_bytes
 from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget
-from domain.sequence import Phase
 
 AHEAD_SHARE = 16
 """Prefixes fetched for those who wait may take one part in so many of all memory."""
@@ -79,6 +78,10 @@ class MemoryGuard:
     @property
     def level(self) -> Level:
         return self._relief.level(self._wanted_hot)
+
+    @property
+    def pressure(self) -> str:
+        return self.level.name.lower() if self.limits is not None else ""
 
     def clear_with(self, clear: Callable[[], object]) -> None:
         """How the backend gives freed buffers back; called on the compute thread."""
@@ -131,11 +134,13 @@ class MemoryGuard:
             need.num_bytes for need in demand.steps if need.chunk == (self._relief.max_chunk or need.chunk)
         )
         self.ledger = ledger = replace(ledger, transient_bytes=step_bytes)
-        room = max(0, limits.hard_bytes - ledger.used_bytes)
+        room = limits.hard_bytes - ledger.used_bytes
         self._open_flights(room, demand)
-        beyond = demand.waiting_bytes - _charge_of_first(views)
+        first = first_waiting([view for view in views if view.id in shapes])
+        charge = first.charge_bytes if first is not None else 0
+        beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
-            room_bytes=max(0, room - beyond),
+            room_bytes=beside if demand.num_active else max(beside, charge),
             max_chunk=self._relief.max_chunk,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
@@ -221,7 +226,7 @@ class MemoryGuard:
         self._flights.room_bytes = room
         self._flights.is_alone = demand.num_active <= 1
         share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
-        self._flights.ahead_bytes = min(share, room) if self._relief.admits else 0
+        self._flights.ahead_bytes = max(0, min(share, room)) if self._relief.admits else 0
 
     # ---- telling ------------------------------------------------------------------------------------------------
 
@@ -234,7 +239,7 @@ class MemoryGuard:
             self._act("resume" if after.admits else "pause", 0)
         if after.preempt_bytes:
             self._act("preempt", after.preempt_bytes)
-        if after.refuses and not before.refuses:
+        if after.is_lonely:
             self._act("refuse", 0)
         if after != before or self._num_steps % READ_EVERY_STEPS == 1:
             self._tell(ledger)
@@ -245,10 +250,6 @@ class MemoryGuard:
     def _tell(self, ledger: MemoryLedger) -> None:
         self.ledger = ledger
         self._events.emit(MemoryMeasured(ledger=ledger, level=self.level.value, at_ns=self._clock.now_ns()))
-
-
-def _charge_of_first(views: Sequence[SequenceView]) -> int:
-    return next((view.charge_bytes for view in views if view.phase is Phase.QUEUED), 0)
 
 
 __all__ = ("MemoryGuard",)

@@ -1,7 +1,7 @@
 """What bounds the steps of an engine: how much of memory a sequence is charged, and what is left for the next step.
 
-Compute thread only, but for what it tells (`limits`, `ledger`); no blocking. A guard never raises for what it cannot
-read: it bounds by what it knows.
+Compute thread only, but for what it tells (`limits`, `ledger`, `pressure`); no blocking. A guard never raises for
+what it cannot read: it bounds by what it knows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,11 @@ class StepGuard(Protocol):
     @property
     def ledger(self) -> MemoryLedger | None: ...
 
+    @property
+    def pressure(self) -> str:
+        """The level of memory pressure by its name; empty where nobody looks."""
+        ...
+
     def clear_with(self, clear: Callable[[], object]) -> None:
         """How the backend gives freed buffers back; before anything is loaded."""
         ...
@@ -35,7 +40,8 @@ class StepGuard(Protocol):
         ...
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
-        """What a sequence holds at its longest: asked once for each, when it queues up."""
+        """What a sequence holds at its longest: asked for each when it comes, and whenever it was preempted, when its
+        output so far is part of its prompt."""
         ...
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
@@ -49,6 +55,7 @@ class Unguarded:
 
     limits: MemoryLimits | None = None
     ledger: MemoryLedger | None = None
+    pressure: str = ""
 
     def clear_with(self, clear: Callable[[], object]) -> None:
         pass

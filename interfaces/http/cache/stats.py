@@ -7,8 +7,10 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
+from application.ports.engine import EngineStatus
 from application.services.documents import Documents
 from domain.errors import StoreUnresponsive
+from interfaces.http.cache.memory import MemoryBody, memory_body
 from interfaces.http.documented import errors
 from interfaces.http.visit import admins_only
 
@@ -74,10 +76,14 @@ class CacheStatsBody(Struct, tag_field="object", tag="cairn.cache_stats"):
     queue: QueueBody | None
     documents: DocumentsBody | None
     problem: str = ""
+    memory: MemoryBody | None = None
 
 
 def stats_route(
-    cache_stats: Callable[[], Awaitable[CacheStats]], documents: Documents, error_type: type[Struct]
+    cache_stats: Callable[[], Awaitable[CacheStats]],
+    engine_status: Callable[[], EngineStatus] | None,
+    documents: Documents,
+    error_type: type[Struct],
 ) -> HTTPRouteHandler:
     """The handler, bound to what it needs."""
 
@@ -90,6 +96,7 @@ def stats_route(
             _queue(stats.queue) if stats.queue is not None else None,
             await _documents(documents),
             stats.problem,
+            memory_body(engine_status()) if engine_status is not None else None,
         )
 
     return read_cache_stats

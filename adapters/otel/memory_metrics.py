@@ -1,0 +1,50 @@
+"""Metrics of memory: what is held for what, how far it may go, how short it is, and what was done about it."""
+
+from collections.abc import Iterable, Mapping
+
+from adapters.otel import catalogue
+from adapters.otel import semconv as names
+from adapters.otel.instruments import Attributes, Instruments
+from application.memory_events import MemoryMeasured, PressureRelieved
+from application.services.event_router import Handler
+from domain.memory.ledger import MemoryLedger
+
+_PURPOSES = ("weight", "state", "hot", "queued", "flight", "other", "growth", "transient")
+_MARKS = ("total", "low", "high", "hard")
+
+
+class MemoryMetrics:
+    """One caller at a time."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._ledger: MemoryLedger | None = None
+        self._level = 0
+        instruments.observe(catalogue.MEMORY_USED, self._read_used)
+        instruments.observe(catalogue.MEMORY_LIMIT, self._read_limits)
+        instruments.observe(catalogue.MEMORY_LEVEL, lambda: [(self._level, {})])
+
+    def handlers(self) -> Mapping[type, Handler]:
+        return {MemoryMeasured: self._measured, PressureRelieved: self._relieved}
+
+    def _measured(self, event: MemoryMeasured) -> None:
+        self._ledger, self._level = event.ledger, event.level
+
+    def _relieved(self, event: PressureRelieved) -> None:
+        self._instruments.add(catalogue.MEMORY_ACTIONS, 1, {names.CAIRN_KIND: event.kind})
+
+    def _read_used(self) -> Iterable[tuple[float, Attributes]]:
+        ledger = self._ledger
+        if ledger is None:
+            return []
+        read = [] if ledger.reading_bytes is None else [(ledger.reading_bytes, {names.CAIRN_PURPOSE: "reading"})]
+        return [(getattr(ledger, f"{name}_bytes"), {names.CAIRN_PURPOSE: name}) for name in _PURPOSES] + read
+
+    def _read_limits(self) -> Iterable[tuple[float, Attributes]]:
+        limits = self._ledger.limits if self._ledger is not None else None
+        if limits is None:
+            return []
+        return [(getattr(limits, f"{name}_bytes"), {names.CAIRN_MARK: name}) for name in _MARKS]
+
+
+__all__ = ("MemoryMetrics",)

@@ -1,0 +1,33 @@
+"""What keeps a request from being computed, told from the step that did not admit it.
+
+MODEL    its model is not loaded yet (known on the text side, before it queues up)
+PLACE    as many sequences are computed as may be at once
+MEMORY   there are places, and what is computed now leaves too little memory
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from domain.ids import SequenceId
+from domain.scheduling import SequenceView, StepLimits, StepPlan
+from domain.sequence import ACTIVE, Phase
+
+
+class WaitReason(Enum):
+    MODEL = "model"
+    PLACE = "place"
+    MEMORY = "memory"
+
+
+def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan) -> dict[SequenceId, WaitReason]:
+    """Of everybody whom this plan leaves in the queue. Who was preempted is in nobody's queue, its stream is open; but
+    when nothing is computed that could end, its waiting must."""
+    num_active = sum(view.phase in ACTIVE for view in sequences)
+    is_full = num_active + len(plan.admit) >= limits.max_batch
+    reason = WaitReason.PLACE if is_full else WaitReason.MEMORY
+    admitted = set(plan.admit)
+    waiting = (Phase.QUEUED,) if num_active or admitted else (Phase.QUEUED, Phase.PREEMPTED)
+    return {view.id: reason for view in sequences if view.phase in waiting and view.id not in admitted}
+
+
+__all__ = ("WaitReason", "wait_reasons")

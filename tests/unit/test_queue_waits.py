@@ -1,0 +1,65 @@
+"""What those in the queue wait for, and when they have waited long enough."""
+
+from application.services.token_side.queue_waits import QueueWaits
+from domain.ids import SequenceId
+from domain.scheduling import SequenceView, StepBudget, StepLimits, plan_step
+from domain.sequence import Phase
+from domain.wait_reason import WaitReason
+
+LIMITS = StepLimits(max_batch=2, prefill_budget=256, grid=256)
+SECOND = 1_000_000_000
+
+
+def view(id: int, phase: Phase = Phase.QUEUED, charge_bytes: int = 10) -> SequenceView:
+    return SequenceView(SequenceId(id), phase, 0, 5, charge_bytes=charge_bytes)
+
+
+def look(waits: QueueWaits, views: list[SequenceView], room_bytes: int | None, at_s: float = 0):
+    plan = plan_step(views, LIMITS, StepBudget(room_bytes=room_bytes))
+    return waits.look(views, LIMITS, plan, int(at_s * SECOND))
+
+
+def test_reasons_are_told_once_each():
+    waits = QueueWaits()
+    views = [view(1, Phase.DECODING), view(2), view(3)]
+    assert look(waits, views, room_bytes=5).changed == {2: WaitReason.MEMORY, 3: WaitReason.MEMORY}
+    assert waits.counts == {"memory": 2}
+    assert not look(waits, views, room_bytes=5).changed
+    assert look(waits, views, room_bytes=100).changed == {3: WaitReason.PLACE}
+    assert waits.counts == {"place": 1}
+    look(waits, [view(1, Phase.DECODING)], room_bytes=100)
+    assert waits.counts == {}
+
+
+def test_who_is_computed_waits_for_nothing():
+    waits = QueueWaits(1)
+    views = [view(1, Phase.RESTORING), view(2, Phase.PREFILLING), view(3, Phase.DECODING)]
+    assert look(waits, views, room_bytes=0).changed == {}
+
+
+def test_the_time_that_is_waited_for_memory_has_an_end():
+    waits = QueueWaits(60)
+    first, later = view(2), view(3)
+    active = view(1, Phase.DECODING)
+    assert not look(waits, [active, first], 0, at_s=100).overdue
+    assert not look(waits, [active, first, later], 0, at_s=159.9).overdue
+    assert look(waits, [active, first, later], 0, at_s=160).overdue == (2,)
+    assert not look(waits, [active, later], 0, at_s=200).overdue
+    assert look(waits, [active, later], 0, at_s=220).overdue == (3,)
+
+
+def test_waiting_for_a_place_has_none_and_does_not_begin_anew_in_between():
+    waits = QueueWaits(60)
+    full = [view(1, Phase.DECODING), view(2, Phase.DECODING), view(3)]
+    for at_s in (0, 1_000):
+        assert not look(waits, full, 0, at_s=at_s).overdue
+    short = [view(1, Phase.DECODING), view(3)]
+    assert not look(waits, short, 0, at_s=1_010).overdue
+    assert not look(waits, full, 0, at_s=1_080).overdue
+    assert look(waits, short, 0, at_s=1_090).overdue == (3,)
+
+
+def test_without_a_bound_nobody_is_overdue():
+    waits = QueueWaits()
+    for at_s in (0, 1e9):
+        assert not look(waits, [view(1, Phase.DECODING), view(2)], 0, at_s=at_s).overdue
