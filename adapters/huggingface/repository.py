@@ -148,7 +148,7 @@ def _folders(directory: Path) -> Sequence[Path]:
 
 
 def _source(id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
-    return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note)
+    return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note)
 
 
 def _default_cache() -> Path:

@@ -4,8 +4,8 @@ A likely later request shares the beginning of this prompt; the fork point is wh
 
     NEXT_TURN    the same messages, a probe answer and a probe question (with tools also: a probe call and its result).
                  Templates that drop earlier reasoning or end with an opened thought part before the prompt's end.
-    MORE_SAID    the same messages with more behind them, or in the last question: what a client asks that got no answer,
-                 or one that it does not keep
+    MORE_SAID    the same messages with more behind them, or in the last question: what a client asks that got no
+                 answer, or one that it does not keep
     SYSTEM_END   the same system messages and tools with another first message; and another first question behind what
                  an agent puts before it: messages of its own, or tagged text at the beginning of the question's
     TURN         the same messages up to one of the last user turns, and another one there

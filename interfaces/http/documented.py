@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from interfaces.http.cache_header import CACHE_HEADER, PENDING
 
-
 Links = Mapping[str, Link]
 """What can be asked next with something of an answer, by a name."""
 
