@@ -4,9 +4,10 @@ A failure belongs to the sequence it happened to: that one ends with Failed, the
 raised. What a step decoded is delivered before it prefills, everything else at its end.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from application.events import ModelLoaded, ModelUnloaded, RequestWaits, StepCompleted
 from application.ports.compute import ComputeEngine, LoadedModel
@@ -76,13 +77,16 @@ class StepRunner:
         """As `num_running`, of those in the queue, preempted ones too."""
         return len(self._runs) - self._runs.num_running
 
-    def load(self, engine: ComputeEngine, source: ModelSource, options: LoadOptions) -> EngineModel:
-        """Raises a bare DomainError, having let go of all that was loaded. A model that is there already stays."""
+    def load(
+        self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
+    ) -> Generator[Future[Any] | None, None, EngineModel]:
+        """The pieces of a load, as `LoadSteps`; `step` may be called between them. Raises a bare DomainError, having
+        let go of all that was loaded. A model that is there already stays."""
         started = self._outlet.now_ns()
         if source.id in self._models:
             description = self._models[source.id].description
             return EngineModel(description, self._prefix_cache.note(description))
-        found = self._try_load(engine, source, options)
+        found = yield from self._try_load(engine, source, options)
         if isinstance(found, DomainError):  # raised here, where no frame of the attempt is left
             raise found
         description, note = found.description, found.reuse_note
@@ -100,12 +104,14 @@ class StepRunner:
         )
         return found
 
-    def _try_load(self, engine: ComputeEngine, source: ModelSource, options: LoadOptions) -> EngineModel | DomainError:
+    def _try_load(
+        self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
+    ) -> Generator[Future[Any] | None, None, EngineModel | DomainError]:
         model: LoadedModel | None = None
         try:
-            model = engine.load(source, options, lambda _: None)
+            model = yield from engine.load(source, options)
             description = model.description
-            note = self._prefix_cache.attach(description)
+            note = self._prefix_cache.attach(description, options.salt)
         except Exception as error:
             if model is not None:
                 self._outlet.attempt("engine.unload", partial(engine.unload, model))
