@@ -1,7 +1,8 @@
 """The token side without a thread: steps when the test says so, and a guard that does what the test wants."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import Executor
+from typing import Any, cast
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.constraint import FakeCompiler
@@ -13,6 +14,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
+from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_guard import Unguarded
 from application.services.token_side.step_runner import StepRunner
@@ -69,9 +71,13 @@ class SteppedEngine:
         )
         self.backend = FakeEngine(default=options or FakeOptions(eos_every=0))
         self.runner = StepRunner(
-            outlet, self.cache, limits or StepLimits(4, GRID, GRID), FakeCompiler(lane), guard=self.guard
+            outlet,
+            self.cache,
+            limits or StepLimits(4, GRID, GRID),
+            FakeCompiler(cast(Executor, lane)),
+            guard=self.guard,
         )
-        self.runner.load(self.backend, ModelSource(MODEL, "nowhere"), LoadOptions())
+        whole(self.runner.load(self.backend, ModelSource(MODEL, "nowhere"), LoadOptions()))
         (self.model,) = self.backend.loaded
 
     def submit(self, id: str, prompt: Iterable[int], num_tokens: int = 12, **changes: Any) -> None:
