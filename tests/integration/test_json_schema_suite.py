@@ -39,6 +39,7 @@ STRICTER: dict[str, set[str]] = {
     },
     "properties stand in the order of their schema": {
         "allOf: allOf",
+        "allOf: valid",
         "anyOf: both anyOf valid (complex)",
         "const: same object with different property order is valid",
     },
