@@ -65,7 +65,12 @@ def demand_of(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryS
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
     decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
     steps = tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in _chunks(chunk))
-    return StepDemand(steps=steps, waiting_bytes=_waiting_bytes(known, prompts, chunk), num_active=len(active))
+    return StepDemand(
+        steps=steps,
+        waiting_bytes=_waiting_bytes(known, prompts, chunk),
+        num_active=len(active),
+        num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),
+    )
 
 
 def first_waiting(views: Sequence[SequenceView]) -> SequenceView | None:

@@ -44,11 +44,13 @@ class StepNeed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDemand:
     """`steps`: the longest chunk first; never empty. `waiting_bytes`: the charge of who would be admitted next; 0:
-    nobody waits. `num_active`: sequences that hold something, or are about to."""
+    nobody waits. `num_active`: sequences that hold something, or are about to; `num_computing`: of those, the ones that
+    compute, and will end."""
 
     steps: tuple[StepNeed, ...]
     waiting_bytes: int = 0
     num_active: int = 0
+    num_computing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

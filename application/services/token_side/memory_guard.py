@@ -224,7 +224,7 @@ class MemoryGuard:
 
     def _open_flights(self, room: int, demand: StepDemand) -> None:
         self._flights.room_bytes = room
-        self._flights.is_alone = demand.num_active <= 1
+        self._flights.makes_room = demand.num_computing > 0
         share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
         self._flights.ahead_bytes = max(0, min(share, room)) if self._relief.admits else 0
 
