@@ -23,7 +23,7 @@ ARGS ?=
 BENCH ?= serve decode prefix store
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-fast test-compat lint format check bench census clean
+.PHONY: help install serve test test-long test-fast test-compat lint format check bench census clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ test: install $(VENV)/.group-test ## Run every test
 
 test-fast: install $(VENV)/.group-test ## Run the tests that take no more than a few seconds each
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
+
+test-long: install $(VENV)/.group-test ## Run every test, and what is random or large five times as long
+	CAIRN_TEST_EFFORT=5 $(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
 	$(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/test_mlx_lm_caches.py tests/integration/test_mlx_restore.py \

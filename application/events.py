@@ -45,19 +45,32 @@ class RequestWaits:
 
 @dataclass(frozen=True, slots=True)
 class RequestAdmitted:
-    """It left the queue: what is restored from here on is not waited for."""
+    """It left the queue: what is restored from here on is not waited for. Once more after each RequestPreempted."""
 
     id: RequestId
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPreempted:
+    """Its memory was needed. It waits for admission again, and then goes on from `num_tokens`, or computes again what
+    was not kept of them."""
+
+    id: RequestId
+    num_tokens: int
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillChunkComputed:
+    """`is_resumed`: after it was preempted, of its prompt and what it had put out."""
+
     id: RequestId
     start: int
     end: int
     started_ns: int
     at_ns: int
+    is_resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +288,7 @@ Event: TypeAlias = (
     RequestQueued
     | RequestWaits
     | RequestAdmitted
+    | RequestPreempted
     | PrefillChunkComputed
     | DecodeStarted
     | FirstToken
@@ -314,6 +328,7 @@ __all__ = (
     "RecordsPersisted",
     "RequestAdmitted",
     "RequestEnded",
+    "RequestPreempted",
     "RequestQueued",
     "RequestRefused",
     "RequestWaits",

@@ -78,6 +78,12 @@ class EncodedPrompt:
         """What the model is fed."""
         return self.content.token_ids
 
+    def followed_by(self, token_ids: Sequence[int]) -> "EncodedPrompt":
+        """The same with text behind it."""
+        content = self.content
+        longer = PromptContent((*content.token_ids, *token_ids), (*content.key_ids, *token_ids), content.media)
+        return EncodedPrompt(longer, self.fork_points)
+
 
 def digests_of(media: Sequence[Media]) -> bytes:
     """What media add to a hash, in order; nothing for text."""

@@ -2,8 +2,11 @@
 
         QUEUED ──► PREFILLING ──► DECODING ──► FINISHED (after PREFILLING if no token is wanted)
           │  └► RESTORING ─┘│         │
+          │         ▲ └──►│ │         │
+          │         └── PREEMPTED ◄───┘      its state is let go of; what it has put out is part of its prompt then
           └──────┴──────────┴─────────┴──► CANCELLED | FAILED
 
+Who has put something out may also be FINISHED while it is preempted or on its way back: a stop string was found in it.
 Everything that affects the lifecycle lives in this file; the engine loop only asks for steps the table has.
 """
 
@@ -16,6 +19,7 @@ from domain.ids import SequenceId
 
 class Phase(Enum):
     QUEUED = "queued"
+    PREEMPTED = "preempted"
     RESTORING = "restoring"
     PREFILLING = "prefilling"
     DECODING = "decoding"
@@ -24,11 +28,18 @@ class Phase(Enum):
     FAILED = "failed"
 
 
+WAITING = frozenset({Phase.QUEUED, Phase.PREEMPTED})
+ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
+"""Phases without a place in the batch, and with one."""
+
+_ENDS = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
+
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.QUEUED: frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.CANCELLED, Phase.FAILED}),
-    Phase.RESTORING: frozenset({Phase.PREFILLING, Phase.CANCELLED, Phase.FAILED}),
-    Phase.PREFILLING: frozenset({Phase.DECODING, Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}),
-    Phase.DECODING: frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}),
+    Phase.PREEMPTED: frozenset({Phase.RESTORING}) | _ENDS,
+    Phase.RESTORING: frozenset({Phase.PREFILLING, Phase.PREEMPTED}) | _ENDS,
+    Phase.PREFILLING: frozenset({Phase.DECODING, Phase.PREEMPTED}) | _ENDS,
+    Phase.DECODING: frozenset({Phase.PREEMPTED}) | _ENDS,
     Phase.FINISHED: frozenset(),
     Phase.CANCELLED: frozenset(),
     Phase.FAILED: frozenset(),
@@ -39,8 +50,9 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 class Sequence:
     """Mutable, owned by the engine loop's thread.
 
-    `num_computed` is the position of the model state while prefilling: how many leading tokens of `prompt_ids` it
-    covers. The last prompt token is always computed: the first output token is chosen from its logits.
+    `num_computed` is the position of the model state while prefilling: how many leading tokens of `fed_ids` it covers.
+    The last of them is always computed: the next output token is chosen from its logits. `fed_ids`: what is prefilled:
+    the prompt, and what had been put out when the sequence was last preempted.
     """
 
     id: SequenceId
@@ -49,11 +61,31 @@ class Sequence:
     phase: Phase = Phase.QUEUED
     num_computed: int = 0
     output_ids: list[int] = field(default_factory=list[int])
+    fed_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.fed_ids = self.prompt_ids
+
+    @property
+    def num_resumed(self) -> int:
+        """How many tokens of the output are prefilled, or were."""
+        return len(self.fed_ids) - len(self.prompt_ids)
 
     @property
     def num_tokens(self) -> int:
         """Prompt and output together."""
         return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def position(self) -> int:
+        """Tokens that are computed, or about to be: while decoding, all."""
+        return self.num_computed + max(0, len(self.output_ids) - self.num_resumed)
+
+    def preempt(self) -> None:
+        """Begin again from nothing, with a longer prompt. Raises as `enter`."""
+        self.enter(Phase.PREEMPTED)
+        self.fed_ids = (*self.prompt_ids, *self.output_ids)
+        self.num_computed = 0
 
     def enter(self, phase: Phase) -> None:
         """Move to `phase`. Raises IllegalTransition when the table has no such step."""
@@ -62,4 +94,4 @@ class Sequence:
         self.phase = phase
 
 
-__all__ = ("TRANSITIONS", "Phase", "Sequence")
+__all__ = ("ACTIVE", "TRANSITIONS", "WAITING", "Phase", "Sequence")

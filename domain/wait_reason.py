@@ -10,9 +10,7 @@ from enum import Enum
 
 from domain.ids import SequenceId
 from domain.scheduling import SequenceView, StepLimits, StepPlan
-from domain.sequence import Phase
-
-_ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
+from domain.sequence import ACTIVE, Phase
 
 
 class WaitReason(Enum):
@@ -22,12 +20,14 @@ class WaitReason(Enum):
 
 
 def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan) -> dict[SequenceId, WaitReason]:
-    """Of everybody whom this plan leaves in the queue. Who was preempted is in nobody's queue: its stream is open."""
-    num_active = sum(view.phase in _ACTIVE for view in sequences)
+    """Of everybody whom this plan leaves in the queue. Who was preempted is in nobody's queue, its stream is open; but
+    when nothing is computed that could end, its waiting must."""
+    num_active = sum(view.phase in ACTIVE for view in sequences)
     is_full = num_active + len(plan.admit) >= limits.max_batch
     reason = WaitReason.PLACE if is_full else WaitReason.MEMORY
     admitted = set(plan.admit)
-    return {view.id: reason for view in sequences if view.phase is Phase.QUEUED and view.id not in admitted}
+    waiting = (Phase.QUEUED,) if num_active or admitted else (Phase.QUEUED, Phase.PREEMPTED)
+    return {view.id: reason for view in sequences if view.phase in waiting and view.id not in admitted}
 
 
 __all__ = ("WaitReason", "wait_reasons")

@@ -116,6 +116,7 @@ class FakeModel:
             raise RuntimeError("starting to decode needs tokens and a sequence that does not decode yet")
         scores = self._feed(state, token_ids, num_prompt_logprobs)
         try:
+            state.output_ids = list(start.output_ids)
             state.start, state.ahead = start, self._choose(state, start)
         except DomainError:
             self._states.pop(id, None)

@@ -1,7 +1,7 @@
 """From a network in memory to a LoadedModel: probe it and describe it."""
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -40,11 +40,13 @@ _VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the files say about a model. `config`: config.json; `digest`: of the weights' content."""
+    """What the files say about a model. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of
+    the adapter's, empty without one."""
 
     config: Mapping[str, Any]
     eos_token_ids: frozenset[int] = frozenset()
     digest: bytes = b""
+    adapter_digest: bytes = b""
 
 
 def assemble(
@@ -54,13 +56,13 @@ def assemble(
     make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
     chunks_ahead: int | None = None,
     blas: str = "",
-) -> MlxModel:
-    """Probe and describe an evaluated mlx-lm model on this thread. Raises ModelLoadFailed.
+) -> Generator[None, None, MlxModel]:
+    """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
-    found = probe(network, rows)
+    found = yield from probe(network, rows)
     weights = parameters(network)
     context_length = number(facts.config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
     memory = shape_of_network(network, found.layout, facts.config, found.num_logits, context_length)
@@ -76,6 +78,7 @@ def assemble(
         decode_mode=found.decode_mode,
         decode_note=found.decode_note,
         weights_digest=facts.digest,
+        adapter_digest=facts.adapter_digest,
         runtime=_runtime(),
         arithmetic=_arithmetic(blas),
         memory=memory,

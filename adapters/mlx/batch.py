@@ -28,7 +28,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
-from adapters.mlx.caches.rows import append_row, keep_rows, make_room, recurrent_shapes, take_row
+from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -109,27 +109,28 @@ class DecodeGroup:
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
 
-    def absorb(self, other: "DecodeGroup", num_coming: int = 1) -> None:
-        """Take in the row of a group of one, which must not be used afterwards. Needs its state's bytes once more while
-        it is copied (see `append_row`). `num_coming`: this one and those that are to join next. When this raises, both
-        groups are what they were."""
-        assert self.waiting is not None
-        assert other.waiting is not None
-        self._sampler.detach()
-        other._sampler.detach()
-        rows = [*self.rows, *other.rows]
+    def absorb(self, others: Sequence["DecodeGroup"]) -> None:
+        """Take in the rows of groups of one, which must not be used afterwards. Their state moves (see `append_rows`).
+        When this raises, all groups are what they were; one whose state could not be kept has a failure on its row."""
+        for group in (self, *others):
+            group._sampler.detach()
+        rows = [row for group in (self, *others) for row in group.rows]
         sampler = None
         try:
-            waiting = join([self.waiting, other.waiting])
+            waiting = join([_waiting_of(group) for group in (self, *others)])
             sampler = self._new_sampler(rows)
-            append_row(self.caches, other.caches, rows_capacity(len(self.rows) + num_coming))
-        except Exception:
+            append_rows(self.caches, len(self.rows), [one.caches for one in others], rows_capacity(len(rows)))
+        except Exception as error:
             if sampler is not None:
                 sampler.detach()
-            self._sampler, other._sampler = self._new_sampler(), other._new_sampler()
+            for group in (self, *others):
+                group._sampler = group._new_sampler()
+                if not group.caches:
+                    group._lose(ComputeFailed(f"joining a batch failed: {error}"))
             raise
         self.rows, self.waiting, self._sampler = rows, waiting, sampler
-        other.rows, other.caches, other.waiting = [], [], None
+        for other in others:
+            other.rows, other.caches, other.waiting = [], [], None
         for row in rows:
             row.group = self
 
@@ -269,16 +270,23 @@ def _chosen(
 
 
 def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[DecodeGroup]:
-    """Those that could not join."""
-    alone: list[DecodeGroup] = []
-    for index, other in enumerate(joining):
-        try:
-            group.absorb(other, len(joining) - index)
-        except Exception as error:
-            other.stays_alone = True
-            alone.append(other)
-            _logger.warning("sequence %s could not join a batch and is decoded alone: %s", other.rows[0].id, error)
-    return alone
+    """Those that could not join. All at once, or, where that fails, each for itself."""
+    if not joining:
+        return []
+    try:
+        group.absorb(joining)
+    except Exception as error:
+        if len(joining) > 1:
+            return [alone for other in joining for alone in _absorb_all(group, [other])]
+        joining[0].stays_alone = True
+        _logger.warning("sequence %s could not join a batch and is decoded alone: %s", joining[0].rows[0].id, error)
+        return list(joining)
+    return []
+
+
+def _waiting_of(group: DecodeGroup) -> Sampled:
+    assert group.waiting is not None
+    return group.waiting
 
 
 __all__ = ("DecodeGroup", "Forward", "Row", "join_groups")

@@ -20,7 +20,7 @@ def noise_key(seed: int, index: int) -> tuple[int, int]:
 
 
 class SamplerRow:
-    """`num_sampled` counts tokens chosen so far.
+    """`num_sampled` counts tokens chosen so far, by whichever state.
 
     `counts`: float32 [vocab], how often each token was generated; lazy, and only kept for rows with penalties.
     `ends`: bool [vocab], True at the tokens that end an answer; None for a row that may end at once.
@@ -33,7 +33,7 @@ class SamplerRow:
         self.params: SamplingParams = start.sampling
         self.seed = start.seed
         self.min_tokens = start.min_tokens
-        self.num_sampled = 0
+        self.num_sampled = len(start.output_ids)
         self.constraint = start.constraint
         self.params.check_vocabulary(vocab_size)
         self.bias: mx.array | None = None
@@ -47,7 +47,7 @@ class SamplerRow:
             self.bias = from_numpy(bias)
         if self.params.has_penalties:
             self.in_prompt = _marked(frozenset(start.prompt_ids), vocab_size)
-            self.counts = mx.zeros(vocab_size, mx.float32)
+            self.counts = _counted(start.output_ids, vocab_size)
 
     @property
     def is_too_short(self) -> bool:
@@ -69,6 +69,11 @@ def _marked(token_ids: frozenset[int], vocab_size: int) -> mx.array:
     marks = np.zeros(vocab_size, np.bool_)
     marks[np.asarray([id for id in token_ids if 0 <= id < vocab_size], dtype=np.int64)] = True
     return from_numpy(marks)
+
+
+def _counted(token_ids: tuple[int, ...], vocab_size: int) -> mx.array:
+    known = np.asarray([id for id in token_ids if 0 <= id < vocab_size], dtype=np.int64)
+    return from_numpy(np.bincount(known, minlength=vocab_size).astype(np.float32))
 
 
 __all__ = ("SamplerRow", "noise_key")

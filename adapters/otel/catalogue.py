@@ -104,6 +104,13 @@ REQUESTS_REFUSED = MetricSpec(
     "Requests turned away before they were queued.",
     (names.GEN_AI_REQUEST_MODEL, names.ERROR_TYPE),
 )
+REQUESTS_PREEMPTED = MetricSpec(
+    names.CAIRN_REQUESTS_PREEMPTED,
+    MetricKind.COUNTER,
+    "{request}",
+    "Running requests that gave their memory back, to go on later.",
+    _MODEL,
+)
 HTTP_REFUSED = MetricSpec(
     names.CAIRN_HTTP_REFUSED,
     MetricKind.COUNTER,
@@ -115,7 +122,8 @@ PROMPT_TOKENS = MetricSpec(
     names.CAIRN_PROMPT_TOKENS,
     MetricKind.COUNTER,
     "{token}",
-    "Prompt tokens by origin: computed, hot (from the hot tier) or store (from the store, or the queue to it).",
+    "Tokens prefilled or reused, by origin: computed, hot (from the hot tier), store (from the store, or the queue to"
+    " it), or recomputed (of a prompt and its answer, after a preemption).",
     (*_MODEL, names.CAIRN_ORIGIN),
 )
 OUTPUT_TOKENS = MetricSpec(
@@ -210,7 +218,7 @@ TELEMETRY_FAILURES = MetricSpec(
 CATALOGUE = (
     *(REQUEST_DURATION, TIME_TO_FIRST_TOKEN, TIME_PER_OUTPUT_TOKEN, QUEUE_TIME, PREFILL_TIME, DECODE_TIME),
     *(REQUESTS_WAITING, REQUESTS_WAITING_FOR, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED),
-    *(HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
+    *(REQUESTS_PREEMPTED, HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
     *(TOOL_CALL_PROBLEMS, STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
     *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME),
@@ -239,6 +247,7 @@ __all__ = (
     "PROMPT_TOKENS",
     "QUEUE_TIME",
     "REQUESTS_ENDED",
+    "REQUESTS_PREEMPTED",
     "REQUESTS_REFUSED",
     "REQUESTS_RUNNING",
     "REQUESTS_WAITING",

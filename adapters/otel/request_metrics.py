@@ -18,6 +18,7 @@ from application.events import (
     PrefillChunkComputed,
     RequestAdmitted,
     RequestEnded,
+    RequestPreempted,
     RequestQueued,
     RequestRefused,
     RequestWaits,
@@ -52,6 +53,7 @@ class RequestMetrics:
             FirstToken: self._first_token,
             RequestEnded: self._ended,
             RequestRefused: self._refused,
+            RequestPreempted: self._preempted,
             ToolCallProblems: self._call_problems,
         }
 
@@ -70,7 +72,11 @@ class RequestMetrics:
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (timeline := self._timelines.computed(event)) is not None:
-            self._count_prompt(timeline, "computed", event.end - event.start)
+            self._count_prompt(timeline, "recomputed" if event.is_resumed else "computed", event.end - event.start)
+
+    def _preempted(self, event: RequestPreempted) -> None:
+        if (timeline := self._timelines.get(event.id)) is not None:
+            self._instruments.add(catalogue.REQUESTS_PREEMPTED, 1, _model_attributes(timeline.model))
 
     def _decode_started(self, event: DecodeStarted) -> None:
         if (timeline := self._timelines.decode_started(event)) is not None:

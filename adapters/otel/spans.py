@@ -7,6 +7,8 @@
     ├── prefill                       to DecodeStarted, an event for every chunk
     └── decode                        an event for the first token
 
+Who is preempted waits in a queue span again, and has the others once more.
+
 Each span opens with the event that begins it and closes with the event that ends it, or with RequestEnded, in whatever
 phase that comes: a tree is always closed. Failures set the status of the request's span and of the phase they happened
 in; a cancellation is no error, it shows as the finish reason and as `cairn.ended_in`.
@@ -43,6 +45,7 @@ from application.events import (
     PrefixMatched,
     RequestAdmitted,
     RequestEnded,
+    RequestPreempted,
     RequestQueued,
     RequestWaits,
     StateCaptured,
@@ -86,6 +89,7 @@ class SpanEvents:
                 RequestQueued: self._queued,
                 RequestWaits: self._waits,
                 RequestAdmitted: self._admitted,
+                RequestPreempted: self._preempted,
                 PrefillChunkComputed: self._computed,
                 DecodeStarted: self._decode_started,
                 FirstToken: self._first_token,
@@ -142,6 +146,10 @@ class SpanEvents:
     def _admitted(self, event: RequestAdmitted) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is not None:
             self._enter(tree, names.SPAN_PREFILL, event.at_ns)
+
+    def _preempted(self, event: RequestPreempted) -> None:
+        if (tree := self._seen(event.id, event.at_ns)) is not None:
+            self._enter(tree, names.SPAN_QUEUE, event.at_ns)
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (tree := self._seen(event.id, event.at_ns)) is None:

@@ -6,6 +6,8 @@ that is unknown (queued before the fold began, or dropped) and events out of ord
          RequestQueued  RequestWaits*  RequestAdmitted    DecodeStarted  FirstToken      RequestEnded
     ----------|-- waiting ---------|-- prefilling ----|---- decoding ----|---------|
 
+Who is preempted stays in its phase: what it waits for then is part of how long that took.
+
 Memory is bounded: past `max_open` requests the oldest is dropped, which only happens if ends get lost.
 """
 
@@ -119,9 +121,13 @@ class RequestTimelines:
 
     def computed(self, event: PrefillChunkComputed) -> RequestTimeline | None:
         timeline = self._open.get(event.id)
-        if timeline is not None:
+        if timeline is not None and not event.is_resumed:
             timeline.num_computed_tokens += event.end - event.start
         return timeline
+
+    def get(self, id: RequestId) -> RequestTimeline | None:
+        """One that is open."""
+        return self._open.get(id)
 
     def decode_started(self, event: DecodeStarted) -> RequestTimeline | None:
         timeline = self._at(event.id, Stage.PREFILLING)

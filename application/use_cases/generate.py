@@ -17,10 +17,11 @@ from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.memory_check import MemoryCheck
-from application.services.text_side.model_pool import ModelPool, ServedModel
+from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.served_model import ServedModel
 from application.services.text_side.token_parser import PlainParser
 from domain.errors import DomainError, InvalidRequest
 from domain.ids import ModelId
@@ -82,6 +83,7 @@ class Generate:
 
     async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
         """From here on the generation holds the lease, and the engine the places."""
+        request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
         max_new_tokens = check_fit(request, prompt, served.description)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)

@@ -15,7 +15,7 @@ from domain.memory.pressure import StepDemand, StepNeed
 from domain.memory.shape import MemoryShape
 from domain.priority import Priority
 from domain.scheduling import SequenceView
-from domain.sequence import Phase
+from domain.sequence import ACTIVE, Phase
 
 GROWN_TOKENS = 256
 """What a decoding row's buffers grow by at once."""
@@ -30,7 +30,6 @@ may have to be preempted."""
 
 Pair = tuple[SequenceView, MemoryShape]
 
-ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
 """Phases in which a sequence holds state, or is about to."""
 
 
@@ -148,4 +147,4 @@ def _decode_bytes(rows: Sequence[Pair]) -> int:
     return sum(shape.decode_bytes(len(lengths), max(lengths) + 1) for shape, lengths in by_shape.items())
 
 
-__all__ = ("ACTIVE", "LEAST_CHUNK", "Open", "charge_bytes", "demand_of", "first_waiting", "open_bytes")
+__all__ = ("LEAST_CHUNK", "Open", "charge_bytes", "demand_of", "first_waiting", "open_bytes")

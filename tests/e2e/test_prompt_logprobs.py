@@ -1,4 +1,4 @@
-"""What lm-eval asks of a server, asked of the embedded models over a socket: loglikelihoods are those of a plain pass.
+"""What lm-eval asks of a server, asked of small models over a socket: loglikelihoods are those of a plain pass.
 
 The bodies are those of lm-eval 0.4.13's `local-completions`, and answers are read as it reads them; docs/http-api.md
 says how to run lm-eval itself.
@@ -16,10 +16,9 @@ import pytest
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
-from domain.ids import ModelId
 from tests.support.live_service import LiveService, live_service
+from tests.support.small_demos import SMALL_DEMOS, write_small_demos
 
 pytestmark = pytest.mark.slow
 
@@ -34,11 +33,18 @@ PAIRS = (
 )
 
 
-@pytest.fixture(scope="module", params=EMBEDDED_IDS)
-def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_demos(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module", params=SMALL_DEMOS)
+def live(
+    request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveService]:
     settings = Settings(
         server=ServerSettings(port=0),
-        model=ModelSettings(default=request.param, dtype="float32", download=False),
+        model=ModelSettings(default=request.param, dirs=(str(models),), dtype="float32", download=False),
         store=StoreSettings(dir=str(tmp_path_factory.mktemp("store"))),
     )
     with live_service(settings) as running:
@@ -46,12 +52,10 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def folder(live: LiveService) -> Path:
+def folder(live: LiveService, models: Path) -> Path:
     """Of the model that is served."""
     served = httpx.get(f"{live.base_url}/health/ready").json()["models"]
-    found = embedded_folder(ModelId(served[0]))
-    assert found is not None
-    return found
+    return models / served[0]
 
 
 def post(live: LiveService, body: dict[str, Any], path: str = "completions") -> Any:

@@ -11,10 +11,10 @@ import pytest
 from domain.explanation import common_length
 from tests.support.replay_chats import TOOLS, Message, opening, question, tool_call
 from tests.support.replay_servers import cacheless_server, cairn_server, wait_until_written
+from tests.support.small_demos import SMALL_DEMOS, write_small_demos
 
 pytestmark = pytest.mark.slow
 
-MODELS = ("cairn-demo", "cairn-demo-hybrid")
 GRID = 128
 FLAGS = ("--block-size", str(GRID), "--prefill-grid", str(GRID))
 BODY: dict[str, Any] = {
@@ -43,21 +43,26 @@ def ask(client: httpx.Client, model: str, messages: list[Message]) -> tuple[tupl
 
 
 @pytest.fixture(scope="module")
-def recomputed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Any]]]:
-    with cacheless_server(tmp_path_factory.mktemp("home"), *FLAGS) as client:
-        yield {model: [ask(client, model, messages)[2] for messages in turns()] for model in MODELS}
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_demos(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def recomputed(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[dict[str, list[Any]]]:
+    with cacheless_server(tmp_path_factory.mktemp("home"), "--model-dir", str(folder), *FLAGS) as client:
+        yield {model: [ask(client, model, messages)[2] for messages in turns()] for model in SMALL_DEMOS}
 
 
 def test_restored_and_recomputed_answers_are_equal_to_the_last_bit(
-    tmp_path: Path, recomputed: dict[str, list[Any]]
+    tmp_path: Path, folder: Path, recomputed: dict[str, list[Any]]
 ) -> None:
     """Before and after a kill. What is restored ends on the grid, and is all there is up to there."""
-    arguments = ("--exact", "--store", str(tmp_path / "store"), *FLAGS)
+    arguments = ("--exact", "--model-dir", str(folder), "--store", str(tmp_path / "store"), *FLAGS)
     order = {False: (0, 1, 2, 3, 3), True: (4, 3)}
-    known: dict[str, list[tuple[int, ...]]] = {model: [] for model in MODELS}
+    known: dict[str, list[tuple[int, ...]]] = {model: [] for model in SMALL_DEMOS}
     for is_restarted, numbers in order.items():
         with cairn_server(tmp_path, *arguments, OTEL_SDK_DISABLED="false") as (cairn, client):
-            for model in MODELS:
+            for model in SMALL_DEMOS:
                 for number in numbers:
                     prompt, num_cached, answer = ask(client, model, turns()[number])
                     assert answer == recomputed[model][number]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.effort import scaled
 from tests.support.processes import fast_folder, finish, start
 
 
@@ -19,11 +20,12 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_two_hundred_kills(scratch: Path) -> None:
-    run = start("-m", "tests.support.kill_writer", str(scratch), "200", "11")
+def test_many_kills(scratch: Path) -> None:
+    num_kills = scaled(40)
+    run = start("-m", "tests.support.kill_writer", str(scratch), str(num_kills), "11")
     summary = json.loads(finish(run, 280))
-    assert summary["kills"] == 200
-    assert summary["acknowledged"] > 500
+    assert summary["kills"] == num_kills
+    assert summary["acknowledged"] > 2 * num_kills
 
 
 def test_a_few_kills(scratch: Path) -> None:

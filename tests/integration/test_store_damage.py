@@ -19,6 +19,7 @@ from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
 from application.ports.record_writer import PutOutcome
 from tests.support.bit_flips import make, sample
+from tests.support.effort import scaled
 from tests.support.processes import fast_folder, finish, start
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
@@ -50,20 +51,21 @@ def faults(events: EventList) -> list[str]:
 
 
 @pytest.mark.slow
-def test_ten_thousand_flipped_bits(scratch: Path) -> None:
+def test_thousands_of_flipped_bits(scratch: Path) -> None:
     make(scratch / "origin")
+    num_files = scaled(120)
     runs = [
         start(
             "-m", "tests.support.bit_flips", str(scratch / "origin"), str(scratch / f"copy{part}"), "flip",
-            str(part * 600), "600", "20",
+            str(part * num_files), str(num_files), "20",
         )
         for part in range(2)
     ]  # fmt: skip
     counts = [json.loads(finish(run, 250)) for run in runs]
-    assert sum(count["bits"] for count in counts) >= 10_000
+    assert sum(count["bits"] for count in counts) >= 16 * num_files
     # The trial means something only if all three happen: nothing, a bad payload, a bad structure.
     for kind in ("harmless", "checksum", "damaged"):
-        assert sum(count.get(kind, 0) for count in counts) > 20
+        assert sum(count.get(kind, 0) for count in counts) > scaled(2)
 
 
 def test_a_file_cut_anywhere(scratch: Path) -> None:

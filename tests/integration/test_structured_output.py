@@ -181,7 +181,7 @@ def test_what_cannot_be_enforced_is_refused_before_it_is_submitted():
 @pytest.mark.parametrize("model", EMBEDDED_IDS)
 def test_the_embedded_models_answer_in_json(model: str):
     greedy, drawn = SamplingParams(temperature=0), SamplingParams(temperature=1, seed=5)
-    rules = StopRules(max_tokens=300)
+    rules = StopRules(max_tokens=160)
     wanted = [
         json_schema_grammar(WEATHER, "x"),
         None,

@@ -14,6 +14,7 @@ from application.events import (
     PrefixAwaited,
     PrefixMatched,
     RequestAdmitted,
+    RequestPreempted,
     StateCaptured,
     StateRestored,
 )
@@ -189,6 +190,24 @@ def test_a_prefill_that_was_cut_short_says_how_far_it_came(recorder: SpanRecorde
     play(recorder, [*ENDINGS["prefill"], SCRIPT.ended("cancelled", seconds=3.0)])
     attributes = recorder.named("prefill").attributes or {}
     assert (attributes["cairn.prefill.chunks"], attributes["cairn.prompt.computed_tokens"]) == (1, 512)
+
+
+def test_a_preempted_request_waits_and_prefills_again(recorder: SpanRecorder) -> None:
+    resumed = replace(SCRIPT.first_chunk(), end=1030, is_resumed=True, at_ns=at(3.8))
+    again = [RequestPreempted(SCRIPT.id, 1030, at(3.0)), SCRIPT.admitted(3.5), resumed]
+    again.append(replace(SCRIPT.decode_started(), at_ns=at(4.0)))
+    sink = sink_on(recorder)
+    for event in [*SCRIPT.finished()[:-1], *again, SCRIPT.ended()]:
+        sink.emit(event)
+    phases = [(span.name, times(span)) for span in recorder.spans() if span.name != "chat demo"]
+    assert phases == [
+        ("queue", (0.0, 1.0)),
+        ("prefill", (1.0, 2.0)),
+        ("decode", (2.0, 3.0)),
+        ("queue", (3.0, 3.5)),
+        ("prefill", (3.5, 4.0)),
+        ("decode", (4.0, 4.25)),
+    ]
 
 
 def test_a_request_that_is_admitted_again_has_a_second_prefill(recorder: SpanRecorder) -> None:

@@ -20,11 +20,13 @@ from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
+from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.grammar import json_schema_grammar
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
+from tests.support.effort import scaled
 from tests.support.json_schemas import schemas
 
 SOURCE = ModelSource(ModelId("toy"), "fake:toy")
@@ -42,7 +44,7 @@ def compiler() -> Iterator[LlguidanceCompiler]:
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return FakeEngine().load(SOURCE, LoadOptions(), lambda _phrase: None)
+    return whole(FakeEngine().load(SOURCE, LoadOptions()))
 
 
 def answer(model: LoadedModel, constraint: TokenConstraint, seed: int) -> str | None:
@@ -86,7 +88,7 @@ REFUSALS = ("nsatisfiable", "oneOf", "not disjoint", "Unable to determine if reg
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=scaled(200), deadline=None, suppress_health_check=[*HealthCheck])
 @given(schema=schemas(), seed=st.integers(0, 2**32))
 def test_every_answer_that_ends_satisfies_its_schema(
     compiler: LlguidanceCompiler, model: LoadedModel, schema: dict[str, Any], seed: int

@@ -1,15 +1,27 @@
-"""The step planner over whole random lives of sequences: budget, order of arrival, canonical chunks, no starvation."""
+"""The step planner over whole random lives of sequences: budgets, fair turns, canonical chunks, nobody starves."""
 
 from dataclasses import dataclass, replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.ids import SequenceId
-from domain.scheduling import PrefillChunk, SequenceView, StepLimits, next_prompt_chunk, plan_step
-from domain.sequence import Phase
+from domain.priority import Priority
+from domain.scheduling import (
+    PrefillChunk,
+    SequenceView,
+    StepBudget,
+    StepLimits,
+    StepPace,
+    StepPlan,
+    next_prompt_chunk,
+    plan_step,
+)
+from domain.sequence import WAITING, Phase
 
 GRID = 16
+ROOM = 150
 
 
 @dataclass
@@ -27,6 +39,7 @@ lives = st.lists(
         st.integers(1, 100),
         st.integers(1, 8),
         st.lists(st.integers(1, 99), max_size=3).map(lambda stops: tuple(sorted(stops))),
+        st.sampled_from(Priority),
     ),
     min_size=1,
     max_size=12,
@@ -37,61 +50,206 @@ limits = st.builds(
     prefill_budget=st.integers(GRID, 4 * GRID),
     grid=st.just(GRID),
     max_last_chunk=st.integers(1, GRID),
+    aging=st.integers(2, 4),
+    patience=st.integers(0, 3),
 )
 
 
-def check_chunks(chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, SequenceView], limits: StepLimits) -> None:
-    assert sum(chunk.end - chunk.start for chunk in chunks) <= limits.prefill_budget
-    reached = {id: view.num_computed for id, view in views.items()}
-    for chunk in chunks:
-        view = views[chunk.id]
-        assert view.phase is Phase.PREFILLING
-        assert reached[chunk.id] == chunk.start < chunk.end
-        assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops)
-        assert chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
-        is_rest = chunk.start % GRID != 0 and view.num_prompt - chunk.start <= GRID
-        assert is_rest or chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
-        assert not any(chunk.start < stop < chunk.end for stop in view.stops)
-        reached[chunk.id] = chunk.end
-    assert list(dict.fromkeys(chunk.id for chunk in chunks)) == sorted({chunk.id for chunk in chunks})
+class Run:
+    """Plays lives with budgets and times that luck draws, and checks every plan."""
 
+    def __init__(
+        self,
+        drawn: list[tuple[int, int, int, tuple[int, ...], Priority]],
+        limits: StepLimits,
+        seed: int,
+        *,
+        is_tight: bool,
+    ) -> None:
+        self.limits = limits
+        self.lives: list[Life] = []
+        self.waiting = [
+            Life(
+                SequenceView(SequenceId(index), Phase.QUEUED, 0, end, stops, charge_bytes=end, priority=priority),
+                arrival,
+                num_to_decode,
+            )
+            for index, (arrival, end, num_to_decode, stops, priority) in enumerate(sorted(drawn, key=lambda it: it[0]))
+        ]
+        self.num_turns = 0
+        self._random = Random(seed)
+        self._is_tight = is_tight
 
-@given(lives, limits)
-def test_everybody_is_served_in_order_within_the_budget(
-    drawn: list[tuple[int, int, int, tuple[int, ...]]], limits: StepLimits
-) -> None:
-    drawn.sort(key=lambda life: life[0])
-    waiting = [
-        Life(SequenceView(SequenceId(index), Phase.QUEUED, 0, end, stops), arrival, num_to_decode)
-        for index, (arrival, end, num_to_decode, stops) in enumerate(drawn)
-    ]
-    lives: list[Life] = []
-    admitted: list[SequenceId] = []
-    for step in range(2_000):
-        while waiting and waiting[0].arrival <= step:
-            lives.append(waiting.pop(0))
-        if not lives and not waiting:
-            break
-        plan = plan_step([life.view for life in lives], limits)
-        by_id = {life.view.id: life for life in lives}
-        check_chunks(plan.prefill, {id: life.view for id, life in by_id.items()}, limits)
-        assert set(plan.decode) == {life.view.id for life in lives if life.view.phase is Phase.DECODING}
-        if any(life.view.phase is Phase.PREFILLING for life in lives):
-            assert plan.prefill
+    def play(self) -> None:
+        for step in range(3_000):
+            while self.waiting and self.waiting[0].arrival <= step:
+                self.lives.append(self.waiting.pop(0))
+            if not self.lives and not self.waiting:
+                return
+            self._step(self._budget())
+        raise AssertionError("somebody starves")
+
+    def _budget(self) -> StepBudget:
+        if not self._is_tight:
+            return StepBudget()
+        held = sum(life.view.charge_bytes for life in self.lives if life.view.phase not in WAITING)
+        preempts = self._random.random() < 0.05
+        return StepBudget(
+            room_bytes=ROOM - held,
+            max_chunk=self._random.choice((None, 1, 5)),
+            admits=self._random.random() < 0.9,
+            preempt_bytes=self._random.randint(1, 2 * ROOM) if preempts else 0,
+        )
+
+    def _step(self, budget: StepBudget) -> None:
+        pace = StepPace(self.num_turns, self._random.choice((0.0, 1.0)), self._random.random(), 1)
+        plan = plan_step([life.view for life in self.lives], self.limits, budget, pace)
+        self._check(plan, budget)
+        self.num_turns += bool(plan.prefill)
+        by_id = {life.view.id: life for life in self.lives}
         for id in plan.decode:
             by_id[id].num_to_decode -= 1
         for chunk in plan.prefill:
             life = by_id[chunk.id]
             phase = Phase.DECODING if chunk.end == life.view.num_prompt else Phase.PREFILLING
             life.view = replace(life.view, num_computed=chunk.end, phase=phase)
+        for id in plan.preempt:
+            view = by_id[id].view
+            by_id[id].view = replace(view, phase=Phase.PREEMPTED, num_computed=0, num_preempted=view.num_preempted + 1)
         for id in plan.admit:
             by_id[id].view = replace(by_id[id].view, phase=Phase.PREFILLING)
-            admitted.append(id)
-        lives = [life for life in lives if life.num_to_decode > 0]
-        assert sum(life.view.phase is not Phase.QUEUED for life in lives) <= limits.max_batch
-    assert not lives
-    assert not waiting
-    assert admitted == sorted(admitted) == [SequenceId(index) for index in range(len(drawn))]
+        for id, num_waited in plan.num_waited.items():
+            by_id[id].view = replace(by_id[id].view, num_waited=num_waited)
+        self.lives = [life for life in self.lives if life.num_to_decode > 0]
+        for life in self.lives:
+            if life.view.phase is Phase.PREFILLING:
+                assert life.view.num_waited <= self.limits.max_turns_waited
+
+    def _check(self, plan: StepPlan, budget: StepBudget) -> None:
+        views = {life.view.id: life.view for life in self.lives}
+        self._check_chunks(plan.prefill, views, budget.max_chunk)
+        active = {id for id, view in views.items() if view.phase not in WAITING}
+        assert set(plan.decode) == {id for id, view in views.items() if view.phase is Phase.DECODING}
+        assert set(plan.preempt) <= active
+        assert not (plan.preempt and plan.admit)
+        assert len(active) + len(plan.admit) <= self.limits.max_batch
+        assert bool(plan.preempt) == bool(budget.preempt_bytes and active)
+        if len(active) > 1:
+            assert len(plan.preempt) < len(active)
+        if budget.room_bytes is not None:
+            assert sum(views[id].charge_bytes for id in plan.admit) <= max(0, budget.room_bytes)
+        assert budget.admits or not plan.admit
+        for id in plan.admit:
+            self._check_passed(id, views, plan)
+
+    def _check_passed(self, id: SequenceId, views: dict[SequenceId, SequenceView], plan: StepPlan) -> None:
+        """Of those that came before, none is passed for ever."""
+        for view in views.values():
+            if view.id < id and view.phase in WAITING and view.id not in plan.admit:
+                assert view.num_waited < self.limits.patience or views[id].phase is Phase.PREEMPTED
+
+    def _check_chunks(
+        self, chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, SequenceView], max_chunk: int | None
+    ) -> None:
+        limits = self.limits
+        num_tokens = sum(chunk.end - chunk.start for chunk in chunks)
+        assert num_tokens <= limits.prefill_budget + limits.prefill_budget // 4
+        reached = {id: view.num_computed for id, view in views.items()}
+        for chunk in chunks:
+            view = views[chunk.id]
+            assert view.phase is Phase.PREFILLING
+            assert reached[chunk.id] == chunk.start < chunk.end
+            assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops, max_chunk)
+            assert chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
+            is_rest = chunk.start % GRID != 0 and view.num_prompt - chunk.start <= GRID
+            assert is_rest or chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
+            assert not any(chunk.start < stop < chunk.end for stop in view.stops)
+            assert max_chunk is None or chunk.end - chunk.start <= max_chunk
+            reached[chunk.id] = chunk.end
+
+
+Drawn = list[tuple[int, int, int, tuple[int, ...], Priority]]
+
+
+@given(lives, limits, st.integers(0, 999))
+def test_everybody_is_served_in_fair_turns(drawn: Drawn, limits: StepLimits, seed: int) -> None:
+    Run(drawn, limits, seed, is_tight=False).play()
+
+
+@given(lives, limits, st.integers(0, 999))
+def test_everybody_is_served_where_memory_is_short(drawn: Drawn, limits: StepLimits, seed: int) -> None:
+    Run(drawn, limits, seed, is_tight=True).play()
+
+
+LIMITS = StepLimits(8, GRID, GRID, max_last_chunk=4)
+
+
+def view(id: int, phase: Phase, end: int = 160, **changes: object) -> SequenceView:
+    return replace(SequenceView(SequenceId(id), phase, 0, end), **changes)
+
+
+def test_a_short_prompt_goes_before_the_rest_of_a_long_one_in_every_turn() -> None:
+    views = [view(0, Phase.PREFILLING, 10_000, num_waited=50), view(1, Phase.PREFILLING, 4)]
+    for num_turns in range(8):
+        plan = plan_step(views, LIMITS, pace=StepPace(num_turns))
+        assert plan.prefill[0] == PrefillChunk(SequenceId(1), 0, 4), num_turns
+
+
+def test_a_long_prompt_has_one_turn_in_four_behind_an_endless_stream_of_shorter_ones() -> None:
+    long, num_chunks, num_turns = view(0, Phase.PREFILLING, 10_000), 0, 40
+    for turn in range(num_turns):
+        plan = plan_step([long, view(1 + turn, Phase.PREFILLING, 17)], LIMITS, pace=StepPace(turn))
+        num_chunks += sum(chunk.id == 0 for chunk in plan.prefill)
+        long = replace(long, num_waited=plan.num_waited[long.id])
+    assert num_chunks == num_turns // LIMITS.aging
+
+
+def test_running_streams_have_their_share_of_the_time_between_two_turns() -> None:
+    views = [view(0, Phase.DECODING), view(1, Phase.PREFILLING)]
+    limits = replace(LIMITS, decode_share=0.25)
+    owing = plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.29, num_decodes=3))
+    assert not owing.prefill
+    assert owing.decode == (0,)
+    assert plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.301, num_decodes=3)).prefill
+    assert plan_step(views[1:], limits, pace=StepPace(1, turn_s=0.9)).prefill
+    assert plan_step(views, limits, pace=StepPace(1, turn_s=0.9, num_decodes=64)).prefill
+
+
+def test_batch_waits_for_interactive_up_to_the_patience() -> None:
+    batch = view(0, Phase.QUEUED, priority=Priority.BATCH)
+    limits, admitted = replace(LIMITS, max_batch=1, patience=3), list[int]()
+    for number in range(1, 6):
+        plan = plan_step([batch, view(number, Phase.QUEUED)], limits)
+        admitted += plan.admit
+        batch = replace(batch, num_waited=plan.num_waited.get(batch.id, 0))
+    assert admitted == [1, 2, 3, 0, 5]
+
+
+def test_what_finds_no_room_is_passed_up_to_the_patience() -> None:
+    large, admitted = view(0, Phase.QUEUED, charge_bytes=100), list[int]()
+    limits, small = replace(LIMITS, patience=2), view(1, Phase.QUEUED)
+    for number in range(1, 5):
+        small = view(number, Phase.QUEUED, charge_bytes=10)
+        plan = plan_step([large, small], limits, StepBudget(room_bytes=50))
+        admitted += plan.admit
+        large = replace(large, num_waited=plan.num_waited.get(large.id, large.num_waited))
+    assert admitted == [1, 2]
+    assert plan_step([large, small], limits, StepBudget(room_bytes=100)).admit == (0,)
+
+
+def test_the_youngest_batch_sequence_goes_first_and_nobody_passes_who_was_preempted() -> None:
+    views = [
+        view(0, Phase.DECODING, charge_bytes=50),
+        view(1, Phase.DECODING, charge_bytes=50, priority=Priority.BATCH),
+        view(2, Phase.PREFILLING, charge_bytes=50, priority=Priority.BATCH),
+        view(3, Phase.DECODING, charge_bytes=50),
+        view(4, Phase.DECODING, charge_bytes=50, num_preempted=9),
+    ]
+    for preempt_bytes, expected in ((1, (2,)), (60, (2, 1)), (101, (2, 1, 3)), (999, (2, 1, 3, 0))):
+        assert plan_step(views, LIMITS, StepBudget(preempt_bytes=preempt_bytes)).preempt == expected
+    assert plan_step(views[:1], LIMITS, StepBudget(preempt_bytes=1)).preempt == (0,)
+    queue = [view(0, Phase.PREEMPTED, charge_bytes=100), view(1, Phase.QUEUED, charge_bytes=10)]
+    assert plan_step(queue, LIMITS, StepBudget(room_bytes=50)).admit == ()
 
 
 def test_a_canonical_chunk_never_depends_on_where_the_prompt_ends_or_was_resumed_on_the_grid() -> None:

@@ -15,6 +15,7 @@ from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import QUEUE_FULL
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
+from tests.support.effort import scaled
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import chain, keys_of, namespace_of, same, snapshot
 
@@ -216,4 +217,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestWriteBehind = QueueMachine.TestCase
-TestWriteBehind.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestWriteBehind.settings = settings(max_examples=scaled(60), stateful_step_count=40, deadline=None)

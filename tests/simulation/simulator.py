@@ -6,7 +6,7 @@ from random import Random
 
 from adapters.fake import FakeModel, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.events import PrefillChunkComputed
+from application.events import PrefillChunkComputed, RequestPreempted
 from application.ports.compute import DecodeStart
 from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.ports.tokenizer import EncodedPrompt
@@ -206,6 +206,7 @@ class Simulation:
         assert usage.prompt_tokens == len(submission.prompt.token_ids)
         assert usage.completion_tokens == len(output)
         told = [item.explanation for item in items if isinstance(item, Admitted)]
+        assert len(told) <= 1
         if told:
             assert told[0].reused == usage.reused
             self._check_accounting(asked, usage.reused_tokens, is_whole=last.reason is not FinishReason.CANCELLED)
@@ -231,8 +232,13 @@ class Simulation:
             for event in self._world.events.events
             if isinstance(event, PrefillChunkComputed) and event.id == asked.id
         ]
-        computed = sum(chunk.end - chunk.start for chunk in chunks)
+        computed = sum(chunk.end - chunk.start for chunk in chunks if not chunk.is_resumed)
         end = len(asked.submission.prompt.token_ids)
+        preemptions = [
+            event for event in self._world.events.events if isinstance(event, RequestPreempted) and event.id == asked.id
+        ]
+        self.counts["preempted"] += len(preemptions)
+        is_whole = is_whole and not preemptions
         assert computed == end - num_reused if is_whole else computed <= end - num_reused
 
     def _plain_answer(self, asked: Asked) -> list[int]:

@@ -21,12 +21,13 @@ from application.settings import ModelSettings
 from domain.errors import ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
 from domain.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
+from tests.support.effort import scaled
 from tests.support.lanes import InlineLane
 from tests.support.virtual_time import run_in_virtual_time
 
 ROOM_WAIT_S = 30.0
 MAX_LOAD_S = 5.0
-NUM_QUICK, NUM_ALL = 60, 1_000
+NUM_QUICK, NUM_ALL = 60, 60 + scaled(190)
 
 
 class LoopClock(FakeClock):

@@ -3,10 +3,12 @@
 import pytest
 
 from tests.simulation.simulator import Simulation
+from tests.support.effort import scaled
 
 NUM_ACTIONS = 500
 NUM_QUICK = 60
-NUM_ALL = 600
+NUM_ALL = NUM_QUICK + scaled(108)
+NUM_TOGETHER = 27
 
 
 @pytest.mark.parametrize("seed", range(NUM_QUICK))
@@ -15,9 +17,9 @@ def test_a_random_run_is_right(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(NUM_QUICK, NUM_ALL, 60))
+@pytest.mark.parametrize("first", range(NUM_QUICK, NUM_ALL, NUM_TOGETHER))
 def test_many_random_runs_are_right(first: int) -> None:
-    for seed in range(first, first + 60):
+    for seed in range(first, first + NUM_TOGETHER):
         assert Simulation(seed).run(NUM_ACTIONS)["submitted"] > 0, seed
 
 

@@ -14,6 +14,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import Answers, PrefixTiers
+from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_runner import StepRunner
 from domain.block_grid import BlockGrid
@@ -26,7 +27,9 @@ from domain.prefix import ReuseRules
 from domain.record import Record, RecordKey
 from domain.request import choice_id
 from domain.scheduling import StepLimits
+from domain.sequence import Phase
 from tests.simulation.oracle import StorageOracle, hot_records, queued_records, stored_records
+from tests.simulation.scripted_guard import ScriptedGuard
 from tests.simulation.workload import VOCAB
 from tests.support.lanes import HeldLane
 from tests.support.recording import RecordingEvents
@@ -38,7 +41,8 @@ DEFECTS = frozenset({"open", "close", "position", "start_decode", "capture_block
 
 @dataclass(frozen=True)
 class Plan:
-    """What is drawn once for a run. `quota_bytes` None: no store. `is_ample`: nothing is ever evicted or fails."""
+    """What is drawn once for a run. `quota_bytes` None: no store. `is_ample`: nothing is ever evicted or fails.
+    `guarded_bytes`: what a scripted guard has room for; None: there is none."""
 
     models: dict[ModelId, FakeOptions]
     limits: StepLimits
@@ -50,6 +54,7 @@ class Plan:
     failure_rate: float
     is_ample: bool
     defect_rate: float = 0.0
+    guarded_bytes: int | None = None
 
 
 def draw_plan(random: Random) -> Plan:
@@ -80,6 +85,9 @@ def draw_plan(random: Random) -> Plan:
         is_ample=is_ample,
         defect_rate=random.choice((0.0, 0.0, 0.02)),
     )
+    # Decoded tokens that are computed again are a chunk: in exact mode the toy's rounding tells.
+    if not is_exact:
+        plan = replace(plan, guarded_bytes=random.choice((None, 400, 1_000, 4_000)))
     if is_ample:
         plan = replace(plan, quota_bytes=1 << 30, queue_bytes=1 << 30, faults=FaultPlan())
         plan = replace(plan, failure_rate=0.0, defect_rate=0.0)
@@ -168,11 +176,12 @@ class World:
         self.cache = PrefixCache(
             tiers=self.tiers, clock=clock, events=outlet, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
         )
-        self.runner = StepRunner(outlet, self.cache, plan.limits)
+        self.guard = ScriptedGuard(random, plan.guarded_bytes) if plan.guarded_bytes is not None else None
+        self.runner = StepRunner(outlet, self.cache, plan.limits, guard=self.guard)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
-            self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions())
+            whole(self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions()))
 
     def add(self, submission: Submission) -> None:
         self.num_added += submission.num_choices
@@ -181,7 +190,12 @@ class World:
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
         if not self.runner.step() and self.runner.is_busy:
-            assert self.lane.run() or self.runner.step(), "everything waits and nothing is under way"
+            is_pausing = self.guard is not None and self.guard.is_pausing
+            has_moved = self.lane.run() or is_pausing or self.runner.step()
+            assert has_moved, "everything waits and nothing is under way"
+        limits = self.plan.limits
+        for run in self.runner._runs.in_phase(Phase.PREFILLING):
+            assert run.num_waited <= limits.max_turns_waited, "a prompt starves"
 
     def check(self) -> None:
         assert self.hot.check_integrity() == []

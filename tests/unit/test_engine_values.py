@@ -66,6 +66,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     events.RequestWaits(ID, "memory", 2),
     events.RequestAdmitted(ID, 2),
+    events.RequestPreempted(ID, 20, 2),
     events.PrefillChunkComputed(id=ID, start=0, end=8, started_ns=1, at_ns=2),
     events.DecodeStarted(ID, 3),
     events.FirstToken(ID, 4),

@@ -73,33 +73,35 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         if self.keys is not None and self._idx + num_tokens > self.num_slots:
             self._resize(self.capacity, self._idx + num_tokens, 0)
 
-    def append(self, row: Any, capacity: int) -> None:
-        """Copy a plain cache in as the last row. `capacity`: rows to have room for if the buffer has to grow anyway.
-        When this raises, nobody sees the new row."""
-        if (row.keys is None) != (self.keys is None):
+    def append(self, rows: Sequence[Any], capacity: int) -> None:
+        """Copy plain caches in as the last rows. `capacity`: rows to have room for if the buffer has to grow anyway.
+        When this raises, nobody sees the new rows."""
+        if any((row.keys is None) != (self.keys is None) for row in rows):
             raise ValueError("a row's model used a cache that the batch's did not")
-        if row.keys is None:
-            self._place([*self._padding, 0], self._idx)
+        if self.keys is None:
+            self._place([*self._padding, *(0 for _ in rows)], self._idx)
             return
-        at, length = self.num_rows, row.offset
-        shift = max(0, length - self._idx)
-        if at == self.capacity or shift or length > self.num_slots:
-            rows = max(capacity, at + 1) if at == self.capacity else self.capacity
-            self._resize(rows, max(self.num_slots, self._idx + shift), shift)
+        first, count = self.num_rows, self.num_rows + len(rows)
+        longest = max(row.offset for row in rows)
+        shift = max(0, longest - self._idx)
+        if count > self.capacity or shift:
+            room = max(capacity, count) if count > self.capacity else self.capacity
+            self._resize(room, max(self.num_slots, self._idx + shift), shift)
         end = self._idx
-        padding = end - length
-        for mine, theirs in ((self.keys, row.keys), (self.values, row.values)):
-            if padding:
-                mine[at : at + 1, :, :padding] = mx.zeros((), mine.dtype)
-            mine[at : at + 1, :, padding:end] = theirs[..., :length, :]
+        paddings = [end - row.offset for row in rows]
+        for at, row, padding in zip(range(first, count), rows, paddings, strict=True):
+            for mine, theirs in ((self.keys, row.keys), (self.values, row.values)):
+                if padding:
+                    mine[at : at + 1, :, :padding] = mx.zeros((), mine.dtype)
+                mine[at : at + 1, :, padding:end] = theirs[..., : row.offset, :]
         evaluate([self.keys, self.values])
-        self._place([*self._padding, padding], end)
+        self._place([*self._padding, *paddings], end)
 
     def cut(self, num_rows: int) -> None:
         """Forget the rows after these."""
         self._place(self._padding[:num_rows], self._idx)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def narrow(self, rows: Sequence[int]) -> None:
         """These rows in this order: each stays where it is, or comes from behind the last one kept to fill a hole."""
         count = len(rows)
         assert all(row in (at, *range(count, self.num_rows)) for at, row in enumerate(rows))
@@ -129,11 +131,10 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     def only_row(self) -> Any:
         """The first row as a plain cache over this buffer."""
-        assert not self._padding[0]
-        plain = lib.KVCache()
-        plain.offset = self._idx
+        plain, start = lib.KVCache(), self._padding[0]
+        plain.offset = self._idx - start
         if self.keys is not None:
-            plain.keys, plain.values = self.keys[:1], self.values[:1]
+            plain.keys, plain.values = self.keys[:1, :, start:], self.values[:1, :, start:]
         return plain
 
     def _resize(self, capacity: int, num_slots: int, shift: int) -> None:

@@ -11,7 +11,7 @@ same memory.
 
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 
@@ -43,27 +43,31 @@ def recurrent_shapes(caches: Caches) -> list[tuple[int, ...] | None]:
 def merge(rows: Sequence[Caches]) -> Caches:
     """One batch from plain caches, each of which has seen at least one token. The rows stay as they are."""
     batch = fork(rows[0])
-    for row in rows[1:]:
-        append_row(batch, row, len(rows))
+    append_rows(batch, 1, [fork(row) for row in rows[1:]], len(rows))
     return batch
 
 
-def append_row(batch: Caches, row: Caches, capacity: int) -> None:
-    """Copy the plain caches `row` in as the last row of `batch`, which may be plain ones of its first row.
+def append_rows(batch: Caches, num_rows: int, rows: Sequence[Caches], capacity: int) -> None:
+    """Move plain caches in as the last rows of `batch`, which has `num_rows`; it may be plain caches of one.
 
-    `capacity`: rows to have room for where a buffer must grow. Needs the row's bytes once more, until the caller drops
-    the original, and of one layer those of all rows. When this raises, the batch is what it was.
+    `capacity`: rows to have room for where a buffer must grow. Each layer of the rows goes as soon as it is in the
+    batch, so one layer of all rows is held twice, and nothing else. When this raises, the batch is what it was; so are
+    the rows, unless there is no memory to take them out again: then they are empty.
     """
-    places = list(_places(batch))
+    if not rows:
+        return
+    targets = list(_places(batch))
+    sources = [list(_places(row)) for row in rows]
+    was_plain = [_is_plain(held[index]) for held, index in targets]
     done = 0
-    was_plain = [_is_plain(held[index]) for held, index in places]
     try:
-        for (held, index), theirs in zip(places, leaves(row), strict=True):
-            held[index] = _with_row(held[index], theirs, capacity)
+        for place, (held, index) in enumerate(targets):
+            held[index] = _with_rows(held[index], [source[place] for source in sources], capacity)
             done += 1
     except Exception:
-        for (held, index), plain in zip(places[:done], was_plain, strict=False):
-            held[index] = _without_last(held[index], plain)
+        _take_out(targets[:done], rows, sources, num_rows)
+        for (held, index), plain in zip(targets[:done], was_plain, strict=False):
+            held[index] = _first_rows(held[index], num_rows, plain)
         raise
 
 
@@ -92,7 +96,24 @@ def make_room(batch: Caches, num_tokens: int) -> None:
             cache.make_room(num_tokens)
 
 
-def _places(caches: list[Any]) -> Iterator[tuple[list[Any], int]]:
+_Place: TypeAlias = tuple[list[Any], int]
+
+
+def _take_out(
+    done: Sequence[_Place], rows: Sequence[Caches], sources: Sequence[Sequence[_Place]], num_rows: int
+) -> None:
+    """Give rows back what was moved to these places, or leave them empty."""
+    try:
+        for place, (held, index) in enumerate(done):
+            for number, source in enumerate(sources):
+                owner, at = source[place]
+                owner[at] = _taken(held[index], num_rows + number)
+    except Exception:
+        for row in rows:
+            row.clear()
+
+
+def _places(caches: list[Any]) -> Iterator[_Place]:
     """Where each leaf is held, depth first, so that another can be put there."""
     for index, cache in enumerate(caches):
         if children_of(cache) is None:
@@ -120,34 +141,49 @@ def _as_rows(cache: Any) -> Any:
     return cache.merge([cache]) if type(cache) is lib.RotatingKVCache else cache
 
 
-def _with_row(cache: Any, plain: Any, capacity: int) -> Any:
+def _with_rows(cache: Any, sources: Sequence[_Place], capacity: int) -> Any:
+    """The leaf with these rows, which are gone from where they were."""
+    plain = [held[index] for held, index in sources]
     rows = _as_rows(cache)
     if type(rows) is KVRows:
         rows.append(plain, capacity)
-        return rows
-    rows = copy(rows)  # until the longer one is there, the shorter one counts
-    rows.extend(_as_rows(plain))
-    _evaluate(rows)
+    else:
+        rows = copy(rows)  # until the longer one is there, the shorter one counts
+        if type(rows) is lib.ArraysCache:
+            rows.cache = [_stacked(states) for states in zip(*(one.cache for one in (rows, *plain)), strict=True)]
+        else:
+            rows.extend(plain[0].merge(plain))
+        _evaluate(rows)
+    for held, index in sources:
+        held[index] = None
     return rows
 
 
-def _without_last(cache: Any, was_plain: bool) -> Any:
-    """Undo `_with_row` without needing memory for it."""
+def _stacked(states: Sequence[mx.array | None]) -> mx.array | None:
+    """Rows of one recurrent state. Raises ValueError where only some have it."""
+    found = [state for state in states if state is not None]
+    if len(found) not in (0, len(states)):
+        raise ValueError("a row's model used a state that another's did not")
+    return mx.concatenate(found) if found else None
+
+
+def _first_rows(cache: Any, count: int, is_plain: bool) -> Any:
+    """Undo `_with_rows` without needing memory for it."""
     if type(cache) is KVRows:
-        cache.cut(cache.num_rows - 1)
-        return cache.only_row() if was_plain else cache
+        cache.cut(count)
+        return cache.only_row() if is_plain else cache
     cache = copy(cache)
     if type(cache) is lib.ArraysCache:
-        cache.cache = [None if state is None else state[:-1] for state in cache.cache]
+        cache.cache = [None if state is None else state[:count] for state in cache.cache]
         return cache
-    cache.keys, cache.values = cache.keys[:-1], cache.values[:-1]
-    cache.offset, cache.left_padding = cache.offset[:-1], cache.left_padding[:-1]
-    return cache.extract(0) if was_plain else cache
+    cache.keys, cache.values = cache.keys[:count], cache.values[:count]
+    cache.offset, cache.left_padding = cache.offset[:count], cache.left_padding[:count]
+    return cache.extract(0) if is_plain else cache
 
 
 def _narrowed(cache: Any, rows: Sequence[int]) -> Any:
     if type(cache) is KVRows:
-        cache.keep(rows)
+        cache.narrow(rows)
         return cache
     narrow = copy(cache)
     narrow.filter(token_array(rows))
@@ -175,7 +211,7 @@ def _evaluate(cache: Any) -> None:
 
 
 __all__ = (
-    "append_row",
+    "append_rows",
     "fork",
     "keep_rows",
     "make_room",

@@ -185,6 +185,10 @@ class CachedSequence:
             self._note(self._phase.capture.at_end(model, self.id, output_ids), started)
         self.abandon()
 
+    def suspend(self, model: StateAccess, output_ids: Sequence[int]) -> None:
+        started = self._context.clock.now_ns()
+        self._note(self._in(Computing).capture.at_pause(model, self.id, output_ids), started)
+
     def abandon(self) -> None:
         self._release()
         self._enter(Ended())

@@ -110,6 +110,14 @@ class StateCapture:
         self._thin()
         return captured
 
+    def at_pause(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> list[Record]:
+        """The sequence loses its state and goes on later: it is to be resumed right here, if that can be."""
+        self._take_output(output_ids)
+        reached = model.position(id)
+        position = min(reached, self.chain.num_tokens)
+        is_resumable = 0 < position == reached and self._rules.grid.is_resumable(position)
+        return self._capture(model, id, position, [position] if is_resumable else ())
+
     def _take_output(self, output_ids: Sequence[int]) -> None:
         self.chain.feed(output_ids[self.chain.num_tokens - self.chain.num_prompt :])
 

@@ -1,6 +1,6 @@
 """What the engine sees of the prefix cache: one of these for each sequence, from submission to its end.
 
-    begin ──► prepare ──► poll, until ready ──► restore ──► prefilled, decoded, ... ──► end | abandon
+    begin ──► prepare ──► poll, until ready ──► restore ──► prefilled, decoded, ... ──► end | abandon | suspend, abandon
     (workers look up)     (fetching)                              └► fork, for a further choice
 
 Compute thread only.
@@ -57,6 +57,11 @@ class SequenceCache(Protocol):
         """The sequence finished or was cancelled; its state is still open. Keeps what there is of it."""
         ...
 
+    def suspend(self, model: StateAccess, output_ids: Sequence[int]) -> None:
+        """The sequence is about to lose its state, and will go on: keep all that resuming here takes. It may still
+        decode before it is abandoned; a new one begins then."""
+        ...
+
     def abandon(self) -> None:
         """The sequence failed, or never had a state. Idempotent, also after `end`."""
         ...
@@ -92,6 +97,9 @@ class UncachedSequence:
         pass
 
     def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
+        pass
+
+    def suspend(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         pass
 
     def abandon(self) -> None:

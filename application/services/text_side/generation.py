@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from application.ports.engine import Ended, Engine, EngineItem, Submission, Tokens
-from application.services.text_side.model_pool import ServedModel
 from application.services.text_side.output_pipeline import OutputPipeline
+from application.services.text_side.served_model import ServedModel
 from application.services.text_side.unread import MAX_HELD_BYTES, Unread
 from domain.errors import DomainError, ServerUnavailable
 from domain.request import FinishReason, GenerationRequest, Usage

@@ -1,22 +1,29 @@
 """One choice of a submission on its way through the engine: what happens to it in each phase, and what is told of it.
 
     waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended (or with its prompt)
-       │               (prefix cache at work)     ▲
+       │ ▲             (prefix cache at work)     ▲                      │
+       │ └──preempt───────────────────────────────│──────────────────────┘
        └────────────────────fork──────────────────┘
 
 A submission's first choice leads: it prefills the prompt, and just before the chunk that ends it the others are forked
-from its state. Until then they wait for it. Every method may raise; the step runner turns that into the end of this
-sequence alone. Compute thread only.
+from its state. Until then they wait for it.
+
+Who is preempted loses its state, not what it has told: it goes on as a prompt of its prompt and its output. Nothing is
+told twice, and the usage is that of its first admission: what is computed again is the server's business.
+
+Every method may raise; the step runner turns that into the end of this sequence alone. Compute thread only.
 """
 
-from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted
+from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, PromptScores
 from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.ports.token_constraint import TokenConstraint
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
+from application.services.token_side.followed_constraint import FollowedConstraint
 from application.services.token_side.outlet import Outlet
-from domain.errors import ServerUnavailable
+from domain.errors import ComputeFailed, ServerUnavailable
+from domain.explanation import Explanation
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.request import FinishReason, Usage, choice_id, choice_seed
@@ -24,13 +31,18 @@ from domain.scheduling import PrefillChunk, SequenceView
 from domain.sequence import Phase, Sequence
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs
 
+MAX_LONELY_PREEMPTIONS = 3
+MIN_PROGRESS = 256
+"""Who was preempted so often in a row, each time with nobody else to preempt, and has come no further than so many
+tokens in between, does not fit: it fails instead of trying for ever."""
+
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""
 
 
 class SequenceRun:
     """`model` is None when it was unloaded before the sequence came; admission then fails. `leader`: the choice whose
-    state this one waits for. `charge_bytes`: as in SequenceView."""
+    state this one waits for. `charge_bytes`, `num_waited`: as in SequenceView."""
 
     def __init__(
         self,
@@ -46,12 +58,15 @@ class SequenceRun:
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
         self._num_prompt_logprobs = submission.num_prompt_logprobs if choice == 0 else None
+        self._num_told = 0  # prompt tokens whose progress, and log probabilities, were told
+        self._told: Explanation | None = None
         self.leader: SequenceRun | None = None
-        self.charge_bytes = 0
+        self.charge_bytes = self.num_waited = 0
+        self._num_preempted = self._num_lonely = self._lonely_at = 0
         self._model = model
         self._outlet = outlet
         self._cache: SequenceCache | None = None
-        self._constraint: TokenConstraint | None = None
+        self._constraint: FollowedConstraint | None = None
         self._has_state = False
 
     @property
@@ -77,32 +92,34 @@ class SequenceRun:
         return SequenceView(
             sequence.id,
             sequence.phase,
-            sequence.num_computed + len(sequence.output_ids),
-            len(sequence.prompt_ids),
+            sequence.position,
+            len(sequence.fed_ids),
             self._cache.stops if self._cache is not None else (),
             charge_bytes=self.charge_bytes,
             priority=self.submission.priority,
+            num_waited=self.num_waited,
+            num_preempted=self._num_preempted,
         )
 
     def usage(self) -> Usage:
-        reused = self._cache.explanation if self._cache is not None else None
-        num_prompt, num_output = len(self.sequence.prompt_ids), len(self.sequence.output_ids)
-        if reused is None or self.phase is Phase.QUEUED:
-            return Usage(num_prompt, num_output)
-        return Usage.of(reused, num_output)
+        num_output = len(self.sequence.output_ids)
+        if self._told is None:
+            return Usage(len(self.sequence.prompt_ids), num_output)
+        return Usage.of(self._told, num_output)
 
     def hold_to(self, constraint: TokenConstraint | None) -> None:
         """Choose no token that this does not allow; None allows all."""
-        self._constraint = constraint
+        self._constraint = FollowedConstraint(constraint) if constraint is not None else None
 
     def queue_up(self, prefix_cache: PrefixCache) -> None:
         """Wait for admission, and for no other choice."""
-        self.leader, asked = None, self.submission
+        self.leader, asked, sequence = None, self.submission, self.sequence
+        resumed = sequence.fed_ids[len(sequence.prompt_ids) :]
         self._cache = prefix_cache.begin(
             self.id,
             self.request_id,
             asked.model,
-            asked.prompt,
+            asked.prompt.followed_by(resumed) if resumed else asked.prompt,
             asked.cache_salt,
             persist=asked.persist,
             restores=self._num_prompt_logprobs is None,
@@ -129,7 +146,36 @@ class SequenceRun:
         self._cache = leader._begun().fork(self.id, self.request_id)
         self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
         self.sequence.num_computed = leader.sequence.num_computed
-        self._send(Admitted(self._cache.explanation))
+        self._tell(self._cache)
+
+    def suspend(self) -> None:
+        """It will be preempted after this step: keep what there is of its state. What fails is a fault, and costs
+        computing it again."""
+        if self.phase in (Phase.PREFILLING, Phase.DECODING):
+            self._outlet.attempt("cache.suspend", self._suspend)
+
+    def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
+        """Let go of the state and wait for admission again. Raises ComputeFailed when it was `is_alone` too often."""
+        self._check_hope(is_alone=is_alone)
+        position = self.sequence.position
+        self.release()
+        self.sequence.preempt()
+        self._num_preempted += 1
+        if self._num_told == len(self.sequence.prompt_ids):
+            self._num_prompt_logprobs = None  # all are told
+        self._outlet.emit(RequestPreempted(self.request_id, position, self._outlet.now_ns()))
+        self.queue_up(prefix_cache)
+
+    def _check_hope(self, *, is_alone: bool) -> None:
+        position = self.sequence.position
+        if not is_alone or position >= self._lonely_at + MIN_PROGRESS:
+            self._num_lonely, self._lonely_at = 0, position
+        self._num_lonely += is_alone
+        if self._num_lonely > MAX_LONELY_PREEMPTIONS:
+            raise ComputeFailed(
+                f"memory does not hold this request even alone: it was preempted {self._num_lonely} times in a row at"
+                f" token {position}"
+            )
 
     def try_restore(self) -> bool:
         """Restore once everything needed is here; False while it is not."""
@@ -138,29 +184,34 @@ class SequenceRun:
             return False
         self.sequence.num_computed = cache.restore(self._loaded())
         self.sequence.enter(Phase.PREFILLING)
-        self._send(Admitted(cache.explanation))
+        self._tell(cache)
         return True
 
     def ends_prompt(self, chunk: PrefillChunk) -> bool:
-        return chunk.end == len(self.sequence.prompt_ids)
+        return chunk.end == len(self.sequence.fed_ids)
 
     def prefill(self, chunk: PrefillChunk) -> int:
         """Compute a chunk; the one that ends the prompt begins to decode, where a token is wanted. Returns the tokens
         computed."""
         sequence, model = self.sequence, self._loaded()
-        prompt, started = sequence.prompt_ids, self._outlet.now_ns()
+        fed, started = sequence.fed_ids, self._outlet.now_ns()
         starts_decode = self.ends_prompt(chunk) and sequence.max_new_tokens > 0
-        scores = self._compute(model, prompt[chunk.start : chunk.end], starts_decode=starts_decode)
+        scores = self._compute(model, fed[chunk.start : chunk.end], starts_decode=starts_decode)
         now = self._outlet.now_ns()
         self._outlet.emit(
-            PrefillChunkComputed(id=self.request_id, start=chunk.start, end=chunk.end, started_ns=started, at_ns=now)
+            PrefillChunkComputed(
+                id=self.request_id,
+                start=chunk.start,
+                end=chunk.end,
+                started_ns=started,
+                at_ns=now,
+                is_resumed=self._num_preempted > 0,
+            )
         )
-        if self._num_prompt_logprobs is not None:
-            self._send(PromptLogprobs(tuple(scores)))
-        self._send(PrefillProgress(chunk.end, len(prompt)))
+        self._tell_progress(chunk, scores)
         sequence.num_computed = chunk.end
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
-        if (reusable := min(chunk.end, len(prompt) - 1)) > chunk.start:
+        if (reusable := min(chunk.end, len(fed) - 1)) > chunk.start:
             self._begun().prefilled(model, reusable)
         if starts_decode:
             sequence.enter(Phase.DECODING)
@@ -186,7 +237,7 @@ class SequenceRun:
         self._send(Tokens(result.token_ids[taken], result.logprobs[taken], has_eos=reason is FinishReason.STOP))
         if reason is not None:
             return Ended(self.usage(), reason)
-        self._begun().decoded(self._loaded(), output_ids)
+        self._begun().decoded(self._loaded(), self._new_ids())
         return None
 
     def cut(self, num_tokens: int | None) -> None:
@@ -215,14 +266,17 @@ class SequenceRun:
 
     def _leave_queue(self, phase: Phase) -> None:
         """From here on there may be a state to close."""
+        if self.phase is Phase.QUEUED:
+            self._outlet.left_queue()
         self.sequence.enter(phase)
-        self._outlet.left_queue()
         self._has_state = self._model is not None
 
     def _compute(self, model: LoadedModel, token_ids: tuple[int, ...], *, starts_decode: bool) -> PromptScores:
         asked, num_tops = self.submission, self._num_prompt_logprobs
         if not starts_decode:
             return model.prefill(self.id, token_ids, num_prompt_logprobs=num_tops)
+        if self._constraint is not None:
+            self._constraint.catch_up(self.sequence.output_ids)
         start = DecodeStart(
             asked.prompt.token_ids,
             asked.sampling,
@@ -230,8 +284,24 @@ class SequenceRun:
             min_tokens=asked.min_tokens,
             eos_token_ids=asked.eos_token_ids,
             constraint=self._constraint,
+            output_ids=tuple(self.sequence.output_ids),
         )
         return model.start_decode(self.id, token_ids, start, num_prompt_logprobs=num_tops)
+
+    def _tell(self, cache: SequenceCache) -> None:
+        """What was reused; once, however often it is resumed."""
+        if self._told is None:
+            self._told = cache.explanation
+            self._send(Admitted(self._told))
+
+    def _tell_progress(self, chunk: PrefillChunk, scores: PromptScores) -> None:
+        num_prompt, num_told = len(self.sequence.prompt_ids), self._num_told
+        if chunk.end <= num_told or num_told == num_prompt:
+            return
+        self._num_told = chunk.end
+        if self._num_prompt_logprobs is not None:
+            self._send(PromptLogprobs(tuple(scores[max(0, num_told - chunk.start) :])))
+        self._send(PrefillProgress(chunk.end, num_prompt))
 
     def _send(self, item: EngineItem) -> None:
         self._outlet.send(self.submission.id, self.choice, item)
@@ -245,7 +315,15 @@ class SequenceRun:
 
     def _keep(self) -> None:
         if self._cache is not None and self._model is not None:
-            self._cache.end(self._model, self.sequence.output_ids)
+            self._cache.end(self._model, self._new_ids())
+
+    def _suspend(self) -> None:
+        self._begun().suspend(self._loaded(), self._new_ids())
+
+    def _new_ids(self) -> list[int]:
+        """What was put out behind what was prefilled."""
+        sequence = self.sequence
+        return sequence.output_ids[sequence.num_resumed :] if sequence.num_resumed else sequence.output_ids
 
     def _close(self) -> None:
         if self._has_state and self._model is not None:

@@ -40,7 +40,8 @@ class StepGuard(Protocol):
         ...
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
-        """What a sequence holds at its longest: asked once for each, when it queues up."""
+        """What a sequence holds at its longest: asked for each when it comes, and whenever it was preempted, when its
+        output so far is part of its prompt."""
         ...
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:

@@ -1,41 +1,44 @@
 """Carries out one step after another on the sequences it holds. Compute thread only.
 
 A failure belongs to the sequence it happened to: that one ends with Failed, the others go on, whichever neighbour
-raised. Everything a step produced is delivered at its end, in one batch.
+raised. What a step decoded is delivered before it prefills, everything else at its end.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from application.events import ModelLoaded, ModelUnloaded, RequestWaits, StepCompleted
-from application.ports.compute import ComputeEngine, DecodeResult, LoadedModel
+from application.ports.compute import ComputeEngine, LoadedModel
 from application.ports.engine import Ended, EngineError, EngineModel, Submission
-from application.ports.token_constraint import ConstraintCompiler, TokenConstraint
+from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.batch_room import BatchRoom
+from application.services.token_side.decode_step import decode_all
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.queue_waits import QueueWaits
-from application.services.token_side.reasoning_constraint import ReasoningConstraint
+from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
+from application.services.token_side.step_clock import StepClock
 from application.services.token_side.step_guard import StepGuard, Unguarded
+from application.services.token_side.submission_constraint import constraint_of
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
 from domain.scheduling import SequenceView, StepLimits, StepPlan, plan_step
-from domain.sequence import Phase
+from domain.sequence import WAITING, Phase
 
 T = TypeVar("T")
 
 LOOK_AHEAD = 4
 """Sequences at the head of a full queue whose prefixes are fetched already, while others decode."""
 
-NOT_TOLD = ComputeFailed("the model did not say what became of this sequence")
-
 
 class StepRunner:
-    """Holds every sequence from submission to its end, in order of arrival."""
+    """The models that are loaded, and the sequences they compute."""
 
     def __init__(
         self,
@@ -54,8 +57,8 @@ class StepRunner:
         self._constraints = constraints
         self._guard = guard or Unguarded()
         self._waits = waits or QueueWaits()
-        self._runs: dict[SequenceId, SequenceRun] = {}
-        self._by_request: dict[RequestId, dict[int, SequenceRun]] = {}
+        self._runs = RunTable()
+        self._step_clock = StepClock()
         self._models: dict[ModelId, LoadedModel] = {}
         self._next_id = 0
         self.memory: Mapping[str, int] = {}
@@ -67,20 +70,23 @@ class StepRunner:
     @property
     def num_running(self) -> int:
         """Sequences past the queue. Any thread; may be a step old."""
-        return sum(run.phase is not Phase.QUEUED for run in tuple(self._runs.values()))
+        return self._runs.num_running
 
     @property
     def num_waiting(self) -> int:
-        """As `num_running`, of those in the queue."""
-        return len(self._runs) - self.num_running
+        """As `num_running`, of those in the queue, preempted ones too."""
+        return len(self._runs) - self._runs.num_running
 
-    def load(self, engine: ComputeEngine, source: ModelSource, options: LoadOptions) -> EngineModel:
-        """Raises a bare DomainError, having let go of all that was loaded. A model that is there already stays."""
+    def load(
+        self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
+    ) -> Generator[Future[Any] | None, None, EngineModel]:
+        """The pieces of a load, as `LoadSteps`; `step` may be called between them. Raises a bare DomainError, having
+        let go of all that was loaded. A model that is there already stays."""
         started = self._outlet.now_ns()
         if source.id in self._models:
             description = self._models[source.id].description
             return EngineModel(description, self._prefix_cache.note(description))
-        found = self._try_load(engine, source, options)
+        found = yield from self._try_load(engine, source, options)
         if isinstance(found, DomainError):  # raised here, where no frame of the attempt is left
             raise found
         description, note = found.description, found.reuse_note
@@ -98,12 +104,14 @@ class StepRunner:
         )
         return found
 
-    def _try_load(self, engine: ComputeEngine, source: ModelSource, options: LoadOptions) -> EngineModel | DomainError:
+    def _try_load(
+        self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
+    ) -> Generator[Future[Any] | None, None, EngineModel | DomainError]:
         model: LoadedModel | None = None
         try:
-            model = engine.load(source, options, lambda _: None)
+            model = yield from engine.load(source, options)
             description = model.description
-            note = self._prefix_cache.attach(description)
+            note = self._prefix_cache.attach(description, options.salt)
         except Exception as error:
             if model is not None:
                 self._outlet.attempt("engine.unload", partial(engine.unload, model))
@@ -121,7 +129,7 @@ class StepRunner:
         model = self._models.pop(id, None)
         if model is None:
             return
-        for run in [run for run in self._runs.values() if run.submission.model == id]:
+        for run in [run for run in self._runs if run.submission.model == id]:
             self._fail(run, ServerUnavailable(f"model {id} was unloaded"))
         self._outlet.attempt("cache.detach", partial(self._prefix_cache.detach, id))
         if self._constraints is not None:
@@ -144,7 +152,7 @@ class StepRunner:
             return
         leader, others = runs[0], runs[1:]
         self._queue_up(leader)
-        leads = others and leader.id in self._runs and self._guarded(leader, leader.can_fork)
+        leads = others and leader in self._runs and self._guarded(leader, leader.can_fork)
         for run in others:
             if leads:
                 run.leader = leader
@@ -156,22 +164,9 @@ class StepRunner:
         it failed over it."""
         asked = run.submission
         if (model := self._models.get(asked.model)) is not None:
-            self._guarded(run, lambda: run.hold_to(self._constraint(asked, model.description.vocab_size)))
-        return run.id in self._runs
-
-    def _constraint(self, asked: Submission, vocab_size: int) -> TokenConstraint | None:
-        constraint: TokenConstraint | None = None
-        if asked.grammar is not None:
-            constraint = self._compiler().compile(asked.model, asked.grammar, asked.eos_token_ids)
-        if asked.reasoning_budget is not None:
-            ends = frozenset[int]() if asked.ignore_eos else asked.eos_token_ids
-            constraint = ReasoningConstraint(asked.reasoning_budget, vocab_size, ends, constraint)
-        return constraint
-
-    def _compiler(self) -> ConstraintCompiler:
-        if self._constraints is None:
-            raise ComputeFailed("this engine holds no answer to a grammar")
-        return self._constraints
+            vocab_size = model.description.vocab_size
+            self._guarded(run, lambda: run.hold_to(constraint_of(asked, vocab_size, self._constraints)))
+        return run in self._runs
 
     def cancel(
         self,
@@ -182,51 +177,62 @@ class StepRunner:
         num_tokens: int | None = None,
     ) -> None:
         """See the engine port."""
-        for run in [run for run in self._by_request.get(id, {}).values() if choice in (None, run.choice)]:
+        for run in [run for run in self._runs.choices(id) if choice in (None, run.choice)]:
             run.cut(num_tokens)
-            if reason is FinishReason.CANCELLED or run.phase is not Phase.DECODING:
+            if reason is FinishReason.CANCELLED or not run.sequence.output_ids:
                 self._end(run, Phase.CANCELLED, Ended(run.usage(), FinishReason.CANCELLED))
             else:
                 self._end(run, Phase.FINISHED, Ended(run.usage(), reason))
         self._outlet.deliver()
 
     def end_all(self, error: DomainError) -> None:
-        for run in tuple(self._runs.values()):
+        for run in self._runs:
             self._fail(run, error)
         self._outlet.deliver()
 
     def step(self) -> bool:
         """Plan and run one step. False when everything waits for something outside this thread."""
         started = self._outlet.now_ns()
-        num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in self._in_phase(Phase.RESTORING))
+        restoring = self._runs.in_phase(Phase.RESTORING)
+        num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
         plan = self._plan()
-        num_decoded = self._decode(plan.decode)
+        leaving = self._runs.of_ids(plan.preempt)
+        for run in leaving:
+            run.suspend()
+        num_decoded = self._decode(plan)
+        self._preempt(leaving)
+        if plan.prefill:
+            self._outlet.deliver()
         num_prefilled = self._prefill(plan)
-        for id in plan.admit:
-            self._guarded(self._runs[id], self._runs[id].admit)
-        for run in self._in_phase(Phase.QUEUED)[:LOOK_AHEAD]:
+        for run in self._runs.of_ids(plan.admit):
+            self._guarded(run, run.admit)
+        for run in self._runs.in_phase(*WAITING)[:LOOK_AHEAD]:
             self._guarded(run, run.look_ahead)
         if not plan.is_empty:
-            now, num_running = self._outlet.now_ns(), self.num_running
-            num_waiting = len(self._runs) - num_running
-            self._outlet.emit(
-                StepCompleted(
-                    num_waiting=num_waiting,
-                    num_running=num_running,
-                    num_prefill_tokens=num_prefilled,
-                    num_decode_tokens=num_decoded,
-                    started_ns=started,
-                    at_ns=now,
-                )
-            )
+            self._tell_step(started, num_prefilled, num_decoded)
         self._outlet.deliver()
         return bool(num_restored) or not plan.is_empty
 
+    def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
+        num_running = self.num_running
+        self._outlet.emit(
+            StepCompleted(
+                num_waiting=len(self._runs) - num_running,
+                num_running=num_running,
+                num_prefill_tokens=num_prefilled,
+                num_decode_tokens=num_decoded,
+                started_ns=started_ns,
+                at_ns=self._outlet.now_ns(),
+            )
+        )
+
     def _plan(self) -> StepPlan:
-        runs = [run for run in self._runs.values() if run.leader is None]
+        runs = self._runs.unled()
         views = [run.view() for run in runs]
         shapes = {run.id: run.shape for run in runs if run.shape is not None}
-        plan = plan_step(views, self._limits, self._guard.budget(views, shapes))
+        plan = plan_step(views, self._limits, self._guard.budget(views, shapes), self._step_clock.pace)
+        for run in runs:
+            run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self._look_at_queue(views, plan)
         return plan
 
@@ -234,74 +240,73 @@ class StepRunner:
         now = self._outlet.now_ns()
         waits = self._waits.look(views, self._limits, plan, now)
         for id, reason in waits.changed.items():
-            self._outlet.emit(RequestWaits(self._runs[id].request_id, reason.value, now))
-        for id in waits.overdue:
-            self._fail(self._runs[id], self._waits.error())
+            for run in self._runs.of_ids((id,)):
+                self._outlet.emit(RequestWaits(run.request_id, reason.value, now))
+        for run in self._runs.of_ids(waits.overdue):
+            self._fail(run, self._waits.error())
 
     def _new_run(self, submission: Submission, choice: int) -> SequenceRun:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
         self._next_id += 1
         run = SequenceRun(id, submission, choice, model=model, outlet=self._outlet)
-        if run.shape is not None:
-            num_prompt = len(submission.prompt.token_ids)
-            run.charge_bytes = self._guard.charge_bytes(run.shape, num_prompt, submission.max_new_tokens)
-        self._runs[id] = run
-        self._by_request.setdefault(submission.id, {})[choice] = run
+        self._charge(run)
+        self._runs.add(run)
         return run
+
+    def _charge(self, run: SequenceRun) -> None:
+        if run.shape is not None:
+            fed, asked = run.sequence.fed_ids, run.submission
+            num_new = asked.max_new_tokens - len(run.sequence.output_ids)
+            run.charge_bytes = self._guard.charge_bytes(run.shape, len(fed), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
         self._guarded(run, partial(run.queue_up, self._prefix_cache))
 
-    def _in_phase(self, phase: Phase) -> list[SequenceRun]:
-        """Those that wait for another choice are in none."""
-        return [run for run in self._runs.values() if run.phase is phase and run.leader is None]
+    def _preempt(self, leaving: Iterable[SequenceRun]) -> None:
+        for run in leaving:
+            if run in self._runs:
+                is_alone = self.num_running == 1
+                self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=is_alone))
+                self._charge(run)
 
     def _prefill(self, plan: StepPlan) -> int:
-        num_tokens = 0
+        num_tokens, started = 0, self._outlet.now_ns()
+        room = BatchRoom(self._limits.max_batch - self.num_running - len(plan.admit), plan.room_bytes)
         for chunk in plan.prefill:
-            if (run := self._runs.get(chunk.id)) is not None:  # None: an earlier chunk of this step failed
+            for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 if run.ends_prompt(chunk):
-                    self._fork(run, self._limits.max_batch - self.num_running - len(plan.admit))
+                    self._fork(run, room)
                 num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
-                if chunk.id in self._runs and (finished := run.end_of_prompt()) is not None:
+                if run in self._runs and (finished := run.end_of_prompt()) is not None:
                     self._end(run, Phase.FINISHED, finished)
+        if plan.prefill:
+            self._step_clock.prefilled(self._outlet.now_ns() - started)
         return num_tokens
 
-    def _fork(self, leader: SequenceRun, room: int) -> None:
+    def _fork(self, leader: SequenceRun, room: BatchRoom) -> None:
         """Let the choices that wait for this one go on from its state; those that find no room queue up."""
-        for run in self._followers(leader):
-            if room > 0:
+        for run in self._runs.followers(leader):
+            if room.takes(run.charge_bytes):
                 self._guarded(run, partial(run.fork_from, leader))
-                room -= 1
             else:
                 self._queue_up(run)
 
-    def _followers(self, leader: SequenceRun) -> list[SequenceRun]:
-        choices = self._by_request.get(leader.submission.id, {})
-        return [run for run in choices.values() if run.leader is leader]
-
-    def _decode(self, ids: Iterable[SequenceId]) -> int:
-        by_model: dict[ModelId, list[SequenceId]] = {}
-        for id in ids:
-            by_model.setdefault(self._runs[id].submission.model, []).append(id)
-        num_tokens = 0
-        for model_id, members in by_model.items():
-            try:
-                told = {result.id: result for result in self._models[model_id].decode(members)}
-            except Exception as error:  # the port promises errors by row; without one nothing of the batch is safe
-                for id in members:
-                    self._contain(self._runs[id], error)
+    def _decode(self, plan: StepPlan) -> int:
+        num_tokens, started = 0, self._outlet.now_ns()
+        for run, result in decode_all(self._models, self._runs.of_ids(plan.decode)):
+            if isinstance(result, Exception):
+                self._contain(run, result)
                 continue
-            for id in members:
-                run, result = self._runs[id], told.get(id) or DecodeResult(id, error=NOT_TOLD)
-                if result.error is not None:
-                    self._fail(run, result.error)
-                    continue
-                num_before = len(run.sequence.output_ids)
-                finished = self._guarded(run, partial(run.take, result))
-                num_tokens += len(run.sequence.output_ids) - num_before
-                if finished is not None:
-                    self._end(run, Phase.FINISHED, finished)
+            if result.error is not None:
+                self._fail(run, result.error)
+                continue
+            num_before = len(run.sequence.output_ids)
+            finished = self._guarded(run, partial(run.take, result))
+            num_tokens += len(run.sequence.output_ids) - num_before
+            if finished is not None:
+                self._end(run, Phase.FINISHED, finished)
+        if plan.decode:
+            self._step_clock.decoded(self._outlet.now_ns() - started)
         return num_tokens
 
     def _guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
@@ -322,21 +327,16 @@ class StepRunner:
         self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
 
     def _end(self, run: SequenceRun, phase: Phase, item: Ended) -> None:
-        id = run.submission.id
-        del self._runs[run.id]
-        choices = self._by_request[id]
-        del choices[run.choice]
+        self._runs.remove(run)
         try:
             run.end(phase, item)
         except Exception as error:
             self._outlet.fault("engine.end", error)
             run.release()
             failure = ComputeFailed(f"ending this request failed: {described(error)}")
-            self._outlet.send(id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
-        for follower in self._followers(run):
+            self._outlet.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
+        for follower in self._runs.followers(run):
             self._queue_up(follower)
-        if not choices:
-            self._by_request.pop(id, None)
 
     def _active_bytes(self, engine: ComputeEngine) -> int:
         self.memory = self._outlet.attempt("engine.memory", lambda: dict(engine.memory())) or {}

@@ -1,0 +1,112 @@
+"""What the planner of steps is told, and what it answers: values only. See `scheduling`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from domain.ids import SequenceId
+from domain.priority import Priority
+from domain.sequence import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What holds for every step of an engine.
+
+    `max_batch`: sequences computed at once. `prefill_budget`, `grid` and `max_last_chunk` (of the chunk that ends a
+    prompt) in tokens. `aging`: of so many prefill turns one is for the prompt that has waited longest. `patience`: so
+    many later ones may be admitted before a waiting sequence. `decode_share`: of the time, for running streams while
+    prompts prefill. `max_preemptions`: who was preempted so often is spared while there are others.
+    """
+
+    max_batch: int
+    prefill_budget: int
+    grid: int
+    max_last_chunk: int = 32
+    aging: int = 4
+    patience: int = 16
+    decode_share: float = 0.25
+    max_preemptions: int = 3
+
+    @property
+    def max_turns_waited(self) -> int:
+        """No prompt that is being prefilled waits for more turns than this between two of its own."""
+        return self.aging * self.max_batch
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceView:
+    """The planner's view of one sequence; the engine lists them in order of arrival.
+
+    `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`; of a
+    sequence that was preempted the prompt includes what it has put out. `charge_bytes`: what it holds at its longest
+    once it is admitted, and gives back when it is preempted; 0: unknown. `num_waited`: of one that waits, how many
+    later ones were admitted since; of one that prefills, how many turns others have had since its last.
+    """
+
+    id: SequenceId
+    phase: Phase
+    num_computed: int
+    num_prompt: int
+    stops: tuple[int, ...] = ()
+    charge_bytes: int = 0
+    priority: Priority = Priority.INTERACTIVE
+    num_waited: int = 0
+    num_preempted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """What memory leaves for one step; the default bounds nothing.
+
+    `room_bytes`: what may be admitted beyond what is active already; None: any number. `max_chunk`: tokens of a prefill
+    chunk at most; None: a grid step. `admits` False: nobody is admitted. `preempt_bytes`: so much must be given back by
+    preempting; 0: nobody is.
+    """
+
+    room_bytes: int | None = None
+    max_chunk: int | None = None
+    admits: bool = True
+    preempt_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPace:
+    """What the last steps took. `num_turns`: prefill turns so far. `turn_s`: how long the last one took; since then
+    running streams have had `num_decodes` steps, which took `decode_s`. The default knows of none."""
+
+    num_turns: int = 0
+    turn_s: float = 0.0
+    decode_s: float = 0.0
+    num_decodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Compute prompt positions [start, end); never empty."""
+
+    id: SequenceId
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """`preempt`: after their last `decode`. `num_waited`: what changes of it, by sequence. `room_bytes`: what
+    is left of the budget's."""
+
+    admit: tuple[SequenceId, ...] = ()
+    prefill: tuple[PrefillChunk, ...] = ()
+    decode: tuple[SequenceId, ...] = ()
+    preempt: tuple[SequenceId, ...] = ()
+    num_waited: Mapping[SequenceId, int] = field(default_factory=dict[SequenceId, int])
+    room_bytes: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.admit or self.prefill or self.decode or self.preempt)
+
+
+UNBOUNDED = StepBudget()
+UNPACED = StepPace()
+
+__all__ = ("UNBOUNDED", "UNPACED", "PrefillChunk", "SequenceView", "StepBudget", "StepLimits", "StepPace", "StepPlan")

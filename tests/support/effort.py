@@ -1,0 +1,17 @@
+"""How much of what is random or large a run of the tests takes on: CAIRN_TEST_EFFORT, a factor, 1 by default.
+
+At 1 the whole suite ends within minutes on two processors; `make test-long` takes on the numbers that the documents
+name: six hundred simulated runs, ten thousand flipped bits, two hundred kills.
+"""
+
+import os
+
+EFFORT = float(os.environ.get("CAIRN_TEST_EFFORT", "1"))
+
+
+def scaled(count: int) -> int:
+    """So many at the effort of this run, of something of which `count` are enough for every run."""
+    return max(1, round(count * EFFORT))
+
+
+__all__ = ("EFFORT", "scaled")
