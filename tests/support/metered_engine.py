@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from adapters.fake.engine import FakeEngine
-from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, PromptScores
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
 from application.services.prefix.hot_tier import HotTier
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryReading
@@ -138,8 +138,8 @@ class MeteredEngine:
     def __init__(self, inner: FakeEngine, meter: Meter, shape_of: Callable[[MemoryShape], MemoryShape]) -> None:
         self._inner, self._meter, self._shape_of = inner, meter, shape_of
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
-        inner = self._inner.load(source, options, on_progress)
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+        inner = yield from self._inner.load(source, options)
         model = MeteredModel(inner, self._shape_of(inner.description.memory), self._meter)
         self._meter.bill("load", growth=model.shape.weight_bytes)
         self._meter.models.append(model)

@@ -48,6 +48,11 @@ class Flights:
         return sum(flight.num_bytes for flight in self._flights.values())
 
     @property
+    def num_admitted(self) -> int:
+        """Of sequences that do not wait in the queue."""
+        return sum(not flight.is_ahead for flight in self._flights.values())
+
+    @property
     def wanted_bytes(self) -> int:
         """What would let the smallest of those begin that are admitted and had to wait; 0: nobody does."""
         return min(self._refused.values(), default=0)
@@ -62,7 +67,7 @@ class Flights:
         elif lacks_room:
             was_refused = id in self._refused
             self._refused[id] = max(1, num_bytes)
-            is_hopeless = was_refused and not self.makes_room and all(one.is_ahead for one in self._flights.values())
+            is_hopeless = was_refused and not self.makes_room and not self.num_admitted
             return Leave.NEVER if is_hopeless else Leave.WAIT
         self._refused.pop(id, None)
         self._flights[id] = _Flight(num_bytes, span_bytes, is_ahead)

@@ -108,6 +108,8 @@ class StepRunner:
         self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, EngineModel | DomainError]:
         model: LoadedModel | None = None
+        if (why := self._guard.begin_load(source.id, source.file_bytes)) is not None:
+            return ModelLoadFailed(f"{source.id} does not fit: {why}")
         try:
             model = yield from engine.load(source, options)
             description = model.description
@@ -115,6 +117,7 @@ class StepRunner:
         except Exception as error:
             if model is not None:
                 self._outlet.attempt("engine.unload", partial(engine.unload, model))
+            self._guard.unloaded(source.id)
             if isinstance(error, DomainError):
                 return bare(error)
             self._outlet.fault("engine.load", error)
@@ -212,6 +215,10 @@ class StepRunner:
             self._tell_step(started, num_prefilled, num_decoded)
         self._outlet.deliver()
         return bool(num_restored) or not plan.is_empty
+
+    def rest(self) -> None:
+        """Nothing runs: what the last ones held is counted no more, and what was given back for them comes back."""
+        self._guard.budget((), {})
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self.num_running
