@@ -44,8 +44,8 @@ class StepNeed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDemand:
     """`steps`: the longest chunk first; never empty; with those that are being restored, which may compute in it.
-    `least_bytes`: what a step takes at least for those that compute already. `waiting_bytes`: the charge of who would be
-    admitted next; 0: nobody waits. `num_active`: sequences that hold something, or are about to; `num_computing`: of
+    `least_bytes`: what a step takes at least for those that compute already. `waiting_bytes`: the charge of who would
+    be admitted next; 0: nobody waits. `num_active`: sequences that hold something, or are about to; `num_computing`: of
     those, the ones that compute, and will end."""
 
     steps: tuple[StepNeed, ...]

@@ -47,6 +47,9 @@ LONGEST = 360
 TOKEN_BYTES = 200
 """For each token and layer: state weighs more than what the hot tier counts for a record's objects."""
 
+TIGHT_SEED = 4
+"""A run in which memory gets short."""
+
 MAX_STEPS = 3_000
 
 
@@ -122,7 +125,7 @@ class BoundServer:
                 seed=0,
                 max_new_tokens=self.random.choice((0, 1, 20, 60)),
                 cache_salt=talk.salt,
-                num_choices=self.random.choice((1, 1, 1, 2)),
+                num_choices=self.random.choice((1, 1, 2)),
             )
             self.asked.append(submission)
             self.runner.add(submission)
@@ -179,10 +182,10 @@ def play(seed: int) -> tuple[BoundServer, Counter[str]]:
     return server, counts
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_the_hard_mark_is_never_crossed(part: int) -> None:
     calls, actions, outcomes = Counter[str](), set[str](), Counter[str]()
-    for seed in range(part, at_effort(24), 4):
+    for seed in range(part, at_effort(20), 2):
         try:
             server, counts = play(seed)
         except AssertionError as error:
@@ -208,7 +211,12 @@ def test_a_way_around_the_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_guard_that_looks_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: everybody is admitted, whatever is left."""
-    monkeypatch.setattr(MemoryGuard, "budget", lambda *_: StepBudget())
+    see = SeenGuard.budget
+
+    def lax(self: SeenGuard, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
+        see(self, views, shapes)
+        return StepBudget()
+
+    monkeypatch.setattr(SeenGuard, "budget", lax)
     with pytest.raises(AssertionError, match=r"needs \d+ of \d+"):
-        for seed in range(8):
-            play(seed)
+        play(TIGHT_SEED)

@@ -55,81 +55,81 @@ class MeteredModel:
     """A LoadedModel. `shape`: what it takes."""
 
     def __init__(self, inner: LoadedModel, shape: MemoryShape, meter: Meter) -> None:
-        self._inner, self.shape, self._meter = inner, shape, meter
+        self.inner, self.shape, self._meter = inner, shape, meter
         self._chunks: dict[SequenceId, int] = {}
         self._decoding: set[SequenceId] = set()
 
     @property
     def description(self) -> ModelDescription:
-        return replace(self._inner.description, weight_bytes=self.shape.weight_bytes, memory=self.shape)
+        return replace(self.inner.description, weight_bytes=self.shape.weight_bytes, memory=self.shape)
 
     def held_bytes(self) -> int:
-        return self.shape.weight_bytes + sum(map(self._state_bytes, self._inner.open_ids()))
+        return self.shape.weight_bytes + sum(map(self._state_bytes, self.inner.open_ids()))
 
     def open(self, id: SequenceId) -> None:
         self._meter.bill("open", [id])
-        self._inner.open(id)
+        self.inner.open(id)
 
     def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
         self._meter.bill("fork", [id], growth=len(into) * self._state_bytes(id))
-        self._inner.fork(id, into)
+        self.inner.fork(id, into)
         self._chunks |= dict.fromkeys(into, self._chunks.get(id, 0))
 
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._meter.bill("restore", [id], growth=self.shape.state_bytes(position))
-        self._inner.restore(id, position, blocks, snapshot)
+        self.inner.restore(id, position, blocks, snapshot)
 
     def prefill(
         self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
     ) -> PromptScores:
         self._bill_chunk("prefill", id, len(token_ids))
-        return self._inner.prefill(id, token_ids, num_prompt_logprobs=num_prompt_logprobs)
+        return self.inner.prefill(id, token_ids, num_prompt_logprobs=num_prompt_logprobs)
 
     def start_decode(
         self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
     ) -> PromptScores:
         self._bill_chunk("start_decode", id, len(token_ids))
-        found = self._inner.start_decode(id, token_ids, start, num_prompt_logprobs=num_prompt_logprobs)
+        found = self.inner.start_decode(id, token_ids, start, num_prompt_logprobs=num_prompt_logprobs)
         self._decoding.add(id)
         self._chunks[id] = 0
         return found
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
-        longest = max(self._inner.position(id) for id in ids) + 1
-        growth = sum(self.shape.state_bytes(self._inner.position(id) + 1) - self._state_bytes(id) for id in ids)
+        longest = max(self.inner.position(id) for id in ids) + 1
+        growth = sum(self.shape.state_bytes(self.inner.position(id) + 1) - self._state_bytes(id) for id in ids)
         self._meter.bill("decode", ids, growth, self.shape.decode_bytes(len(ids), longest))
-        return self._inner.decode(ids)
+        return self.inner.decode(ids)
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         self._meter.bill("capture_blocks", [id])
-        return self._inner.capture_blocks(id, spans)
+        return self.inner.capture_blocks(id, spans)
 
     def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
         self._meter.bill("capture_snapshot", [id])
-        return self._inner.capture_snapshot(id, block_start)
+        return self.inner.capture_snapshot(id, block_start)
 
     def position(self, id: SequenceId) -> int:
-        return self._inner.position(id)
+        return self.inner.position(id)
 
     def open_ids(self) -> frozenset[SequenceId]:
-        return frozenset(self._inner.open_ids())
+        return frozenset(self.inner.open_ids())
 
     def close(self, ids: Sequence[SequenceId]) -> None:
         before = self.held_bytes()
-        self._inner.close(ids)
+        self.inner.close(ids)
         for id in ids:
             self._chunks.pop(id, None)
             self._decoding.discard(id)
         self._meter.cached_bytes += (before - self.held_bytes()) // 2  # the backend keeps some of what was freed
 
     def _bill_chunk(self, operation: str, id: SequenceId, length: int) -> None:
-        end = self._inner.position(id) + length
+        end = self.inner.position(id) + length
         growth = self.shape.state_bytes(end, length) - self._state_bytes(id)
         self._meter.bill(operation, [id], max(0, growth), self.shape.peak_bytes(length, end))
         self._chunks[id] = length
 
     def _state_bytes(self, id: SequenceId) -> int:
-        return self.shape.state_bytes(self._inner.position(id), self._chunks.get(id, 0))
+        return self.shape.state_bytes(self.inner.position(id), self._chunks.get(id, 0))
 
 
 class MeteredEngine:
@@ -148,7 +148,7 @@ class MeteredEngine:
     def unload(self, model: LoadedModel) -> None:
         assert isinstance(model, MeteredModel)
         self._meter.models.remove(model)
-        self._inner.unload(model._inner)
+        self._inner.unload(model.inner)
 
     def memory(self) -> Mapping[str, int]:
         return {"active": self._meter.held_bytes()}
