@@ -32,11 +32,13 @@ class MlxEngine:
         self._memory_dir = memory_dir
         self._blas = blas
         self._is_wired = False
+        self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
         self._wire_memory()
         found = self._try_load(source, options, on_progress)
         if isinstance(found, MlxModel):
+            self._models.append(found)
             _settle_objects()
             return found
         # No frame of the attempt is left now that could hold a weight, and none is in the error that says why.
@@ -59,6 +61,7 @@ class MlxEngine:
             return f"{source.path} could not be loaded: {str(error) or type(error).__name__}"
 
     def unload(self, model: LoadedModel) -> None:
+        self._models = [held for held in self._models if held is not model]
         cast(MlxModel, model).release()
         gc.unfreeze()
         _settle_objects()  # modules and their parameters refer to each other
@@ -72,6 +75,8 @@ class MlxEngine:
         }
 
     def clear_cache(self) -> None:
+        for model in self._models:
+            model.give_back()
         mx.clear_cache()
         if on_cpu():
             self._trim_heap()
