@@ -1,13 +1,16 @@
 """Everything that can be set, as frozen values with checked ranges. Reading them in is an adapter's work."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from application.model_table import ModelTable, check_context, check_dtype, check_ttl
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.model_alias import parsed_alias
+from domain.prompt_rewrite import RewriteRule, parsed_rule
 
 ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
@@ -117,19 +120,24 @@ class ModelSettings:
     already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
     prompt and answer together that are served at most, however many a model could take; None for the model's own.
     `parsers`: how tool calls are read, as MODEL=FAMILY, where a model's template and tokens do not tell or tell wrong.
+    `max_loaded`: models at once, beside what memory allows; None for no such bound.
     `room_wait_s`: how long a request waits for other models' requests to end when its own does not fit beside them.
+    `idle_ttl`: a model that nobody used for that long is unloaded; None: only to make room. `generation_config`:
+    whether the sampling that a model's generation_config.json advises is for requests that do not say.
     """
 
     default: str = "cairn-demo"
     dirs: tuple[str, ...] = ()
     dtype: str = "auto"
-    max_loaded: int = 2
+    max_loaded: int | None = None
     room_wait_s: float = 60.0
+    idle_ttl: Duration | None = None
     download: bool = True
     context_length: int | None = None
     hub_cache: str = "auto"
     allowed: tuple[str, ...] = ()
     parsers: tuple[str, ...] = ()
+    generation_config: bool = True
 
     @property
     def parser_of(self) -> dict[str, str]:
@@ -138,15 +146,11 @@ class ModelSettings:
         return {model: family for model, _, family in pairs}
 
     def __post_init__(self) -> None:
-        allowed = {"auto", "float32", "bfloat16", "float16"}
-        require(self.dtype in allowed, "model.dtype", f"must be one of {', '.join(sorted(allowed))}")
-        require(1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
+        check_dtype(self.dtype, "model.dtype")
+        require(self.max_loaded is None or 1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
         require(0 <= self.room_wait_s <= 3600, "model.room_wait_s", "must be in 0..3600 seconds")
-        require(
-            self.context_length is None or 2 <= self.context_length < 2**31,
-            "model.context_length",
-            "must be at least 2 tokens: one of a prompt and one of an answer",
-        )
+        check_ttl(self.idle_ttl, "model.idle_ttl")
+        check_context(self.context_length, "model.context_length")
         require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
         pairs = (item.rpartition("=") for item in self.parsers)
@@ -226,15 +230,23 @@ class StoreSettings:
 class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
     explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
-    write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it."""
+    write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
+    `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts."""
 
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
     remember_calls: bool = True
+    rewrites: tuple[str, ...] = ()
+
+    @property
+    def rewrite_rules(self) -> tuple[RewriteRule, ...]:
+        return tuple(map(parsed_rule, self.rewrites))
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
+        blocks = [rule.block for rule in self.rewrite_rules]
+        require(len(set(blocks)) == len(blocks), "cache.rewrites", "must not name a block twice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +259,20 @@ class TelemetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """`models`: what is set for single ones, by name."""
+
     server: ServerSettings = field(default_factory=ServerSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    models: Mapping[str, ModelTable] = field(default_factory=dict[str, ModelTable])
+
+    @property
+    def parser_of(self) -> dict[str, str]:
+        """The family of output formats by model id, where it is set."""
+        return self.model.parser_of | {name: table.parser for name, table in self.models.items() if table.parser}
 
     @property
     def is_private(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapters.system.blas import load_blas
+from application.services.token_side.model_loads import whole
 
 load_blas()
 
@@ -89,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     source = ModelSource(ModelId(options.model), str(embedded_folder(ModelId(options.model)) or options.model))
     tokenizers, engine = HfTokenizerLoader(), MlxEngine()
-    tokenizer, model = tokenizers.load(source), engine.load(source, LoadOptions(), lambda _phrase: None)
+    tokenizer, model = tokenizers.load(source), whole(engine.load(source, LoadOptions()))
     compiler = LlguidanceCompiler(Lane("bench-grammar", NUM_WORKERS), tokenizers.vocabulary)
     compiler.attach(source)
     compare = Compare(model, compiler, source, tokenizer.encode("Tell me about the sea. " * 8).token_ids)

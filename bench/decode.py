@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.system.blas import load_blas
+from application.services.token_side.model_loads import whole
 
 load_blas()
 
@@ -28,6 +29,7 @@ from adapters.mlx.caches.layout import live_arrays, new_caches  # noqa: E402
 from adapters.mlx.caches.rows import merge  # noqa: E402
 from adapters.mlx.loader import load_folder  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
+from adapters.mlx.weights_digest import Digests  # noqa: E402
 from application.ports.compute import DecodeStart  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
 from domain.sampling import SamplingParams  # noqa: E402
@@ -85,8 +87,8 @@ def durations(clock: list[float]) -> list[float]:
 
 
 def compare(folder: Path, rows: list[int], prompt: int, tokens: int, repeats: int) -> list[dict[str, Any]]:
-    network, facts = load_folder(folder, "auto", None)
-    model = assemble(network, ModelId(folder.name), facts)
+    network, facts = whole(load_folder(folder, "auto", Digests(b"")))
+    model = whole(assemble(network, ModelId(folder.name), facts))
     results: list[dict[str, Any]] = []
     for count in rows:
         prompts = [prompt_of(prompt - 7 * index, index, model.description.vocab_size) for index in range(count)]
@@ -103,8 +105,8 @@ def compare(folder: Path, rows: list[int], prompt: int, tokens: int, repeats: in
 
 def bare_rates(folder: Path, rows: Sequence[int], prompt: int, tokens: int, repeats: int = 3) -> dict[int, float]:
     """Tokens a second of the bare loop alone, by number of rows: the median step of each."""
-    network, facts = load_folder(folder, "auto", None)
-    vocab_size = assemble(network, ModelId(folder.name), facts).description.vocab_size
+    network, facts = whole(load_folder(folder, "auto", Digests(b"")))
+    vocab_size = whole(assemble(network, ModelId(folder.name), facts)).description.vocab_size
     rates: dict[int, float] = {}
     for count in rows:
         prompts = [prompt_of(prompt, index, vocab_size) for index in range(count)]

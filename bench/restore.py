@@ -26,6 +26,7 @@ from adapters.mlx.device import describe_device
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
+from application.services.token_side.model_loads import whole
 from bench.shapes import build_shape
 from domain.ids import ModelId, SequenceId
 from domain.payload import GroupPayloads, HostPayload
@@ -208,7 +209,7 @@ def decode_rates(network: Any, model: MlxModel, rows: int, tokens: list[int], st
 
 def measure(shape: str, sizes: list[int], batches: list[int], steps: int) -> dict[str, Any]:
     network, config = build_shape(shape)
-    model = assemble(network, ModelId(shape), ModelFacts(config))
+    model = whole(assemble(network, ModelId(shape), ModelFacts(config)))
     numbers = random.Random(0)
     tokens = [numbers.randrange(model.description.vocab_size) for _ in range(max(*sizes, 2048))]
     prefill(model, SequenceId(0), tokens[: 2 * CHUNK], captures=True)  # kernels are compiled and chosen here

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.system.blas import load_blas
+from application.services.token_side.model_loads import whole
 
 load_blas()
 
@@ -31,6 +32,7 @@ from adapters.fake.clock import FakeClock  # noqa: E402
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder  # noqa: E402
 from adapters.mlx.assembly import assemble  # noqa: E402
 from adapters.mlx.loader import load_folder  # noqa: E402
+from adapters.mlx.weights_digest import Digests  # noqa: E402
 from application.services.prefix.write_behind import WriteBehind  # noqa: E402
 from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
 from bench.store_throughput import throughput  # noqa: E402
@@ -48,8 +50,8 @@ def density(folder: Path, options: argparse.Namespace) -> Facts:
         source = embedded_folder(id)
         assert source is not None
         tokens = Tokenizer.from_file(str(source / "tokenizer.json")).encode(text).ids[: 6 * BLOCK]
-        network, model_facts = load_folder(source, "bfloat16", None)
-        model = assemble(network, id, model_facts)
+        network, model_facts = whole(load_folder(source, "bfloat16", Digests(b"")))
+        model = whole(assemble(network, id, model_facts))
         model.open(SequenceId(1))
         groups: list[GroupPayloads] = []
         for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
@@ -174,8 +176,8 @@ def engine(folder: Path, options: argparse.Namespace) -> Facts:
     """What offering captured blocks costs the thread that computes, against computing and capturing alone."""
     source = embedded_folder(EMBEDDED_IDS[0])
     assert source is not None
-    network, model_facts = load_folder(source, "auto", None)
-    model = assemble(network, EMBEDDED_IDS[0], model_facts)
+    network, model_facts = whole(load_folder(source, "auto", Digests(b"")))
+    model = whole(assemble(network, EMBEDDED_IDS[0], model_facts))
     tokens = [int(token) for token in np.random.default_rng(0).integers(1, 4000, 4 * BLOCK)]
     store = open_store(folder / "store", 2 << 30)
     writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 30)

@@ -118,6 +118,27 @@ class ModelLoadFailed(DomainError):
     code = "model_load_failed"
 
 
+class ModelExceedsMemory(ModelLoadFailed):
+    """The model's weights are more than may be held, whoever made room. The numbers behind the message, in bytes, where
+    they are known."""
+
+    code = "model_exceeds_memory"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        needed_bytes: int = 0,
+        available_bytes: int = 0,
+        limit_bytes: int = 0,
+    ) -> None:
+        super().__init__(message, param=param)
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+        self.limit_bytes = limit_bytes
+
+
 class QueueFull(DomainError):
     """The bounded request queue is full. `retry_after_s` is an estimate in seconds."""
 
@@ -196,6 +217,7 @@ __all__ = (
     "InvalidRequest",
     "LimitReached",
     "MemoryBusy",
+    "ModelExceedsMemory",
     "ModelLoadFailed",
     "ModelNotFound",
     "ModelsBusy",

@@ -20,7 +20,7 @@ CHAIN_VERSION = 1
 class Fingerprint:
     """Everything a captured state depends on besides the tokens.
 
-    `weights`: digest of weights, config and quantisation.
+    `weights`: digest of weights, config and quantisation. `adapter`: of the adapter laid over them; empty for none.
     `layout`: StateLayout.describe(). `dtype`: of the cached state. `runtime`: what computes it, to the minor version,
     and in an exact grid (only states bit-identical to recomputing) also what rounds: another BLAS or device gives other
     bits, which is nothing to those who did not ask for the same. `salt`: the tenant's; it enters and is shown as a
@@ -33,6 +33,7 @@ class Fingerprint:
     grid: BlockGrid
     runtime: str = ""
     salt: str = ""
+    adapter: bytes = b""
 
     @classmethod
     def of(cls, model: ModelDescription, grid: BlockGrid, salt: str = "") -> "Fingerprint":
@@ -44,6 +45,7 @@ class Fingerprint:
             grid=grid,
             runtime="; ".join(filter(None, (model.runtime, model.arithmetic if grid.is_exact else ""))),
             salt=salt,
+            adapter=model.adapter_digest,
         )
 
     @property
@@ -54,7 +56,7 @@ class Fingerprint:
     def canonical_json(self) -> str:
         """Equal fingerprints give equal text: sorted keys, no spaces, ASCII."""
         content = {
-            "adapter": "",  # of earlier formats; without it, all that is stored would be another model's
+            "adapter": self.adapter.hex(),
             "block_size": self.grid.block_size,
             "dtype": self.dtype,
             "exact": self.grid.is_exact,

@@ -17,20 +17,26 @@ class DecodeMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model's files are. `path` is a local folder; `created_s` a Unix time (the newest file's)."""
+    """Where a model's files are. `path` is a local folder; `created_s` a Unix time (the newest file's). `file_bytes`:
+    length of the weight files. `adapter`: folder of a LoRA adapter that is laid over the weights; empty for none.
+    `note`: what people should know of it before they ask it anything; empty for models that somebody chose."""
 
     id: ModelId
     path: str
     created_s: int = 0
     owned_by: str = "local"
+    file_bytes: int = 0
+    adapter: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a model is to be loaded. `dtype`: what to compute in, `float32`, `bfloat16` or `float16`; `auto` leaves that
-    to the engine."""
+    to the engine. `salt`: the model's own, which enters its prefixes beside the server's and a request's."""
 
     dtype: str = "auto"
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +45,10 @@ class ModelDescription:
 
     `vocab_size`: rows of the embedding; token ids must be below it. `context_length`: tokens, prompt and completion
     together. `weight_bytes`: resident bytes. `dtype`: what activations are computed in. `decode_note`: why decode is
-    SINGLE. `weights_digest` identifies weights, config and quantisation by content. `runtime`: what computes it, to the
-    minor version (`mlx-lm 0.32`); states of different runtimes are not shared. `arithmetic`: what rounds, the device
-    and the library of its matrix products as they were found; states that must agree to the bit are not shared
-    between different ones. `memory`: what it needs of memory.
+    SINGLE. `weights_digest` identifies weights, config and quantisation by content, and `adapter_digest` what is laid
+    over them, empty for nothing. `runtime`: what computes it, to the minor version (`mlx-lm 0.32`); states of different
+    runtimes are not shared. `arithmetic`: what rounds, the device and the library of its matrix products as they were
+    found; states that must agree to the bit are not shared between different ones. `memory`: what it takes of it.
     """
 
     id: ModelId
@@ -56,6 +62,7 @@ class ModelDescription:
     decode_mode: DecodeMode
     decode_note: str = ""
     weights_digest: bytes = b""
+    adapter_digest: bytes = b""
     runtime: str = ""
     arithmetic: str = ""
     memory: MemoryShape = MemoryShape()

@@ -5,19 +5,25 @@
 
 A *lease* keeps a model loaded. Whoever waits for a model has its lease in the moment in which the model is loaded, so
 that nothing is loaded and evicted again before it was used. Models that need room get it in the order in which they
-were first asked for. While one waits for room and no loaded model is idle, the one whose last lease is the oldest
-*makes way*: it gives no new leases, so that it is idle once those it gave are back; who asks for it meanwhile stands in
-line like everybody else. So neither of two models that are always wanted can keep the other out.
+were first asked for, but for those that would not fit now though all others made way.
 
-Invariants: at most `max_loaded` models take room; a model with a lease is never unloaded; one move is under way at a
-time; a load begins only for somebody who waits.
+While one waits for room, others *make way* for it: as few as it takes, idle ones first, then those whose last lease is
+the oldest. They give no new leases, so that they are idle once those they gave are back; who asks for one meanwhile
+stands in line like everybody else. So neither of two models that are always wanted can keep the other out. They are
+unloaded when the last of them is idle, and no sooner: none goes in vain. A *pinned* model makes no way. A model that is
+*let go of* makes way for nobody in particular.
+
+Invariants: at most `max_loaded` models take room; a load begins only for somebody who waits, and only where its weights
+fit beside those that are loaded and what requests hold; a model with a lease, or pinned, is never unloaded for another;
+one move is under way at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from domain.ids import ModelId
+from domain.load_room import LoadRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +49,34 @@ class Residence(Enum):
 
 @dataclass(slots=True)
 class _Model:
-    """`waiting`: tickets in order of arrival."""
+    """`waiting`: tickets in order of arrival. `num_bytes`: of its weights. `leaves`: it was let go of."""
 
     residence: Residence = Residence.ABSENT
     num_leases: int = 0
     waiting: dict[int, None] = field(default_factory=dict[int, None])
+    num_bytes: int = 0
+    leaves: bool = False
 
 
 class ModelTurns:
-    """Decides and does nothing itself: the caller carries out `next_move` and reports how it went. Not thread-safe."""
+    """Decides and does nothing itself: the caller carries out `next_move` and reports how it went. `room` and
+    `max_loaded` (None: no bound) may change. Not thread-safe."""
 
-    def __init__(self, max_loaded: int) -> None:
-        self._max_loaded = max_loaded
+    def __init__(self, max_loaded: int | None = None, room: LoadRoom | None = None) -> None:
+        self.room = room or LoadRoom()
+        self.max_loaded = max_loaded
         self._models: dict[ModelId, _Model] = {}  # the one whose last lease is the oldest first
         self._line: dict[ModelId, None] = {}  # models somebody waits for, and that are not being loaded
         self._granted: list[int] = []
+        self._pinned: set[ModelId] = set()
 
-    def ask(self, id: ModelId, ticket: int) -> None:
-        """Somebody wants a lease; `take_granted` names the ticket when it has it."""
+    def ask(self, id: ModelId, ticket: int, num_bytes: int = 0) -> None:
+        """Somebody wants a lease; `take_granted` names the ticket when it has it. `num_bytes`: what its weights will
+        take; of a model that is loaded, what is known."""
         model = self._models.setdefault(id, _Model())
         model.waiting[ticket] = None
+        if model.residence is Residence.ABSENT:
+            model.num_bytes = num_bytes
         if model.residence is not Residence.LOADING:
             self._line.setdefault(id)
         self._grant()
@@ -91,25 +105,45 @@ class ModelTurns:
         model.num_leases -= 1
         self._grant()
 
+    def pin(self, id: ModelId) -> None:
+        """From now on it makes no way for others, once it is loaded."""
+        self._pinned.add(id)
+        self._grant()
+
+    def unpin(self, id: ModelId) -> None:
+        self._pinned.discard(id)
+
+    def let_go(self, id: ModelId) -> None:
+        """Unload it, pinned or not, once its leases are back. Nothing for a model that is not loaded."""
+        model = self._models.get(id)
+        if model is not None and model.residence is Residence.LOADED:
+            model.leaves = True
+
     def next_move(self) -> LoadModel | UnloadModel | None:
         """What to do now, if anything; it has begun when this returns."""
-        head = self._head()
-        if head is None or self._is_moving():
+        if self._is_moving():
             return None
-        if self._num_resident() < self._max_loaded:
+        left = next((id for id in self._loaded() if self._models[id].leaves and not self._models[id].num_leases), None)
+        if left is not None:
+            return self._unload(left)
+        head = self._head()
+        if head is None:
+            return None
+        if self._fits(head, without=()):
             del self._line[head]
             self._models[head].residence = Residence.LOADING
             return LoadModel(head)
-        idle = next((id for id in self._loaded() if not self._models[id].num_leases), None)
-        if idle is None:
+        making_way = self._making_way()
+        if any(self._models[id].num_leases for id in making_way):
             return None
-        self._models[idle].residence = Residence.UNLOADING
-        self._grant()
-        return UnloadModel(idle)
+        return self._unload(making_way[0])
 
-    def loaded(self, id: ModelId) -> None:
+    def loaded(self, id: ModelId, num_bytes: int | None = None) -> None:
+        """`num_bytes`: what its weights take in fact."""
         model = self._models[id]
         model.residence = Residence.LOADED
+        if num_bytes is not None:
+            model.num_bytes = num_bytes
         self._lease_all(id, model)
         self._grant()
 
@@ -120,8 +154,9 @@ class ModelTurns:
         return tuple(model.waiting)
 
     def unloaded(self, id: ModelId) -> None:
-        self._models[id].residence = Residence.ABSENT
-        self._tidy(id, self._models[id])
+        model = self._models[id]
+        model.residence, model.leaves = Residence.ABSENT, False
+        self._tidy(id, model)
         self._grant()
 
     def take_granted(self) -> Sequence[int]:
@@ -131,22 +166,36 @@ class ModelTurns:
 
     def waits_for_room(self, id: ModelId, ticket: int) -> bool:
         """Whether the ticket waits, and not just for a load that is under way or that follows an unload under way."""
-        is_next = id == self._head() and self._is_unloading()
-        return id in self._line and not is_next and ticket in self._models[id].waiting
+        if id not in self._line or ticket not in self._models[id].waiting:
+            return False
+        are_idle = not any(self._models[other].num_leases for other in self._making_way())
+        return not (id == self._head() and self._is_unloading() and are_idle)
+
+    def never_fits(self, id: ModelId, num_bytes: int) -> int | None:
+        """How much it could have at most, where that is less than it needs: pinned models stay. None: it may fit."""
+        pinned = sum(self._models[other].num_bytes for other in self._pinned - {id} if other in self._models)
+        available = self.room.available_bytes(pinned)
+        return available if available is not None and num_bytes > available else None
 
     def is_wanted(self, id: ModelId) -> bool:
         """Whether somebody waits for it."""
         return id in self._models and bool(self._models[id].waiting)
 
+    def is_pinned(self, id: ModelId) -> bool:
+        return id in self._pinned
+
+    def residence(self, id: ModelId) -> Residence:
+        return self._models[id].residence if id in self._models else Residence.ABSENT
+
     def num_leases(self, id: ModelId) -> int:
         return self._models[id].num_leases if id in self._models else 0
 
     def _grant(self) -> None:
-        """Give leases on loaded models, but on the one that makes way."""
+        """Give leases on loaded models, but on those that make way."""
         making_way = self._making_way()
         for id in tuple(self._line):
             model = self._models[id]
-            if model.residence is Residence.LOADED and id != making_way:
+            if model.residence is Residence.LOADED and id not in making_way and not model.leaves:
                 del self._line[id]
                 self._lease_all(id, model)
 
@@ -156,23 +205,52 @@ class ModelTurns:
         model.waiting = {}
         self._models[id] = self._models.pop(id)
 
-    def _making_way(self) -> ModelId | None:
-        if self._head() is None or self._num_resident() < self._max_loaded:
-            return None
-        if self._is_unloading():
-            return None
-        loaded = self._loaded()
-        return next((id for id in loaded if not self._models[id].num_leases), next(iter(loaded), None))
+    def _unload(self, id: ModelId) -> UnloadModel:
+        self._models[id].residence = Residence.UNLOADING
+        self._grant()
+        return UnloadModel(id)
+
+    def _making_way(self) -> Sequence[ModelId]:
+        """For the head of the line, beside what is being unloaded already; idle ones first."""
+        head = self._head()
+        if head is None:
+            return ()
+        going = [id for id, model in self._models.items() if model.residence is Residence.UNLOADING]
+        chosen: list[ModelId] = []
+        for id in self._may_go():
+            if self._fits(head, without=(*going, *chosen)):
+                break
+            chosen.append(id)
+        for id in tuple(chosen):  # what a later one made superfluous
+            others = [other for other in chosen if other != id]
+            if self._fits(head, without=(*going, *others)):
+                chosen = others
+        return chosen
+
+    def _may_go(self) -> list[ModelId]:
+        loaded = [id for id in self._loaded() if id not in self._pinned or self._models[id].leaves]
+        return sorted(loaded, key=lambda id: self._models[id].num_leases > 0)
 
     def _head(self) -> ModelId | None:
-        """The model whose turn it is to get room."""
-        return next((id for id in self._line if self._models[id].residence is not Residence.LOADED), None)
+        """The model whose turn it is to get room: the first that fits once others have made way."""
+        going = [id for id, model in self._models.items() if model.residence is Residence.UNLOADING]
+        without = (*going, *self._may_go())
+        absent = (id for id in self._line if self._models[id].residence is not Residence.LOADED)
+        return next((id for id in absent if self._fits(id, without=without)), None)
+
+    def _fits(self, id: ModelId, without: Collection[ModelId]) -> bool:
+        """Whether it could be loaded if these were gone; one that is being unloaded comes back after it is gone."""
+        beside = [
+            other
+            for other, model in self._models.items()
+            if model.residence is not Residence.ABSENT and other not in without and other != id
+        ]
+        if self.max_loaded is not None and len(beside) >= self.max_loaded:
+            return False
+        return self.room.fits_now(sum(self._models[other].num_bytes for other in (*beside, id)))
 
     def _loaded(self) -> list[ModelId]:
         return [id for id, model in self._models.items() if model.residence is Residence.LOADED]
-
-    def _num_resident(self) -> int:
-        return sum(model.residence is not Residence.ABSENT for model in self._models.values())
 
     def _is_moving(self) -> bool:
         return any(model.residence in (Residence.LOADING, Residence.UNLOADING) for model in self._models.values())

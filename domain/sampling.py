@@ -1,7 +1,8 @@
 """How the next token is chosen and when a completion ends. Ranges are checked on construction; the vocabulary later."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
+from typing import Any
 
 from domain.errors import require
 
@@ -10,6 +11,19 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1_000
 MAX_LOGIT_BIAS = 1_024
 MAX_SEED = 2**63 - 1
+
+_DEFAULTED = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+    }
+)
+"""Fields that a model may have defaults for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +34,7 @@ class SamplingParams:
     them. `seed` makes the noise of every token a function of the request alone, whatever else shares the batch; the
     logits it is added to may round otherwise in another batch.
     `num_logprobs`: None for none, else how many alternatives to report beside the chosen token (0 to 20).
+    `left_open`: names of fields that nobody chose, and that a model's own defaults may fill.
     """
 
     temperature: float = 1.0
@@ -32,6 +47,21 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     num_logprobs: int | None = None
+    left_open: frozenset[str] = field(default=frozenset(), compare=False)
+
+    @classmethod
+    def chosen(
+        cls,
+        *,
+        logit_bias: tuple[tuple[int, float], ...] = (),
+        seed: int | None = None,
+        num_logprobs: int | None = None,
+        **values: float | None,
+    ) -> "SamplingParams":
+        """What a client chose; None is left open. Raises InvalidRequest."""
+        given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+        left_open = _DEFAULTED - given.keys()
+        return cls(logit_bias=logit_bias, seed=seed, num_logprobs=num_logprobs, left_open=left_open, **given)
 
     def __post_init__(self) -> None:
         require(isfinite(self.temperature) and 0 <= self.temperature <= 10, "temperature", "must be between 0 and 10")

@@ -6,7 +6,7 @@ Adding a field to a settings class is all it takes to make it settable by file, 
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from application.settings import Settings
@@ -46,21 +46,27 @@ def setting_fields() -> Mapping[str, SettingField]:
     """Every field by path, in the order of the settings classes."""
     found: dict[str, SettingField] = {}
     defaults = Settings()
-    for section in fields(Settings):
+    for section in sections():
         section_defaults: Any = getattr(defaults, section.name)
         hints = get_type_hints(cast(type, section.type))
         for name in hints:
             path = f"{section.name}.{name}"
-            plain, is_optional = _plain_type(hints[name])
+            plain, is_optional = plain_type(hints[name])
             found[path] = SettingField(path, plain, is_optional, getattr(section_defaults, name))
     return found
 
 
-def _plain_type(hint: Any) -> tuple[type, bool]:
+def sections() -> list[Field[Any]]:
+    """The settings classes, by the names of their tables."""
+    return [field for field in fields(Settings) if is_dataclass(field.type)]
+
+
+def plain_type(hint: Any) -> tuple[type, bool]:
+    """The type without None, and whether None is allowed."""
     if get_origin(hint) in (Union, types.UnionType):
         inner = [part for part in get_args(hint) if part is not types.NoneType]
-        return _plain_type(inner[0])[0], True
+        return plain_type(inner[0])[0], True
     return get_origin(hint) or hint, False
 
 
-__all__ = ("PATH_LISTS", "SECRETS", "SettingField", "setting_fields")
+__all__ = ("PATH_LISTS", "SECRETS", "SettingField", "plain_type", "sections", "setting_fields")

@@ -7,11 +7,13 @@ with its path, since a setting that silently does nothing costs more than one th
 import difflib
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
-from adapters.config.fields import SettingField, setting_fields
+from adapters.config.fields import SettingField, sections, setting_fields
 from adapters.config.locations import config_file
+from adapters.config.model_tables import SECTION, model_tables
 from adapters.config.values import from_text, from_typed
 from application.settings import Settings
 from domain.errors import DomainError, InvalidRequest
@@ -53,28 +55,39 @@ class _Given:
 def load_settings(environ: Mapping[str, str], flags: Mapping[str, Flag] | None = None) -> LoadedSettings:
     """Read every source once. `flags` by path, only those that were given. Raises InvalidSettings."""
     known = setting_fields()
+    file = config_file(environ)
+    tables = _read(environ, file)
+    try:
+        models = model_tables(tables.pop(SECTION, {}))
+    except ValueError as error:
+        raise InvalidSettings(f"{error} ({file})") from None
     given: dict[str, _Given] = {}
-    given.update(_from_file(environ, known))
+    given.update(_from_file(tables, file, known))
     given.update(_from_environment(environ, known))
     given.update(_from_flags(flags or {}, known))
     origins = {path: given[path].origin if path in given else DEFAULT for path in known}
-    return LoadedSettings(_build(given, origins), origins)
+    return LoadedSettings(replace(_build(given, origins), models=models), origins)
 
 
-def _from_file(environ: Mapping[str, str], known: Mapping[str, SettingField]) -> Iterator[tuple[str, _Given]]:
-    file = config_file(environ)
+def _read(environ: Mapping[str, str], file: Path) -> dict[str, object]:
+    """The file's tables; none without a file."""
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if environ.get("CAIRN_CONFIG"):
             raise InvalidSettings(f"CAIRN_CONFIG names {file}, which does not exist") from None
-        return
+        return {}
     except (OSError, ValueError) as error:
         raise InvalidSettings(f"{file}: {error}") from error
-    sections = {path.partition(".")[0] for path in known}
+
+
+def _from_file(
+    tables: Mapping[str, object], file: Path, known: Mapping[str, SettingField]
+) -> Iterator[tuple[str, _Given]]:
+    names = {section.name for section in sections()}
     for section, table in tables.items():
-        if section not in sections:
-            raise _unknown(section, sections, str(file))
+        if section not in names:
+            raise _unknown(section, {*names, SECTION}, str(file))
         if not isinstance(table, dict):
             raise InvalidSettings(f"{section} must be a table, written [{section}], in {file}")
         for name, value in cast(dict[str, object], table).items():
@@ -118,8 +131,8 @@ def _quoted(value: object, field: SettingField) -> str:
 def _build(given: Mapping[str, _Given], origins: Mapping[str, str]) -> Settings:
     """Sections with their ranges checked; a range error names the source of the value at fault."""
     try:
-        sections = {section.name: _section(section.name, section.type, given) for section in fields(Settings)}
-        return Settings(**sections)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        made = {section.name: _section(section.name, section.type, given) for section in sections()}
+        return Settings(**made)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     except InvalidRequest as error:
         origin = origins.get(error.param or "", DEFAULT)
         raise InvalidSettings(error.message if origin == DEFAULT else f"{error.message} ({origin})") from None

@@ -4,16 +4,17 @@ The port's contract allows some of these (a sequence's ComputeFailed) and forbid
 calls the port must survive both.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel, PromptScores
+from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
 from domain.ids import SequenceId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.payload import GroupPayloads
 
 T = TypeVar("T")
+Y = TypeVar("Y")
 
 ENGINE_OPERATIONS = ("load", "unload", "memory", "close_engine")
 MODEL_OPERATIONS = (
@@ -61,14 +62,30 @@ class ComputeFaults:
 
     def around(self, operation: str, work: Callable[[], T]) -> T:
         """Do the work, or fail, or both."""
+        afterwards = self._strike(operation)
+        found = work()
+        if afterwards is not None:
+            raise self._counted(operation, afterwards)
+        return found
+
+    def around_pieces(self, operation: str, pieces: Generator[Y, None, T]) -> Generator[Y, None, T]:
+        """As `around`, of work that is done piece by piece."""
+        afterwards = self._strike(operation)
+        found = yield from pieces
+        if afterwards is not None:
+            raise self._counted(operation, afterwards)
+        return found
+
+    def _strike(self, operation: str) -> Exception | None:
+        """Fail now, or say how to fail when the work is done."""
         if self._chance is not None and (error := self._chance(operation)) is not None:
             raise self._counted(operation, error)
         fault = self._armed.get(operation)
         if fault is None or fault.times == 0:
-            return work()
+            return None
         fault.times -= 1
         if fault.is_after:
-            work()
+            return fault.error
         raise self._counted(operation, fault.error)
 
     def _counted(self, operation: str, error: Exception) -> Exception:
@@ -137,10 +154,9 @@ class FaultyEngine:
         self._engine = engine
         self._faults = faults
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
-        return self._faults.around(
-            "load", lambda: FaultyModel(self._engine.load(source, options, on_progress), self._faults)
-        )
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+        inner = yield from self._faults.around_pieces("load", self._engine.load(source, options))
+        return FaultyModel(inner, self._faults)
 
     def unload(self, model: LoadedModel) -> None:
         inner = model.inner if isinstance(model, FaultyModel) else model

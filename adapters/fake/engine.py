@@ -1,11 +1,11 @@
 """The toy compute engine: loads toy models, counts their bytes, needs nothing but Python."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Lock, get_ident
 
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
-from application.ports.compute import LoadedModel
+from application.ports.compute import LoadedModel, LoadSteps
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
@@ -27,14 +27,20 @@ class FakeEngine:
         self.loaded: list[FakeModel] = []
         self.is_closed = False
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._check_thread()
         toy = self._options.get(source.id, self._default)
         if toy.hook is not None:
             toy.hook("load", None, len(self.loaded))
+        if toy.load_waits_for is not None:
+            yield toy.load_waits_for
+        for piece in range(toy.load_pieces):
+            self._check_thread()
+            if toy.hook is not None:
+                toy.hook("load_piece", None, piece)
+            yield None
         if toy.load_error is not None:
             raise ModelLoadFailed(toy.load_error)
-        on_progress("making up weights")
         model = FakeModel(source, toy)
         with self._lock:
             self.loaded.append(model)

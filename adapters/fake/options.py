@@ -1,6 +1,7 @@
 """How a toy model is made: its layers, its weights (a number), how it answers and how it fails."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -59,7 +60,7 @@ class FakeOptions:
     rounding does on real hardware, so that only canonical chunking reproduces a state. `runs_ahead`: decode feeds
     the token it just sampled at once, so `position` is one further. `tokens_per_step`: a decode step gives up to so
     many tokens, as where a draft is checked; which ones does not depend on it. `load_error`: `load` fails with this
-    message.
+    message, after `load_pieces` pieces and once `load_waits_for` is done.
     """
 
     layout: StateLayout = ATTENTION
@@ -77,6 +78,8 @@ class FakeOptions:
     runs_ahead: bool = False
     tokens_per_step: int = 1
     load_error: str | None = None
+    load_pieces: int = 0
+    load_waits_for: Future[None] | None = None
 
 
 def reply_with(text: str) -> Reply:

@@ -1,17 +1,23 @@
 """MLX as a ComputeEngine: loads models on the compute thread and ends the backend when the thread does."""
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
 from adapters.mlx.device import on_cpu
+from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
-from application.ports.compute import LoadedModel
+from adapters.mlx.peak_meter import highest_bytes
+from adapters.mlx.weights_digest import Digests, digest_model
+from application.ports.compute import LoadedModel, LoadSteps
+from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
 from domain.model_card import LoadOptions, ModelSource
 
@@ -26,17 +32,19 @@ class MlxEngine:
     def __init__(
         self, memory_dir: Path | None = None, blas: str = "", trim_heap: Callable[[], None] = lambda: None
     ) -> None:
-        """`memory_dir`: a directory for remembered weight digests; None remembers none. `blas` as in `assemble`.
-        `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers go."""
+        """`memory_dir`: a directory for remembered weight digests and peaks; None remembers none. `blas` as in
+        `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
+        go."""
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
+        self._reading = Lane("weights", 1)
         self._is_wired = False
         self._models: list[MlxModel] = []
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._wire_memory()
-        found = self._try_load(source, options, on_progress)
+        found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
             self._models.append(found)
             _settle_objects()
@@ -47,14 +55,15 @@ class MlxEngine:
         raise ModelLoadFailed(found)
 
     def _try_load(
-        self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]
-    ) -> MlxModel | str:
+        self, source: ModelSource, options: LoadOptions
+    ) -> Generator[Future[Any] | None, None, MlxModel | str]:
         """The model, or why there is none. An exception would hold, by its traceback, every weight that was read."""
+        folder, adapter = Path(source.path), Path(source.adapter) if source.adapter else None
         try:
-            on_progress("reading weights")
-            network, facts = load_folder(Path(source.path), options.dtype, self._memory_dir)
-            on_progress("trying a few tokens")
-            return assemble(network, source.id, facts, blas=self._blas)
+            read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
+            yield read  # a first read of all files takes as long as the disk takes
+            network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
+            return (yield from assemble(network, source.id, facts, blas=self._blas, memory_dir=self._memory_dir))
         except ModelLoadFailed as error:
             return error.message
         except Exception as error:
@@ -70,7 +79,7 @@ class MlxEngine:
     def memory(self) -> Mapping[str, int]:
         return {
             "active": mx.get_active_memory(),
-            "peak": mx.get_peak_memory(),
+            "peak": highest_bytes(),
             "cache": mx.get_cache_memory(),
         }
 
@@ -82,6 +91,7 @@ class MlxEngine:
             self._trim_heap()
 
     def close(self) -> None:
+        self._reading.close()
         mx.synchronize()
         mx.clear_cache()
         mx.clear_streams()
@@ -94,6 +104,13 @@ class MlxEngine:
         recommended = mx.device_info().get("max_recommended_working_set_size")
         if isinstance(recommended, int) and mx.metal.is_available():
             mx.set_wired_limit(recommended)
+
+
+def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
+    """What takes a while and needs no device: hashing, and for an adapter the import of mlx-lm's trainer."""
+    if adapter is not None:
+        mlx_lm_module("tuner.utils")
+    return digest_model(folder, adapter, memory_dir)
 
 
 def _settle_objects() -> None:

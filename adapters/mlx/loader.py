@@ -7,43 +7,80 @@ file that config.json names as the model's code is refused here and kept from ml
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
+from adapters.mlx.adapter_folder import lay_adapter
 from adapters.mlx.arrays import evaluate
 from adapters.mlx.arrays import parameters as named_parameters
 from adapters.mlx.assembly import ModelFacts
 from adapters.mlx.file_limit import mlx_lm_module
-from adapters.mlx.weights_digest import digest_folder
+from adapters.mlx.weights_digest import Digests
 from domain.errors import ModelLoadFailed
 
 NO_OWN_CODE = {"model_file": None}
 """Laid over config.json by mlx-lm itself, so that no file which changes after our look at it is run."""
 
+PIECE_BYTES = 64 * 2**20
+"""Of weights, evaluated at once: some 20 ms of reading from a fast disk."""
+
 _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+ITEM_BYTES = {name: dtype.size for name, dtype in _CASTS.items()}
 
 
-def load_folder(folder: Path, dtype: str, memory_dir: Path | None) -> tuple[Any, ModelFacts]:
-    """Load and evaluate. `dtype`: `auto`, `float32`, `bfloat16` or `float16`; `memory_dir` as in `digest_folder`.
+def load_folder(
+    folder: Path, dtype: str, digests: Digests, adapter: Path | None = None
+) -> Generator[None, None, tuple[Any, ModelFacts]]:
+    """Load and evaluate, piece by piece. `dtype`: `auto`, `float32`, `bfloat16` or `float16`; `adapter`: a folder
+    with a LoRA adapter; `digests` of both.
 
     `auto` keeps the dtype of the files, except that unquantised weights become float32 where the device is a Linux
     CPU, whose half-precision kernels are several times slower. Raises ModelLoadFailed.
     """
     config = read_config(folder)
     try:
-        digest = digest_folder(folder, memory_dir)
-        network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
-        wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
-        if wanted is not None:
-            _cast(network, wanted)
-        evaluate(array for _, array in named_parameters(network))
+        network, full_config = open_folder(folder)
+        yield
+        if adapter is not None:
+            lay_adapter(network, adapter)
+        cast_network(network, dtype)
+        for piece in _pieces(named_parameters(network)):
+            yield
+            evaluate(piece)
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
-    return network, ModelFacts(full_config, eos_ids(full_config), digest)
+    return network, ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter)
+
+
+def _pieces(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.array]]:
+    """The parameters in their order, in lists of about PIECE_BYTES: reading one takes about as long as a step."""
+    piece: list[mx.array] = []
+    num_bytes = 0
+    for _, array in parameters:
+        piece.append(array)
+        num_bytes += array.nbytes
+        if num_bytes >= PIECE_BYTES:
+            yield piece
+            piece, num_bytes = [], 0
+    if piece:
+        yield piece
+
+
+def open_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The network as its files have it, with its full configuration; no weight is read yet. Raises anything."""
+    network, config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
+    return network, config
+
+
+def cast_network(network: Any, dtype: str) -> None:
+    """To what it is computed in, lazily. `dtype` as in `load_folder`."""
+    wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
+    if wanted is not None:
+        _cast(network, wanted)
 
 
 def eos_ids(config: Mapping[str, Any]) -> frozenset[int]:
@@ -80,6 +117,8 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 
 def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
     text = str(error)
+    if isinstance(error, ModelLoadFailed):
+        return error.message
     if isinstance(error, FileNotFoundError) and "safetensors" in text:
         return f"{folder} has no weights (model*.safetensors)"
     if isinstance(error, MemoryError) or "allocate" in text.lower():
@@ -116,4 +155,4 @@ def _cast(network: Any, dtype: mx.Dtype) -> None:
     network.update(tree_unflatten(changed))
 
 
-__all__ = ("NO_OWN_CODE", "eos_ids", "load_folder", "read_config")
+__all__ = ("ITEM_BYTES", "NO_OWN_CODE", "cast_network", "eos_ids", "load_folder", "open_folder", "read_config")

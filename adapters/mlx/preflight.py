@@ -1,24 +1,26 @@
-"""What can be told of a model folder without reading its weights: whether loading it can be tried at all.
+"""What can be told of a model folder without reading its weights: whether loading it can be tried, and what it takes.
 
-The config names a model type that mlx-lm has code for, and the weight files are as long as their headers say. A header
-is a few kilobytes; nothing is brought to the device.
+The config names a model type that mlx-lm has code for, the weight files are as long as their headers say, and an
+adapter over them is whole. A header is a few kilobytes; nothing is brought to the device.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
 
-from adapters.mlx.loader import read_config
+from adapters.mlx.adapter_folder import read_adapter
+from adapters.mlx.device import on_cpu
+from adapters.mlx.generation_config import advised_sampling
+from adapters.mlx.loader import ITEM_BYTES, read_config
 from adapters.mlx.model_types import knows_model_type
+from adapters.mlx.safetensors_file import StoredTensor, read_tensors
+from application.ports.model_repository import ModelPreview
 from domain.errors import ModelLoadFailed
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100 * 2**20
+_QUANTISED_KEYS = ("quantization", "quantization_config")
 
 
-def check_source(source: ModelSource) -> None:
+def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
     """A ModelCheck."""
     folder = Path(source.path)
     config = read_config(folder)
@@ -27,35 +29,26 @@ def check_source(source: ModelSource) -> None:
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise ModelLoadFailed(f"{folder} has no weights (model*.safetensors)")
-    for path in files:
-        _check_length(path)
+    is_quantised = any(config.get(key) for key in _QUANTISED_KEYS)
+    item_bytes = _item_bytes(options.dtype, is_quantised=is_quantised)
+    weight_bytes = sum(_held_bytes(read_tensors(path).values(), item_bytes) for path in files)
+    if source.adapter:
+        weight_bytes += read_adapter(Path(source.adapter)).num_bytes
+    return ModelPreview(weight_bytes, advised_sampling(folder))
 
 
-def _check_length(path: Path) -> None:
-    """safetensors: u64 header length, header, data; each tensor's end is told from the start of the data."""
-    try:
-        with path.open("rb") as file:
-            num_header = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            size_bytes = path.stat().st_size
-            if num_header > min(size_bytes, _MAX_HEADER_BYTES):
-                raise ModelLoadFailed(f"{path} could not be loaded: it is cut short, or no safetensors file")
-            header = json.loads(file.read(num_header))
-    except (OSError, ValueError) as error:
-        raise ModelLoadFailed(f"{path} could not be loaded: {error}") from None
-    if not isinstance(header, dict):
-        raise ModelLoadFailed(f"{path} could not be loaded: it is no safetensors file")
-    end = max(_ends(cast(dict[str, Any], header)), default=0) + _LENGTH_BYTES + num_header
-    if end > size_bytes:
-        raise ModelLoadFailed(f"{path} could not be loaded: it is cut short ({size_bytes} of {end} bytes)")
+def _item_bytes(dtype: str, *, is_quantised: bool) -> int | None:
+    """Of a floating value as it will be held; None where it stays as it is stored."""
+    if dtype == "auto":
+        return 4 if on_cpu() and not is_quantised else None
+    return ITEM_BYTES.get(dtype)
 
 
-def _ends(header: Mapping[str, Any]) -> Iterator[int]:
-    for name, entry in header.items():
-        if name != "__metadata__" and isinstance(entry, dict):
-            offsets = cast(dict[str, Any], entry).get("data_offsets")
-            if isinstance(offsets, list) and offsets:
-                end = cast(list[object], offsets)[-1]
-                yield end if isinstance(end, int) else 0
+def _held_bytes(tensors: Iterable[StoredTensor], item_bytes: int | None) -> int:
+    return sum(
+        tensor.num_values * item_bytes if item_bytes is not None and tensor.is_floating else tensor.num_bytes
+        for tensor in tensors
+    )
 
 
 __all__ = ("check_source",)

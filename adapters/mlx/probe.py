@@ -5,7 +5,7 @@ sequences of different length in one batch give the same logits as decoding each
 last one wrongly or not at all, and are then decoded one sequence at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -45,8 +45,9 @@ class Probe:
     decode_note: str = ""
 
 
-def probe(network: Any, vocab_size: int | None) -> Probe:
-    """Run the probes. Raises ModelLoadFailed when the model cannot compute here. Leaves nothing behind."""
+def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
+    """Run the probes, a forward pass or two at a time. Raises ModelLoadFailed when the model cannot compute here.
+    Leaves nothing behind."""
     layout = layout_of(new_caches(network))
     try:
         caches, logits = _prefill(network, _toy_tokens(_LONG, vocab_size))
@@ -58,8 +59,9 @@ def probe(network: Any, vocab_size: int | None) -> Probe:
     if layout.is_reusable:
         snapshot = copy_snapshot(layout, HeldRow(caches, 0, _LONG), 0)
         specs = {int(index): payload.specs for index, payload in snapshot.items()}
+    yield
     family = type(network).__module__.rpartition(".")[2]
-    note = WRONG_WHEN_BATCHED.get(family) or _why_single(network, vocab_size)
+    note = WRONG_WHEN_BATCHED.get(family) or (yield from _why_single(network, vocab_size))
     mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
     return Probe(layout, logits.shape[-1], specs, mode, note)
 
@@ -75,13 +77,13 @@ def _prefill(network: Any, tokens: Sequence[int]) -> tuple[Caches, mx.array]:
     return caches, logits
 
 
-def _why_single(network: Any, vocab_size: int | None) -> str:
+def _why_single(network: Any, vocab_size: int | None) -> Generator[None, None, str]:
     """Empty when batched decode agrees with single decode; otherwise the reason, for people."""
     classes = unbatchable(new_caches(network))
     if classes:
         return f"mlx-lm cannot batch {classes}"
     try:
-        difference, dtype = _batch_error(network, vocab_size)
+        difference, dtype = yield from _batch_error(network, vocab_size)
     except Exception as error:
         return f"batched decode raises {type(error).__name__}: {str(error)[:200]}"
     if not difference <= _TOLERANCE.get(dtype, _HALF_TOLERANCE):
@@ -89,12 +91,18 @@ def _why_single(network: Any, vocab_size: int | None) -> str:
     return ""
 
 
-def _batch_error(network: Any, vocab_size: int | None) -> tuple[float, mx.Dtype]:
+def _batch_error(network: Any, vocab_size: int | None) -> Generator[None, None, tuple[float, mx.Dtype]]:
     """Largest root mean square difference of a row's logits over a few steps, as a share of their standard deviation,
     and the logits' dtype."""
     prompts = [_toy_tokens(_SHORT, vocab_size), _toy_tokens(_LONG, vocab_size)]
-    alone = [_prefill(network, prompt)[0] for prompt in prompts]
-    batch = merge([_prefill(network, prompt)[0] for prompt in prompts])
+    alone: list[Caches] = []
+    together: list[Caches] = []
+    for found in (alone, together):
+        for prompt in prompts:
+            found.append(_prefill(network, prompt)[0])
+            yield
+    batch = merge(together)
+    del together
     worst, dtype = 0.0, mx.float32
     for token in _toy_tokens(_STEPS, vocab_size):
         inputs = mx.array([[token], [token]], dtype=mx.uint32)
@@ -107,6 +115,7 @@ def _batch_error(network: Any, vocab_size: int | None) -> tuple[float, mx.Dtype]
         worst = max(worst, cast(float, difference.item()))
         if worst != worst:
             return worst, dtype
+        yield
     return worst, dtype
 
 

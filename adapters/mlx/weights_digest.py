@@ -10,10 +10,14 @@ change time.
 import json
 import os
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import xxhash
+
+from adapters.mlx.adapter_folder import CONFIG_NAME, WEIGHTS_NAME
 
 _CHUNK_BYTES = 8 * 2**20
 _MEMORY_NAME = "weights-digests.json"
@@ -21,14 +25,32 @@ _MAX_REMEMBERED = 4096
 _CONFIG_NAMES = ("config.json", "hf_quant_config.json")
 
 
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Of a model's content. `adapter`: of what is laid over the weights; empty for nothing."""
+
+    weights: bytes
+    adapter: bytes = b""
+
+
+def digest_model(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
+    """As `digest_folder`, of a model's folder and an adapter's."""
+    laid = b"" if adapter is None else _digest_files([adapter / CONFIG_NAME, adapter / WEIGHTS_NAME], memory_dir)
+    return Digests(digest_folder(folder, memory_dir), laid)
+
+
 def digest_folder(folder: Path, memory_dir: Path | None) -> bytes:
     """16 bytes (XXH3-128) over the names and contents of the weight and configuration files. Raises OSError.
 
     `memory_dir`: where hashes are remembered; None to compute them anew. Trouble with the memory is not an error.
     """
+    return _digest_files(_files(folder), memory_dir)
+
+
+def _digest_files(files: Iterable[Path], memory_dir: Path | None) -> bytes:
     memory = _Memory(None if memory_dir is None else memory_dir / _MEMORY_NAME)
     total = xxhash.xxh3_128()
-    for path in _files(folder):
+    for path in files:
         total.update(path.name.encode() + b"\0" + memory.digest(path))
     memory.save()
     return total.digest()
@@ -110,4 +132,4 @@ def _is_hex(text: str) -> bool:
         return False
 
 
-__all__ = ("digest_folder",)
+__all__ = ("Digests", "digest_folder", "digest_model")

@@ -74,5 +74,15 @@ class Cleared:
     stored_bytes: int
     problem: str = ""
 
+    def plus(self, other: "Cleared") -> "Cleared":
+        """Both together."""
+        problems = "; ".join(dict.fromkeys(filter(None, (self.problem, other.problem))))
+        return Cleared(
+            self.num_hot + other.num_hot,
+            self.num_stored + other.num_stored,
+            self.stored_bytes + other.stored_bytes,
+            problems,
+        )
+
 
 __all__ = ("CacheStats", "Cleared", "HotUsage", "QueueCounts", "StoreStats", "StoredModel")

@@ -23,9 +23,10 @@ adapter may run ahead by one token (the one it just sampled is already being fed
 after `n` tokens the position is `n - 1` or `n` behind the prompt; `position` tells the truth at any time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from application.ports.state_access import StateAccess
 from application.ports.token_constraint import TokenConstraint
@@ -138,11 +139,19 @@ class LoadedModel(Generating, StateAccess, Protocol):
     def description(self) -> ModelDescription: ...
 
 
+LoadSteps: TypeAlias = "Generator[Future[Any] | None, None, LoadedModel]"
+"""A load cut into pieces: each `next` does one, of about the length of a step, and the last one returns the model.
+
+A piece that yields a Future has nothing to do until that is done (a worker reads files). One who gives up closes the
+generator, which lets go of all that was loaded."""
+
+
 class ComputeEngine(Protocol):
     """Loads models and ends the compute backend."""
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
-        """Load and probe a model. `on_progress` gets short phrases for people. Raises ModelLoadFailed."""
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+        """Load and probe a model, piece by piece; other models may compute between two of them, and nothing is begun
+        before the first. The pieces raise ModelLoadFailed, with nothing held."""
         ...
 
     def unload(self, model: LoadedModel) -> None:
@@ -163,4 +172,4 @@ class ComputeEngine(Protocol):
         ...
 
 
-__all__ = ("ComputeEngine", "DecodeResult", "DecodeStart", "Generating", "LoadedModel", "PromptScores")
+__all__ = ("ComputeEngine", "DecodeResult", "DecodeStart", "Generating", "LoadSteps", "LoadedModel", "PromptScores")

@@ -101,6 +101,7 @@ _CLASSES = {
         errors.PrefillMemoryExceeded,
         errors.MemoryBusy,
         errors.ModelNotFound,
+        errors.ModelExceedsMemory,
         errors.ModelLoadFailed,
         errors.ServerUnavailable,
         errors.ComputeFailed,
@@ -227,8 +228,8 @@ class Engine(Protocol):
         ...
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        """Load a model; running requests wait meanwhile. One that is loaded already stays. Raises ModelLoadFailed, and
-        ServerUnavailable when the engine has ended."""
+        """Load a model, between the steps of running requests. One that is loaded already stays. Raises
+        ModelLoadFailed, and ServerUnavailable when the engine has ended."""
         ...
 
     async def unload(self, id: ModelId) -> None:

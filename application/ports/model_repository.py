@@ -5,9 +5,20 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
+from domain.sampling_defaults import SamplingDefaults
 
-ModelCheck: TypeAlias = Callable[[ModelSource], None]
+
+@dataclass(frozen=True, slots=True)
+class ModelPreview:
+    """What can be told of a model without reading its weights. `weight_bytes`: what they will take once loaded.
+    `advised`: the sampling that its makers advise."""
+
+    weight_bytes: int = 0
+    advised: SamplingDefaults = SamplingDefaults()
+
+
+ModelCheck: TypeAlias = Callable[[ModelSource, LoadOptions], ModelPreview]
 """Raises ModelLoadFailed for what keeps a model from being loaded and can be told without reading its weights, so that
 nothing is evicted for it. Any thread; blocking."""
 
@@ -36,4 +47,4 @@ class ModelRepository(Protocol):
         ...
 
 
-__all__ = ("DownloadProgress", "ModelCheck", "ModelRepository")
+__all__ = ("DownloadProgress", "ModelCheck", "ModelPreview", "ModelRepository")

@@ -12,15 +12,15 @@ from application.ports.clock import Clock
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
-from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.memory_check import MemoryCheck
-from application.services.text_side.model_pool import ModelPool, ServedModel
+from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.served_model import ServedModel
 from application.services.text_side.token_parser import PlainParser
 from domain.errors import DomainError, InvalidRequest
 from domain.ids import ModelId
@@ -82,10 +82,11 @@ class Generate:
 
     async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
         """From here on the generation holds the lease, and the engine the places."""
+        request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
         max_new_tokens = check_fit(request, prompt, served.description)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
-        request = with_answer_grammar(request, served.tokenizer, prompt.token_ids)
+        request = await self._grammars.hold(request, served.tokenizer, served.description, prompt.token_ids)
         submission = Submission(
             id=request.id,
             model=served.source.id,
@@ -105,7 +106,6 @@ class Generate:
             num_prompt_logprobs=request.num_prompt_logprobs,
             priority=request.priority,
         )
-        await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(
             request,
             submission,
@@ -144,6 +144,7 @@ class Generate:
             num_stop_strings=len(request.stop.stop),
             trace_carrier=request.trace_carrier,
             client=request.client,
+            rewrites=submission.prompt.rewrites,
         )
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from application.ports.model_repository import ModelRepository
 from application.ports.tokenizer import Tokenizer
-from application.services.text_side.model_pool import ModelPool, ServedModel
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.served_model import ServedModel
 from domain.ids import ModelId
 from domain.model_card import ModelDescription, ModelSource
 

@@ -16,6 +16,8 @@ def show(
 ) -> None:
     """Show every setting as it would be used now; secrets only as set or unset."""
     from adapters.config.fields import setting_fields
+    from adapters.config.locations import config_file
+    from adapters.config.model_tables import table_rows
     from adapters.config.values import shown
 
     loaded = settings_with({})
@@ -24,6 +26,8 @@ def show(
         section, name = path.split(".")
         value: object = getattr(getattr(loaded.settings, section), name)
         rows.append((path, ("set" if value else "unset") if field.is_secret else shown(value), loaded.origins[path]))
+    file = str(config_file(os.environ))
+    rows += [(path, shown(value), file) for path, value in table_rows(loaded.settings.models).items()]
     if as_json:
         typer.echo(json.dumps({path: {"value": value, "origin": source} for path, value, source in rows}, indent=2))
         return

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from application.services.text_side.model_pool import ServedModel
+from application.services.text_side.served_model import ServedModel
 from domain.byte_size import format_bytes
 from interfaces.composition.service import Service
 

@@ -11,16 +11,17 @@ from pathlib import Path
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
-from application.ports.model_repository import ModelCheck, ModelRepository
+from application.ports.model_repository import ModelCheck, ModelPreview, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prefix.stored_tier import Land
 from application.settings import Settings
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 
 
-def _nothing_to_check(_source: ModelSource) -> None:
+def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
     """Toy models have no files."""
+    return ModelPreview()
 
 
 def _no_vocabulary(source: ModelSource) -> Vocabulary:
@@ -76,7 +77,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader(settings.model.parser_of)
+    tokenizers = HfTokenizerLoader(settings.parser_of)
     return Backend(
         lambda: MlxEngine(cache_dir(), blas.identity, trim_heap),
         model_repository(settings),

@@ -1,5 +1,7 @@
 """The object graph: every adapter is chosen here and nowhere else. Tests override single providers."""
 
+from collections.abc import Callable
+
 from dependency_injector import containers, providers
 
 from adapters.llguidance.checker import LlguidanceChecker
@@ -7,6 +9,7 @@ from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
+from application.ports.engine import Engine
 from application.services.lane import Lane
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
@@ -24,6 +27,7 @@ from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, fake_backend, mlx_backend
 from interfaces.composition.cache import CacheTiers
@@ -40,6 +44,16 @@ def step_limits(settings: Settings, backend: Backend) -> StepLimits:
     """One grid line of prefill a step: the longest a running stream ever waits for somebody else's prompt."""
     grid = settings.engine.prefill_grid or backend.default_grid
     return StepLimits(settings.engine.max_batch, grid, grid, backend.max_last_chunk)
+
+
+def load_room(engine: Engine) -> Callable[[], LoadRoom]:
+    """How much room for weights the engine told last."""
+
+    def room() -> LoadRoom:
+        status = engine.status()
+        return LoadRoom.of(status.limits, status.ledger)
+
+    return room
 
 
 class Container(containers.DeclarativeContainer):
@@ -102,9 +116,11 @@ class Container(containers.DeclarativeContainer):
         settings=settings.provided.model,
         clock=clock,
         check=backend.provided.check,
+        tables=settings.provided.models,
+        room=providers.Singleton(load_room, engine),
     )
     calls = providers.Singleton(generated_calls, settings.provided.cache, documents)
-    encoder = providers.Singleton(PromptEncoder, calls)
+    encoder = providers.Singleton(PromptEncoder, calls, settings.provided.cache.rewrite_rules)
     generate = providers.Singleton(
         Generate,
         pool=pool,

@@ -21,7 +21,7 @@ class SamplingFields(Struct, kw_only=True):
     model: Annotated[str | None, supported("without it, the default model answers")] = None
     stream: Annotated[bool | None, supported("server-sent events")] = None
     min_tokens: Annotated[int | None, supported("holds back every token that would end the answer")] = None
-    temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
+    temperature: Annotated[float | None, supported("0 to 10, 1 by default, or what is set for the model")] = None
     top_p: Annotated[float | None, supported("above 0, at most 1")] = None
     top_k: Annotated[int | None, supported("0 and -1 are off")] = None
     min_p: Annotated[float | None, supported("0 to 1")] = None
@@ -67,23 +67,18 @@ def generation_request(
 
 
 def _sampling(fields: SamplingFields, num_logprobs: int | None) -> SamplingParams:
-    defaults = SamplingParams()
-    return SamplingParams(
-        temperature=_or(fields.temperature, defaults.temperature),
-        top_p=_or(fields.top_p, defaults.top_p),
-        top_k=0 if fields.top_k in (None, -1) else fields.top_k,  # -1 is how vLLM's clients say off
-        min_p=_or(fields.min_p, defaults.min_p),
-        repetition_penalty=_or(fields.repetition_penalty, defaults.repetition_penalty),
-        presence_penalty=_or(fields.presence_penalty, defaults.presence_penalty),
-        frequency_penalty=_or(fields.frequency_penalty, defaults.frequency_penalty),
+    return SamplingParams.chosen(
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        top_k=0 if fields.top_k == -1 else fields.top_k,  # -1 is how vLLM's clients say off
+        min_p=fields.min_p,
+        repetition_penalty=fields.repetition_penalty,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
         logit_bias=_logit_bias(fields.logit_bias or {}),
         seed=fields.seed,
         num_logprobs=num_logprobs,
     )
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _logit_bias(biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:

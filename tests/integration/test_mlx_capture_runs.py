@@ -5,6 +5,7 @@ import pytest
 from adapters.mlx import state_copy
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.model import MlxModel
+from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.payload import GroupPayloads
 from domain.state_layout import HitPolicy
@@ -84,7 +85,8 @@ def test_a_block_outlives_those_captured_with_it() -> None:
 def test_computing_a_chunk_ahead_changes_no_bit(name: str) -> None:
     """Prefill, capture on the way, restore and decode, with each chunk still under way when the next one is queued."""
     waiting, ahead = (
-        assemble(build(name), ModelId(name), ModelFacts(config_of(name)), chunks_ahead=chunks) for chunks in (0, 1)
+        whole(assemble(build(name), ModelId(name), ModelFacts(config_of(name)), chunks_ahead=chunks))
+        for chunks in (0, 1)
     )
     outcomes = [_run(model) for model in (waiting, ahead)]
     assert outcomes[0] == outcomes[1]

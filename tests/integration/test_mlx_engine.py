@@ -19,6 +19,7 @@ from adapters.mlx.payload import DevicePayload, pack
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from application.ports.compute import DecodeStart
+from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
@@ -68,7 +69,7 @@ class FailingSampler(SamplerRow):
 
 def test_one_rows_failing_sampler_is_its_own_failure() -> None:
     facts = ModelFacts(config_of("llama"))
-    model = assemble(build("llama"), ModelId("tiny"), facts, make_sampler=FailingSampler)
+    model = whole(assemble(build("llama"), ModelId("tiny"), facts, make_sampler=FailingSampler))
     prompts = [prompt_of(30 + 7 * index, index) for index in range(3)]
     expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
     ids = [open_at(model, prompt) for prompt in prompts]
@@ -96,7 +97,7 @@ def test_one_rows_failing_sampler_is_its_own_failure() -> None:
 
 def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
     network = FailingNetwork(build("llama"))
-    model = assemble(network, ModelId("tiny"), ModelFacts(config_of("llama")))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
     long = prompt_of(2000)
     near, other, far = open_at(model, PROMPT), open_at(model, PROMPT[:40]), open_at(model, long)
     expected = continue_greedy(model, open_at(model, long), long, 6)
@@ -125,7 +126,7 @@ def test_a_failing_forward_pass_ends_its_group_and_nothing_else() -> None:
 
 def test_a_failing_prefill_closes_its_sequence() -> None:
     network = FailingNetwork(build("llama"))
-    model = assemble(network, ModelId("tiny"), ModelFacts(config_of("llama")))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
     id, other = new_id(), open_at(model, PROMPT)
     model.open(id)
     network.countdown = 1
@@ -199,7 +200,7 @@ def test_a_block_of_a_uniform_model_is_one_buffer() -> None:
 def test_unloading_returns_the_memory(folder: Path) -> None:
     engine = MlxEngine()
     before = engine.memory()["active"]
-    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(), lambda _phrase: None)
+    model = whole(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
     weights = model.description.weight_bytes
     id = open_at(model, PROMPT)
     prefill(model, id, PROMPT, len(PROMPT))
@@ -217,9 +218,13 @@ class Knot:
 
 
 def test_what_a_load_leaves_is_looked_at_again_when_a_model_is_unloaded(folder: Path) -> None:
-    engine, knots = MlxEngine(), list[Knot]()
-    model = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(), lambda _phrase: knots.append(Knot()))
-    left = weakref.ref(knots.pop())
+    engine = MlxEngine()
+    pieces = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions())
+    next(pieces)
+    knot = Knot()
+    model = whole(pieces)
+    left = weakref.ref(knot)
+    del knot
     gc.collect()
     assert left() is not None
     engine.unload(model)
@@ -234,7 +239,7 @@ def test_an_engine_lives_and_ends_on_its_own_thread(folder: Path) -> None:
 
     def run() -> None:
         engine = MlxEngine()
-        model = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(), lambda _phrase: None)
+        model = whole(engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions()))
         continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)
         descriptions.append(model.description)
         engine.unload(model)

@@ -14,6 +14,7 @@ from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
 from application.services.faults import bare
+from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
@@ -63,7 +64,7 @@ def run(
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "falcon_h1"])
 def test_a_row_that_cannot_join_is_its_own_failure(family: str, num_others: int) -> None:
     network = OddNetwork(build(family))
-    model = assemble(network, ModelId("tiny"), ModelFacts(config_of(family)))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of(family))))
     prompts = [prompt_of(40 + index, index) for index in range(num_others)]
     expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
     ids = [open_at(model, prompt) for prompt in prompts]
@@ -122,7 +123,7 @@ def test_a_failed_load_holds_nothing_whoever_keeps_its_error(tmp_path: Path, dam
     kept: list[Exception] = []
     for _ in range(3):
         with pytest.raises(ModelLoadFailed) as caught:
-            engine.load(source, LoadOptions(), lambda _phrase: None)
+            whole(engine.load(source, LoadOptions()))
         kept.append(caught.value)
         assert mx.get_active_memory() <= before + 4096
         assert mx.get_cache_memory() == 0
@@ -135,7 +136,7 @@ def test_unloading_frees_a_model_that_collections_leave_out(tmp_path: Path, unco
     gc.collect()
     before = mx.get_active_memory()
     for _ in range(3):
-        model = engine.load(source, LoadOptions(), lambda _phrase: None)
+        model = whole(engine.load(source, LoadOptions()))
         assert mx.get_active_memory() > before + model.description.weight_bytes // 2
         prompt = prompt_of(50)
         continue_greedy(model, open_at(model, prompt), prompt, 4)
@@ -165,7 +166,7 @@ class FailingLate:
 def test_a_failed_sequence_holds_nothing(operation: str, uncollected: None) -> None:
     """As the engine loop keeps its error: bare."""
     network = FailingLate(build("llama"))
-    model = assemble(network, ModelId("tiny"), ModelFacts(config_of("llama")))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
     prompt = prompt_of(600)
     errors: list[DomainError] = []
 

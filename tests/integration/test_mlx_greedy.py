@@ -13,6 +13,7 @@ import pytest
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.model import MlxModel
+from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.model_card import DecodeMode
 from tests.support.state_replay import GRID, new_id, prefill, prompt_of, start_greedy
@@ -44,7 +45,7 @@ class Harness:
 
     def __init__(self, name: str) -> None:
         self.network = build(name)
-        self.model: MlxModel = assemble(self.network, ModelId(name), ModelFacts(config_of(name)))
+        self.model: MlxModel = whole(assemble(self.network, ModelId(name), ModelFacts(config_of(name))))
         self._references: dict[int, tuple[Iterator[int], list[int]]] = {}
         self._num_started = 0
 

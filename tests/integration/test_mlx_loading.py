@@ -14,6 +14,7 @@ from adapters.mlx.engine import MlxEngine
 from adapters.mlx.preflight import check_source
 from adapters.mlx.weights_digest import digest_folder
 from application.ports.compute import LoadedModel
+from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
@@ -24,7 +25,7 @@ PROMPT = prompt_of(50)
 
 
 def load(folder: Path, dtype: str = "auto") -> LoadedModel:
-    return MlxEngine().load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(dtype), lambda _phrase: None)
+    return whole(MlxEngine().load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions(dtype)))
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_is_loaded_and_described(folder: Path) -> None:
-    phrases: list[str] = []
     engine = MlxEngine()
-    model = engine.load(ModelSource(ModelId("my-name"), str(folder)), LoadOptions(), phrases.append)
+    model = whole(engine.load(ModelSource(ModelId("my-name"), str(folder)), LoadOptions()))
     description = model.description
     config = json.loads((folder / "config.json").read_text())
     assert description.id == "my-name"
@@ -45,7 +45,6 @@ def test_a_folder_is_loaded_and_described(folder: Path) -> None:
     eos = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
     assert description.eos_token_ids == set(eos)
     assert description.runtime.startswith("mlx-lm 0.3")
-    assert phrases
     assert len(continue_greedy(model, open_at(model, PROMPT), PROMPT, 5)) == 5
     engine.unload(model)
     assert not model.open_ids()
@@ -180,10 +179,10 @@ def test_what_needs_no_weights_to_be_told_is_told_before_anything_is_unloaded(
 ) -> None:
     folder = write_folder("qwen3", tmp_path / "broken")
     source = ModelSource(ModelId("m"), str(folder))
-    check_source(source)
+    assert check_source(source, LoadOptions()).weight_bytes == load(folder).description.weight_bytes
     damage(folder)
     with pytest.raises(ModelLoadFailed, match=words):
-        check_source(source)
+        check_source(source, LoadOptions())
 
 
 def test_a_path_that_is_no_folder_is_said(tmp_path: Path) -> None:
@@ -239,7 +238,7 @@ def test_a_file_is_read_once_as_long_as_nothing_happened_to_it(tmp_path: Path) -
 
 def test_what_rounds_is_told(folder: Path) -> None:
     source, options = ModelSource(ModelId("m"), str(folder)), LoadOptions()
-    found = [MlxEngine(blas=blas).load(source, options, print).description for blas in ("", "B 1")]
+    found = [whole(MlxEngine(blas=blas).load(source, options)).description for blas in ("", "B 1")]
     assert found[0].arithmetic
     assert found[0].runtime == found[1].runtime
     if mx.default_device() == mx.Device(mx.cpu):

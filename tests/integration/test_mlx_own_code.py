@@ -9,6 +9,7 @@ from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx import loader
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.file_limit import mlx_lm_module
+from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
@@ -33,7 +34,7 @@ def test_code_of_a_models_own_is_refused_before_anything_is_read(tmp_path: Path,
     """The weights are missing too: what is said shows that nobody got as far as looking for them."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "model_file": name}))
     with pytest.raises(ModelLoadFailed, match="model_file"):
-        MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions(), lambda _phrase: None)
+        whole(MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions()))
 
 
 def test_a_model_with_code_of_its_own_is_not_served(hostile: Path) -> None:
@@ -43,7 +44,7 @@ def test_a_model_with_code_of_its_own_is_not_served(hostile: Path) -> None:
     with pytest.raises(ModelLoadFailed, match="model_file"):
         repository.fetch(ModelId("hostile"), lambda _progress: None)
     with pytest.raises(ModelLoadFailed, match="model_file"):
-        MlxEngine().load(ModelSource(ModelId("m"), str(hostile)), LoadOptions(), lambda _phrase: None)
+        whole(MlxEngine().load(ModelSource(ModelId("m"), str(hostile)), LoadOptions()))
     assert not (hostile / "ran").exists()
 
 
@@ -57,4 +58,4 @@ def test_a_file_that_changes_after_it_was_looked_at_is_not_run_either(hostile: P
 def test_a_config_without_end_is_a_failure_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type":' + "[" * 200_000)
     with pytest.raises(ModelLoadFailed, match="cannot be read"):
-        MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions(), lambda _phrase: None)
+        whole(MlxEngine().load(ModelSource(ModelId("m"), str(tmp_path)), LoadOptions()))

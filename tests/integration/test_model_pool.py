@@ -13,7 +13,8 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
-from application.ports.compute import LoadedModel
+from application.ports.compute import LoadSteps
+from application.ports.model_repository import ModelPreview
 from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
@@ -44,9 +45,9 @@ class AskedEngine(FakeEngine):
         super().__init__(options)
         self.asked: list[LoadOptions] = []
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self.asked.append(options)
-        return super().load(source, options, on_progress)
+        return super().load(source, options)
 
 
 class Bench:
@@ -69,6 +70,7 @@ class Bench:
         self._numbers = count()
         self.models = FakeModels(("a", "b", "c"))
         self.refused: dict[ModelId, str] = {}
+        self.weight_bytes: dict[ModelId, int] = {}
         self.pool = ModelPool(
             repository=self.models,
             tokenizers=FakeTokenizers(),
@@ -100,9 +102,10 @@ class Bench:
 
         asyncio.run(run())
 
-    def _check(self, source: ModelSource) -> None:
+    def _check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
         if reason := self.refused.get(source.id):
             raise ModelLoadFailed(reason)
+        return ModelPreview(self.weight_bytes.get(source.id, 0))
 
     async def start(self, id: ModelId, num_tokens: int = 3) -> Generation:
         stop = StopRules(max_tokens=num_tokens, ignore_eos=True)

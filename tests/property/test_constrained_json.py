@@ -20,6 +20,7 @@ from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
+from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.grammar import json_schema_grammar
 from domain.ids import ModelId, SequenceId
@@ -43,7 +44,7 @@ def compiler() -> Iterator[LlguidanceCompiler]:
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return FakeEngine().load(SOURCE, LoadOptions(), lambda _phrase: None)
+    return whole(FakeEngine().load(SOURCE, LoadOptions()))
 
 
 def answer(model: LoadedModel, constraint: TokenConstraint, seed: int) -> str | None:

@@ -14,6 +14,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import Answers, PrefixTiers
+from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_runner import StepRunner
 from domain.block_grid import BlockGrid
@@ -180,7 +181,7 @@ class World:
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
-            self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions())
+            whole(self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions()))
 
     def add(self, submission: Submission) -> None:
         self.num_added += submission.num_choices

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
@@ -19,7 +20,7 @@ GREEDY = SamplingParams(temperature=0)
 def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], LoadedModel]:
     options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
     source = ModelSource(ModelId(layout), f"fake:{layout}")
-    return lambda: FakeEngine(default=options).load(source, LoadOptions(), lambda _phrase: None)
+    return lambda: whole(FakeEngine(default=options).load(source, LoadOptions()))
 
 
 MODELS: dict[str, Callable[[], LoadedModel]] = {

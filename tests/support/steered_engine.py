@@ -1,11 +1,11 @@
 """MLX whose prefill a test can hold at a position, and make fail there: what a race or a fault hits by chance."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from adapters.mlx.engine import MlxEngine
-from application.ports.compute import DecodeStart, LoadedModel, PromptScores
+from application.ports.compute import DecodeStart, LoadedModel, LoadSteps, PromptScores
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.model_card import LoadOptions, ModelSource
@@ -76,8 +76,8 @@ class SteeredEngine(MlxEngine):
         super().__init__()
         self._gate = gate
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
-        return cast(LoadedModel, SteeredModel(super().load(source, options, on_progress), self._gate))
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+        return cast(LoadedModel, SteeredModel((yield from super().load(source, options)), self._gate))
 
 
 __all__ = ("PrefillGate", "SteeredEngine", "SteeredModel")

@@ -8,6 +8,7 @@ import pytest
 
 from adapters.fake import EOS_ID, LAYOUTS, FakeEngine, FakeOptions, FakeTokenizer, reply_with
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
+from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
@@ -19,7 +20,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def load(options: FakeOptions) -> LoadedModel:
-    return FakeEngine(default=options).load(SOURCE, LoadOptions(), lambda _: None)
+    return whole(FakeEngine(default=options).load(SOURCE, LoadOptions()))
 
 
 def begin(model: LoadedModel, id: int, sampling: SamplingParams, *, seed: int = 0, min_tokens: int = 0) -> SequenceId:
@@ -135,8 +136,8 @@ def test_a_hook_fails_one_sequence_and_spares_the_others() -> None:
 def test_loading_fails_and_memory_is_counted() -> None:
     engine = FakeEngine({ModelId("bad"): FakeOptions(load_error="no such weights")}, FakeOptions(weight_bytes=500))
     with pytest.raises(ModelLoadFailed, match="no such weights"):
-        engine.load(ModelSource(ModelId("bad"), "p"), LoadOptions(), lambda _: None)
-    model = engine.load(SOURCE, LoadOptions(), lambda _: None)
+        whole(engine.load(ModelSource(ModelId("bad"), "p"), LoadOptions()))
+    model = whole(engine.load(SOURCE, LoadOptions()))
     model.open(SequenceId(1))
     model.prefill(SequenceId(1), PROMPT)
     assert engine.memory()["active"] == 500 + 2 * 8 * len(PROMPT)
@@ -144,7 +145,7 @@ def test_loading_fails_and_memory_is_counted() -> None:
     assert engine.memory()["active"] == 0
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
-        engine.load(SOURCE, LoadOptions(), lambda _: None)
+        whole(engine.load(SOURCE, LoadOptions()))
 
 
 def test_another_thread_is_refused() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from adapters.fake import ATTENTION, HYBRID, FakeEngine, FakeOptions
+from application.services.token_side.model_loads import whole
 from domain.block_grid import BlockGrid
 from domain.fingerprint import Fingerprint, shares_tenant, tenant_salt
 from domain.ids import ModelId
@@ -12,7 +13,7 @@ BASE = Fingerprint(b"weights", "sliced=KV", "bfloat16", BlockGrid(256, 512), "ml
 
 
 def description(name: str, options: FakeOptions) -> ModelDescription:
-    return FakeEngine(default=options).load(ModelSource(ModelId(name), "p"), LoadOptions(), lambda _: None).description
+    return whole(FakeEngine(default=options).load(ModelSource(ModelId(name), "p"), LoadOptions())).description
 
 
 def root(model: ModelDescription) -> bytes:

@@ -6,6 +6,7 @@ thread; the rest may be called from any thread.
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from application.ports.cache_stats import Cleared, HotUsage
 from application.ports.clock import Clock
@@ -54,6 +55,7 @@ class PrefixCache:
         self._is_enabled = is_enabled
         self._salt = salt
         self._models: dict[ModelId, ModelDescription] = {}
+        self._model_salts: dict[ModelId, str] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
         self._open: dict[SequenceId, CachedSequence] = {}
         self._on_ready: Callable[[], None] = lambda: None
@@ -64,9 +66,11 @@ class PrefixCache:
         prefix cache, may be idle then."""
         self._on_ready = on_ready
 
-    def attach(self, model: ModelDescription) -> str:
-        """A model was loaded. Returns why its prompts are never reused; empty when they are."""
+    def attach(self, model: ModelDescription, salt: str = "") -> str:
+        """A model was loaded. `salt`: its own, which enters its namespaces beside the server's and the request's.
+        Returns why its prompts are never reused; empty when they are."""
         self._models[model.id] = model
+        self._model_salts[model.id] = salt
         self._infos = {key: info for key, info in self._infos.items() if key[0] != model.id}
         return self.note(model)
 
@@ -102,7 +106,7 @@ class PrefixCache:
         described = self._models.get(model)
         if described is None or self.note(described):
             return self._uncached(described, prompt)
-        salt = tenant_salt(self._salt, salt)
+        salt = self._tenant(model, salt)
         rules = ReuseRules.of(described.layout, self._grid)
         info = self._info(described, salt)
         sequence = CachedSequence(
@@ -126,7 +130,7 @@ class PrefixCache:
         described = self._described(model)
         if self.note(described):
             return self._uncached(described, prompt).explanation
-        salt = tenant_salt(self._salt, salt)
+        salt = self._tenant(model, salt)
         info, rules = self._info(described, salt), ReuseRules.of(described.layout, self._grid)
         chain = BlockChain(info.namespace, self._grid.block_size, prompt.content)
         return explain(
@@ -146,17 +150,22 @@ class PrefixCache:
         if not self._tiers.stored or self.note(described):
             return None
         tiers, rules = self._tiers.at_rest(), ReuseRules.of(described.layout, self._grid)
-        info = self._info(described, tenant_salt(self._salt, salt))
+        info = self._info(described, self._tenant(model, salt))
         chain = BlockChain(info.namespace, self._grid.block_size, PromptContent.of_text(prompt_ids))
         return tiers.match(chain, rules, tiers.find_all(chain)).match.position
 
     def clear(self, model: str | None, salt: str | None) -> Cleared:
         """Remove for good what is kept of a model, of a request's salt, or of any (None), in memory and in the store.
 
-        A request that runs meanwhile ends as it would have, and leaves nothing behind. Blocks, perhaps for long: not on
-        the event loop.
+        A request that runs meanwhile ends as it would have, and leaves nothing behind. A request's salt is looked for
+        beside the salts of the models that were loaded since the start. Blocks, perhaps for long: not on the event
+        loop.
         """
-        choice = NamespaceChoice.of(model, salt, self._salt)
+        own_salts = {self._salt, *map(self._server_salt, tuple(self._model_salts))} if salt is not None else {""}
+        cleared = [self._clear(NamespaceChoice.of(model, salt, own)) for own in sorted(own_salts)]
+        return reduce(Cleared.plus, cleared)
+
+    def _clear(self, choice: NamespaceChoice) -> Cleared:
         num_hot, report = self._tiers.clear(choice, tuple(self._infos.values()))
         return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
 
@@ -171,6 +180,14 @@ class PrefixCache:
     def num_open(self) -> int:
         """Sequences in flight; for leak checks."""
         return len(self._open)
+
+    def _tenant(self, model: ModelId, requested: str) -> str:
+        return tenant_salt(self._server_salt(model), requested)
+
+    def _server_salt(self, model: ModelId) -> str:
+        """What the server itself adds to the salts of requests for this model."""
+        own = self._model_salts.get(model, "")
+        return tenant_salt(self._salt, own) if own else self._salt
 
     def _described(self, model: ModelId) -> ModelDescription:
         described = self._models.get(model)

@@ -1,35 +1,41 @@
-"""The models being served: loaded on first use, shared, and unloaded least recently used when idle.
+"""The models being served: loaded on first use, shared, and unloaded when idle: for another that needs the room, the
+least recently used first, or after a time without a request.
 
 A lease (`acquire` to `release`) keeps a model loaded; `domain/model_turns` decides who gets one, and who makes room.
 Nothing is unloaded for a model before its files, its tokenizer and what can be told without reading its weights were
-found sound, and before it is known not to have failed a moment ago.
+found sound, before it is known that it fits at all, and before it is known not to have failed a moment ago.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import count
 from typing import Any, Protocol
 
+from application.model_table import NOTHING_SET, ModelTable
 from application.ports.clock import Clock
 from application.ports.engine import EngineModel
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
-from application.ports.tokenizer import Tokenizer, TokenizerLoader
+from application.ports.tokenizer import TokenizerLoader
 from application.services.lane import Lane
-from application.services.text_side.load_failures import LoadFailures
+from application.services.text_side.idle_timers import IdleTimers
+from application.services.text_side.model_finder import ModelFinder, nothing_to_check
+from application.services.text_side.served_model import FoundModel, ModelStanding, ServedModel
 from application.settings import ModelSettings
-from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
+from domain.byte_size import format_bytes
+from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId
-from domain.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.load_room import LoadRoom
+from domain.model_card import LoadOptions, ModelSource
 from domain.model_turns import LoadModel, ModelTurns, UnloadModel
-from domain.shown import shown
 
 RETRY_AFTER_S = 5
 """What a client is told that waited for room in vain."""
 
-NUM_THREADS = 4
-MAX_PENDING = 64
-"""Folders that are being looked at, or wait for it."""
+LOOK_AGAIN_S = 0.5
+"""How often room is looked for while somebody waits for it: what requests hold goes back without a word."""
+
+MAX_UNMEASURED = 2
+"""Models at once where nothing is set and nobody knows how much memory there is."""
 
 
 class ModelHost(Protocol):
@@ -38,24 +44,6 @@ class ModelHost(Protocol):
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel: ...
 
     async def unload(self, id: ModelId) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model ready for requests. `reuse_note`: why its prompts are never reused; empty when they are."""
-
-    source: ModelSource
-    tokenizer: Tokenizer
-    description: ModelDescription
-    reuse_note: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A model that may be loaded."""
-
-    source: ModelSource
-    tokenizer: Tokenizer
 
 
 class ModelPool:
@@ -69,39 +57,80 @@ class ModelPool:
         engine: ModelHost,
         settings: ModelSettings,
         clock: Clock,
-        check: ModelCheck = lambda _source: None,
+        check: ModelCheck = nothing_to_check,
         workers: Lane | None = None,
+        tables: Mapping[str, ModelTable] | None = None,
+        room: Callable[[], LoadRoom] = LoadRoom,
     ) -> None:
-        self._repository = repository
-        self._tokenizers = tokenizers
+        """`tables`: what is set for single models. `room`: how much there is now."""
         self._engine = engine
         self._settings = settings
-        self._clock = clock
-        self._check = check
-        self.workers = workers or Lane("model folder", NUM_THREADS, max_pending=MAX_PENDING)
-        self._turns = ModelTurns(settings.max_loaded)
-        self._failures = LoadFailures()
+        self._tables = tables or {}
+        self._room = room
+        self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers)
+        self.workers = self._finder.workers
+        self._turns = ModelTurns()
+        self._look()
+        for name, table in self._tables.items():
+            if table.pin:
+                self._turns.pin(ModelId(name))
         self._served: dict[ModelId, ServedModel] = {}  # in order of last use
-        self._found: dict[ModelId, _Found] = {}  # of models somebody waits for
-        self._finding: dict[ModelId, asyncio.Task[_Found]] = {}
+        self._found: dict[ModelId, FoundModel] = {}  # of models somebody waits for
         self._waiting: dict[int, tuple[ModelId, asyncio.Future[None]]] = {}
         self._tickets = count()
         self._moves: set[asyncio.Task[None]] = set()
-        self.download: DownloadProgress | None = None
+        self._idle = IdleTimers(self._ttl_s, self._expire)
+        self._second_look: asyncio.TimerHandle | None = None
+
+    @property
+    def download(self) -> DownloadProgress | None:
+        """The one that is under way."""
+        return self._finder.download
 
     def loaded(self) -> tuple[ServedModel, ...]:
         """Least recently used first."""
         return tuple(self._served.values())
 
+    def standing(self, id: ModelId) -> ModelStanding:
+        """Of any name, also one that nobody serves."""
+        turns, ttl_s = self._turns, self._ttl_s(id)
+        return ModelStanding(turns.residence(id), turns.num_leases(id), turns.is_pinned(id), ttl_s)
+
+    @property
+    def room(self) -> LoadRoom:
+        """As it is now."""
+        return self._room()
+
+    async def pin(self, id: ModelId) -> None:
+        """Load it, and keep it loaded. Raises as `acquire`; then it is not pinned."""
+        served = await self.acquire(id)
+        self._turns.pin(id)
+        self.release(served)
+
+    def unpin(self, id: ModelId) -> None:
+        """From now on it makes room like any other."""
+        self._turns.unpin(id)
+        self._move()
+
+    def let_go(self, id: ModelId) -> None:
+        """Unload it once nobody has a lease on it, pinned or not; who asks for it from now on has it loaded again."""
+        self._turns.let_go(id)
+        self._move()
+
     async def acquire(self, id: ModelId) -> ServedModel:
-        """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable, or ModelsBusy
-        when for `model.room_wait_s` there was no room for it. Cancelled or failed, nothing is held."""
+        """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
+        ModelExceedsMemory when it could never be loaded, or ModelsBusy when for `model.room_wait_s` there was no room
+        for it. Cancelled or failed, nothing is held."""
+        num_bytes = 0
         if id not in self._served:
-            found = await self._find_once(id)
+            found = await self._finder.find(id)
+            num_bytes = found.weight_bytes
+            self._look()
+            self._refuse_too_large(id, num_bytes)
             self._found[id] = found  # nothing is awaited from here to `ask`
         ticket, granted = next(self._tickets), asyncio.get_running_loop().create_future()
         self._waiting[ticket] = id, granted
-        self._turns.ask(id, ticket)
+        self._turns.ask(id, ticket, num_bytes)
         self._move()
         patience = asyncio.get_running_loop().call_later(self._settings.room_wait_s, self._refuse, id, ticket)
         try:
@@ -116,6 +145,7 @@ class ModelPool:
             patience.cancel()
             del self._waiting[ticket]
         self._served[id] = self._served.pop(id)
+        self._idle.restart(id)
         return self._served[id]
 
     def share(self, served: ServedModel) -> bool:
@@ -139,50 +169,16 @@ class ModelPool:
 
     def close(self) -> None:
         """Look for no more models; a download under way is not waited for."""
+        self._idle.close()
+        if self._second_look is not None:
+            self._second_look.cancel()
         self.workers.close()
-
-    # ---- before a model takes room -----------------------------------------------------------------------------
-
-    async def _find_once(self, id: ModelId) -> _Found:
-        """Shared by all who ask meanwhile; one of them leaving does not end it."""
-        task = self._finding.get(id)
-        if task is None:
-            task = asyncio.create_task(self._find(id))
-            self._finding[id] = task
-            task.add_done_callback(lambda done: self._end_finding(id, done))
-        return await asyncio.shield(task)
-
-    def _end_finding(self, id: ModelId, task: asyncio.Task[_Found]) -> None:
-        del self._finding[id]
-        if not task.cancelled():
-            task.exception()  # seen: whoever waited raises it, and perhaps nobody waits any more
-
-    async def _find(self, id: ModelId) -> _Found:
-        source = await self.workers.run(self._locate, id)
-        if (reason := self._failures.recall(source, self._now_s())) is not None:
-            raise ModelLoadFailed(reason)
-        return _Found(source, await self.workers.run(self._prepare, source))
-
-    def _prepare(self, source: ModelSource) -> Tokenizer:
-        self._check(source)
-        return self._tokenizers.load(source)
-
-    def _locate(self, id: ModelId) -> ModelSource:
-        source = self._repository.find(id)
-        if source is not None:
-            return source
-        if id != self._settings.default:  # a client must not be able to fill the disk with a name
-            here = ", ".join(source.id for source in self._repository.list())
-            raise ModelNotFound(f"no model '{shown(id)}' here; there are: {here}", param="model")
-        return self._repository.fetch(id, self._note_download)
-
-    def _note_download(self, progress: DownloadProgress) -> None:
-        self.download = progress if progress.done_bytes < progress.total_bytes else None
 
     # ---- room --------------------------------------------------------------------------------------------------
 
     def _move(self) -> None:
         """After anything changed: hand out what was granted, and begin what is to be done next."""
+        self._look()
         for ticket in self._turns.take_granted():
             id, granted = self._waiting[ticket]
             if granted.done():  # its client has just left
@@ -198,31 +194,68 @@ class ModelPool:
                 pass
         for id in [id for id in self._found if not self._turns.is_wanted(id)]:
             del self._found[id]
+        self._idle.follow(id for id in self._served if not self._turns.num_leases(id))
+        if self._found and self._second_look is None:
+            self._second_look = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
+
+    def _look(self) -> None:
+        self._turns.room = self._room()
+        is_measured = self._turns.room.limit_bytes is not None
+        self._turns.max_loaded = self._settings.max_loaded or (None if is_measured else MAX_UNMEASURED)
+
+    def _look_again(self) -> None:
+        self._second_look = None
+        self._move()
+
+    def _refuse_too_large(self, id: ModelId, num_bytes: int) -> None:
+        available = self._turns.never_fits(id, num_bytes)
+        if available is None:
+            return
+        limit = self._turns.room.limit_bytes
+        raise ModelExceedsMemory(
+            f"{id} does not fit: its weights need {format_bytes(num_bytes)}, and {format_bytes(available)} are"
+            f" available at most, of a limit of {format_bytes(limit or 0)}: {format_bytes(num_bytes - available)} too"
+            " much",
+            param="model",
+            needed_bytes=num_bytes,
+            available_bytes=available,
+            limit_bytes=limit or 0,
+        )
+
+    def _expire(self, id: ModelId) -> None:
+        if not self._turns.is_pinned(id):
+            self.let_go(id)
+
+    def _ttl_s(self, id: ModelId) -> int | None:
+        ttl = self._table(id).idle_ttl or self._settings.idle_ttl
+        return None if ttl is None else ttl.num_seconds
+
+    def _table(self, id: ModelId) -> ModelTable:
+        return self._tables.get(id, NOTHING_SET)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._moves.add(task)
         task.add_done_callback(self._moves.discard)
 
-    async def _load(self, found: _Found) -> None:
+    async def _load(self, found: FoundModel) -> None:
         id = found.source.id
         try:
-            model = await self._engine.load(found.source, LoadOptions(self._settings.dtype))
+            model = await self._engine.load(found.source, found.options)
         except Exception as error:
-            if isinstance(error, ModelLoadFailed):
-                self._failures.note(found.source, error.message, self._now_s())
+            self._finder.note_failure(found.source, error)
             self._end_waiting(id, error)
         else:
-            self._failures.forget(id)
-            capped = model.description.capped(self._settings.context_length)
-            self._served[id] = ServedModel(found.source, found.tokenizer, capped, model.reuse_note)
-            self._turns.loaded(id)
+            self._finder.forget_failure(id)
+            capped = model.description.capped(self._table(id).context_length or self._settings.context_length)
+            self._served[id] = ServedModel(found.source, found.tokenizer, capped, model.reuse_note, found.sampling)
+            self._turns.loaded(id, model.description.weight_bytes or found.weight_bytes)
         self._move()
 
     async def _unload(self, id: ModelId) -> None:
         gone = self._served.pop(id)
         if self._turns.is_wanted(id):  # they asked while it made way
-            self._found[id] = _Found(gone.source, gone.tokenizer)
+            self._found[id] = self._finder.again(gone)
         # What goes wrong is counted by the engine. Either way the model serves nobody any more.
         await asyncio.gather(self._engine.unload(id), return_exceptions=True)
         self._turns.unloaded(id)
@@ -241,17 +274,23 @@ class ModelPool:
         self._turns.withdraw(id, ticket)
         _, granted = self._waiting[ticket]
         if not granted.done():
-            busy = ", ".join(model.source.id for model in self.loaded())
             granted.set_exception(
                 ModelsBusy(
-                    f"no room for {id} within {self._settings.room_wait_s:g} s: {busy} in use, and model.max_loaded is"
-                    f" {self._settings.max_loaded}",
+                    f"no room for {id} within {self._settings.room_wait_s:g} s: {self._why_no_room(id)}",
                     retry_after_s=RETRY_AFTER_S,
                 )
             )
 
-    def _now_s(self) -> float:
-        return self._clock.now_ns() / 1e9
+    def _why_no_room(self, id: ModelId) -> str:
+        busy = ", ".join(model.source.id for model in self.loaded()) or "requests"
+        room, reasons = self._turns.room, list[str]()
+        if room.limit_bytes is not None and id in self._found:
+            held = sum(model.description.weight_bytes for model in self.loaded()) + room.fixed_bytes + room.busy_bytes
+            needed = format_bytes(self._found[id].weight_bytes)
+            reasons.append(f"it needs {needed}, and {format_bytes(held)} of {format_bytes(room.limit_bytes)} are held")
+        if (max_loaded := self._turns.max_loaded) is not None:
+            reasons.append(f"model.max_loaded is {max_loaded}")
+        return f"{busy} in use, and {', '.join(reasons)}"
 
 
-__all__ = ("ModelHost", "ModelPool", "ServedModel")
+__all__ = ("ModelHost", "ModelPool")

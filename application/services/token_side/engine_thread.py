@@ -25,6 +25,7 @@ from application.ports.engine import EngineCache, EngineModel, EngineStatus, Ste
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
+from application.services.token_side.model_loads import ModelLoads
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.step_guard import StepGuard, Unguarded
@@ -88,6 +89,7 @@ class EngineThread:
         self._guard = guard or Unguarded()
         self._waits = waits or QueueWaits()
         self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard, self._waits)
+        self._loads = ModelLoads(outlet.deliver, self.wake)
         self._backend: ComputeEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] | None = None
@@ -152,7 +154,9 @@ class EngineThread:
         self._put(_Call(partial(self._runner.cancel, id, choice, reason=reason, num_tokens=num_tokens)))
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        return await self._ask(lambda: self._runner.load(self._made(), source, options))
+        result: Future[EngineModel] = Future()
+        await self._ask(lambda: self._loads.add(self._runner.load(self._made(), source, options), result))
+        return await asyncio.wrap_future(result)
 
     async def unload(self, id: ModelId) -> None:
         await self._ask(lambda: self._runner.unload(self._made(), id))
@@ -199,6 +203,7 @@ class EngineThread:
             self._is_stopping = True
             why = ServerUnavailable(self._fault or "the server is stopping")
             self._outlet.attempt("engine.end", partial(self._refuse_all, why))
+            self._outlet.attempt("engine.end", partial(self._loads.end, why))
             self._outlet.attempt("engine.end", partial(self._runner.end_all, why))
             if (backend := self._backend) is not None:
                 self._outlet.attempt("engine.end", partial(self._runner.unload_all, backend))
@@ -208,7 +213,9 @@ class EngineThread:
     def _serve(self) -> None:
         while not self._is_stopping:
             self._take_calls()
-            self._has_work = self._runner.is_busy and not self._is_stopping and self._step()
+            has_stepped = self._runner.is_busy and not self._is_stopping and self._step()
+            has_loaded = not self._is_stopping and self._loads.advance()
+            self._has_work = has_stepped or has_loaded
             self._last_progress_ns = self._clock.now_ns()
             self._outlet.deliver()
 

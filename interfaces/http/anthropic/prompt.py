@@ -61,12 +61,7 @@ def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
 
 def sampling_params(body: MessagesRequest) -> SamplingParams:
     """Raises InvalidRequest."""
-    defaults = SamplingParams()
-    return SamplingParams(
-        temperature=defaults.temperature if body.temperature is None else body.temperature,
-        top_p=defaults.top_p if body.top_p is None else body.top_p,
-        top_k=defaults.top_k if body.top_k is None else body.top_k,
-    )
+    return SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
 
 
 def stop_rules(body: MessagesRequest) -> StopRules:

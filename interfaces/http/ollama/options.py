@@ -57,15 +57,14 @@ WIRE_NAMES: Mapping[str, str] = {
 
 def sampling_params(options: Options) -> SamplingParams:
     """Raises InvalidRequest."""
-    defaults = SamplingParams()
-    return SamplingParams(
-        temperature=_or(options.temperature, defaults.temperature),
-        top_p=_or(options.top_p, defaults.top_p),
-        top_k=max(0, options.top_k or 0),
-        min_p=_or(options.min_p, defaults.min_p),
-        repetition_penalty=_or(options.repeat_penalty, defaults.repetition_penalty),
-        presence_penalty=_or(options.presence_penalty, defaults.presence_penalty),
-        frequency_penalty=_or(options.frequency_penalty, defaults.frequency_penalty),
+    return SamplingParams.chosen(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=None if options.top_k is None else max(0, options.top_k),
+        min_p=options.min_p,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
         seed=options.seed,
     )
 
@@ -75,10 +74,6 @@ def stop_rules(options: Options) -> StopRules:
     stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
     limit = options.num_predict
     return StopRules(None if limit is None or limit < 0 else limit, stop=tuple(stop), fits_room=True)
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 __all__ = ("WIRE_NAMES", "Options", "sampling_params", "stop_rules")

@@ -47,11 +47,13 @@ class LoadedBody(Struct):
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
-    """`cairn` is null until the model is loaded, which its first request does."""
+    """`note`: what to know of a model that nobody chose, the embedded ones. `cairn` is null until the model is loaded,
+    which its first request does."""
 
     id: str
     created: int
     owned_by: str
+    note: str
     cairn: LoadedBody | None
 
 
@@ -82,7 +84,7 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
 def _body(entry: ModelEntry) -> ModelBody:
     source, model, tokenizer = entry.source, entry.description, entry.tokenizer
     loaded = None if model is None or tokenizer is None else _loaded(model, tokenizer, entry.reuse_note)
-    return ModelBody(source.id, source.created_s, source.owned_by, loaded)
+    return ModelBody(source.id, source.created_s, source.owned_by, source.note, loaded)
 
 
 def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> LoadedBody:

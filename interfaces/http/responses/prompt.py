@@ -55,12 +55,7 @@ def _format(body: ResponsesRequest) -> dict[str, Any] | None:
 
 def sampling_params(body: ResponsesRequest) -> SamplingParams:
     """Raises InvalidRequest."""
-    defaults = SamplingParams()
-    return SamplingParams(
-        temperature=defaults.temperature if body.temperature is None else body.temperature,
-        top_p=defaults.top_p if body.top_p is None else body.top_p,
-        seed=body.seed,
-    )
+    return SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, seed=body.seed)
 
 
 def stop_rules(body: ResponsesRequest) -> StopRules:

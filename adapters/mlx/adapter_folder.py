@@ -1,0 +1,129 @@
+"""A LoRA adapter in mlx-lm's format, laid over a network: `adapter_config.json` and `adapters.safetensors`.
+
+An adapter is data, as a model is: weights are safetensors, and of its configuration only the numbers and names that say
+which layers it changes are read. Every tensor of the file must belong to a layer that the configuration names, with
+its very shape, and none may be missing: half an adapter is another model, and nobody would notice.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard, cast
+
+import mlx.core as mx
+
+from adapters.mlx.arrays import parameters
+from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.safetensors_file import StoredTensor, read_tensors
+from domain.errors import ModelLoadFailed
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapters.safetensors"
+_PEFT_NAME = "adapter_model.safetensors"
+
+MAX_RANK = 4_096
+_LEAVES = frozenset({"lora_a", "lora_b", "m"})
+"""Names that mlx-lm gives what an adapter adds to a layer; `m` is DoRA's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFolder:
+    """What an adapter's files say. `num_layers`: how many of the last layers it changes. `tensors`: by name."""
+
+    folder: Path
+    num_layers: int
+    is_dora: bool
+    parameters: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self.tensors.values())
+
+
+def read_adapter(folder: Path) -> AdapterFolder:
+    """Look at an adapter without reading its weights. Raises ModelLoadFailed."""
+    config = _read_config(folder)
+    kind, num_layers, lora = (
+        config.get("fine_tune_type", "lora"),
+        config.get("num_layers"),
+        config.get("lora_parameters"),
+    )
+    where = folder / CONFIG_NAME
+    if kind not in {"lora", "dora"}:
+        raise ModelLoadFailed(f"{where}: fine_tune_type must be lora or dora, not {str(kind)[:40]!r}")
+    if not _is_count(num_layers) or not isinstance(lora, dict):
+        raise ModelLoadFailed(f"{where} names no num_layers and lora_parameters")
+    wanted = cast(dict[str, Any], lora)
+    rank, scale, keys = wanted.get("rank"), wanted.get("scale"), wanted.get("keys")
+    if not _is_count(rank) or not 1 <= rank <= MAX_RANK:
+        raise ModelLoadFailed(f"{where}: lora_parameters.rank must be in 1..{MAX_RANK}")
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise ModelLoadFailed(f"{where}: lora_parameters.scale must be a number")
+    if keys is not None and not (isinstance(keys, list) and all(isinstance(key, str) for key in cast(list[Any], keys))):
+        raise ModelLoadFailed(f"{where}: lora_parameters.keys must be names of layers")
+    # Dropout is for training; mlx-lm wants a value.
+    laid = {
+        "rank": rank,
+        "scale": float(scale),
+        "dropout": 0.0,
+        **({} if keys is None else {"keys": set(cast(list[str], keys))}),
+    }
+    return AdapterFolder(folder, num_layers, kind == "dora", laid, _read_weights(folder))
+
+
+def lay_adapter(network: Any, folder: Path) -> None:
+    """Put an adapter's layers around those of a network. Raises ModelLoadFailed when they do not fit."""
+    adapter = read_adapter(folder)
+    mlx_lm_module("tuner.utils").linear_to_lora_layers(
+        network, adapter.num_layers, adapter.parameters, use_dora=adapter.is_dora
+    )
+    expected = {name: array.shape for name, array in parameters(network) if name.rpartition(".")[2] in _LEAVES}
+    _compare(adapter, expected)
+    weights = cast(dict[str, mx.array], mx.load(str(folder / WEIGHTS_NAME)))
+    network.load_weights(list(weights.items()), strict=False)
+    network.eval()
+
+
+def _compare(adapter: AdapterFolder, expected: Mapping[str, tuple[int, ...]]) -> None:
+    for name, tensor in adapter.tensors.items():
+        if name not in expected:
+            raise ModelLoadFailed(
+                f"the adapter {adapter.folder} does not belong to this model: it has no layer for {name[:200]}"
+            )
+        if tuple(expected[name]) != tensor.shape:
+            raise ModelLoadFailed(
+                f"the adapter {adapter.folder} does not belong to this model: {name[:200]} has the shape"
+                f" {list(tensor.shape)}, not {list(expected[name])}"
+            )
+    if absent := sorted(set(expected) - set(adapter.tensors)):
+        raise ModelLoadFailed(f"the adapter {adapter.folder} is incomplete: {absent[0]} is missing")
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    if not folder.is_dir():
+        raise ModelLoadFailed(f"there is no folder {folder} with an adapter")
+    try:
+        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelLoadFailed(f"{folder} has no {CONFIG_NAME}: it is not an adapter") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadFailed(f"{folder / CONFIG_NAME} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise ModelLoadFailed(f"{folder / CONFIG_NAME} is no JSON object")
+    return cast(dict[str, Any], config)
+
+
+def _read_weights(folder: Path) -> Mapping[str, StoredTensor]:
+    if not (folder / WEIGHTS_NAME).is_file():
+        hint = f"; {_PEFT_NAME} is another library's format" if (folder / _PEFT_NAME).is_file() else ""
+        raise ModelLoadFailed(f"{folder} has no {WEIGHTS_NAME}, as mlx-lm writes it{hint}")
+    return read_tensors(folder / WEIGHTS_NAME)
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+__all__ = ("CONFIG_NAME", "WEIGHTS_NAME", "AdapterFolder", "lay_adapter", "read_adapter")

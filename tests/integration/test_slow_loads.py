@@ -1,0 +1,102 @@
+"""A model that takes long to load, beside streams of another: they go on, a step between two pieces of the load."""
+
+import asyncio
+from concurrent.futures import Future
+from itertools import pairwise
+
+import pytest
+
+from adapters.fake.options import FakeOptions
+from application.services.text_side.generation import Generation
+from domain.errors import ModelLoadFailed, ServerUnavailable
+from domain.ids import SequenceId
+from domain.model_card import LoadOptions
+from domain.stream import Finished
+from tests.integration.test_model_pool import PATIENCE_S, A, B, Bench
+
+
+async def read(generation: Generation) -> None:
+    """To its end."""
+    assert isinstance([item async for _, item in generation][-1], Finished)
+    generation.close()
+
+
+def test_a_stream_ends_while_a_load_waits_for_its_files() -> None:
+    files: Future[None] = Future()
+    bench = Bench(max_loaded=2, options={B: FakeOptions(load_waits_for=files)})
+
+    async def work() -> None:
+        stream = await bench.start(A, num_tokens=40)
+        loading = asyncio.create_task(bench.use(B))
+        await read(stream)
+        assert not loading.done()
+        assert bench.loads() == [A]
+        files.set_result(None)
+        await loading
+
+    bench.run(work)
+    assert bench.loads() == [A, B]
+
+
+def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
+    calls: list[str] = []
+
+    def note(operation: str, _id: SequenceId | None, _count: int) -> None:
+        calls.append(operation)
+
+    bench = Bench(max_loaded=2, options={A: FakeOptions(hook=note), B: FakeOptions(hook=note, load_pieces=20)})
+
+    async def work() -> None:
+        stream = await bench.start(A, num_tokens=500)
+        while "decode" not in calls:
+            await asyncio.sleep(0)
+        await bench.use(B)
+        await read(stream)
+
+    bench.run(work)
+    pieces = [index for index, call in enumerate(calls) if call == "load_piece"]
+    assert len(pieces) == 20
+    assert all("decode" in calls[one:next_] for one, next_ in pairwise(pieces)), calls
+
+
+def test_a_load_that_fails_in_its_last_piece_is_told_and_the_stream_goes_on() -> None:
+    bench = Bench(max_loaded=2, options={B: FakeOptions(load_pieces=5, load_error="its last layer is torn")})
+
+    async def work() -> None:
+        stream = await bench.start(A, num_tokens=40)
+        with pytest.raises(ModelLoadFailed, match="torn"):
+            await bench.use(B)
+        await read(stream)
+
+    bench.run(work)
+
+
+def test_an_engine_that_stops_answers_whoever_waits_for_a_load() -> None:
+    bench = Bench(max_loaded=2, options={B: FakeOptions(load_waits_for=Future())})
+    waiting: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        waiting.append(asyncio.create_task(bench.use(B)))
+        await bench.use(A)
+        assert await bench.loop.stop(PATIENCE_S)
+        with pytest.raises(ServerUnavailable):
+            await waiting[0]
+
+    bench.run(work)
+    assert bench.loaded() == set()
+
+
+def test_loads_that_are_asked_for_at_once_are_done_one_after_the_other() -> None:
+    """The engine's own promise, whoever asks: the pool asks for one at a time."""
+    files: Future[None] = Future()
+    bench = Bench(max_loaded=2, options={A: FakeOptions(load_waits_for=files), B: FakeOptions(load_pieces=3)})
+
+    async def work() -> None:
+        sources = [bench.models.find(id) for id in (A, B)]
+        loads = [asyncio.create_task(bench.loop.load(source, LoadOptions())) for source in sources if source]
+        await asyncio.sleep(0.01)
+        files.set_result(None)
+        await asyncio.gather(*loads)
+
+    bench.run(work)
+    assert bench.loads() == [A, B]
