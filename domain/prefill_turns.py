@@ -68,8 +68,9 @@ def plan_prefill(
 
 
 def _owes_decoding(limits: StepLimits, pace: StepPace) -> bool:
-    share = limits.decode_share
-    return pace.num_decodes < MAX_DECODES and pace.decode_s * (1 - share) < pace.turn_s * share
+    """Whether the step that comes before the next turn does not make up for the last one."""
+    share, decode_s = limits.decode_share, pace.decode_s + pace.step_s
+    return pace.num_decodes < MAX_DECODES and decode_s * (1 - share) < pace.turn_s * share
 
 
 def _fill(

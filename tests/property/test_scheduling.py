@@ -207,10 +207,10 @@ def test_a_long_prompt_has_one_turn_in_four_behind_an_endless_stream_of_shorter_
 def test_running_streams_have_their_share_of_the_time_between_two_turns() -> None:
     views = [view(0, Phase.DECODING), view(1, Phase.PREFILLING)]
     limits = replace(LIMITS, decode_share=0.25)
-    owing = plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.29, num_decodes=3))
+    owing = plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.19, num_decodes=2, step_s=0.1))
     assert not owing.prefill
     assert owing.decode == (0,)
-    assert plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.301, num_decodes=3)).prefill
+    assert plan_step(views, limits, pace=StepPace(1, 0.9, 0.201, 2, step_s=0.1)).prefill
     assert plan_step(views[1:], limits, pace=StepPace(1, turn_s=0.9)).prefill
     assert plan_step(views, limits, pace=StepPace(1, turn_s=0.9, num_decodes=64)).prefill
 
