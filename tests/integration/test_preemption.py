@@ -9,7 +9,7 @@ import pytest
 from adapters.fake.options import EOS_ID, LAYOUTS, FakeOptions
 from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.ports.engine import Ended, Tokens
-from domain.errors import ComputeFailed, ServerUnavailable
+from domain.errors import PrefillMemoryExceeded, ServerUnavailable
 from domain.grammar import choice_grammar
 from domain.ids import RequestId
 from domain.priority import Priority
@@ -176,7 +176,7 @@ def test_what_does_not_fit_alone_fails_and_says_so() -> None:
     engine.run()
     error = engine.end("a").error
     assert error is not None
-    assert error.code == ComputeFailed.code
+    assert error.code == PrefillMemoryExceeded.code
     assert "memory does not hold this request" in error.message
     assert 3 <= len(engine.events(RequestPreempted)) <= 4
 

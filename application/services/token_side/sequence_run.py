@@ -22,7 +22,7 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.followed_constraint import FollowedConstraint
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.told_prompt import ToldPrompt
-from domain.errors import ComputeFailed, ServerUnavailable
+from domain.errors import PrefillMemoryExceeded, ServerUnavailable
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.preemption import Preemptions
@@ -146,10 +146,10 @@ class SequenceRun:
 
     def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
         """Let go of the state and wait for admission again. `is_alone`: nobody else could have been. Raises
-        ComputeFailed when that is hopeless."""
+        PrefillMemoryExceeded when that is hopeless."""
         position = self.sequence.position
         if not self._preemptions.add(position, is_alone=is_alone):
-            raise ComputeFailed(
+            raise PrefillMemoryExceeded(
                 f"memory does not hold this request even alone: it was preempted {self._preemptions.count} times, again"
                 f" at token {position}"
             )
