@@ -74,6 +74,8 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, EngineModel | DomainError]:
         model: LoadedModel | None = None
+        if (why := self._guard.begin_load(source.id, source.file_bytes)) is not None:
+            return ModelLoadFailed(f"{source.id} does not fit: {why}")
         try:
             model = yield from engine.load(source, options)
             description = model.description
@@ -81,6 +83,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         except Exception as error:
             if model is not None:
                 self._outlet.attempt("engine.unload", partial(engine.unload, model))
+            self._guard.unloaded(source.id)
             if isinstance(error, DomainError):
                 return bare(error)
             self._outlet.fault("engine.load", error)

@@ -169,6 +169,10 @@ class StepRunner:
         self._outlet.deliver()
         return bool(num_restored) or not plan.is_empty
 
+    def rest(self) -> None:
+        """Nothing runs: what the last ones held is counted no more, and what was given back for them comes back."""
+        self._guard.budget((), {})
+
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self.num_running
         self._outlet.emit(
