@@ -156,10 +156,10 @@ class _Run:
                 if room not in written:  # no view of it, and not written over
                     room.last_read = self.group
         for name in (*op.reads, *op.writes):
-            room = self.rooms.get(name)
-            if room is not None and room.num_readers == 0 and not room.is_result:
-                self.leaving[self.group] += room.size_bytes
-                room.size_bytes = 0
+            left = self.rooms.get(name)
+            if left is not None and left.num_readers == 0 and not left.is_result:
+                self.leaving[self.group] += left.size_bytes
+                left.size_bytes = 0
 
 
 __all__ = ("MAX_GROUPS", "Op", "OpTrace", "RunAhead")
