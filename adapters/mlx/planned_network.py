@@ -5,6 +5,7 @@ weight read or computed. Where the weights themselves are missing the configurat
 """
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,9 +25,15 @@ _LEAST_QUANTISED = 32
 
 
 def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
-    """A ModelPlanner. Builds arrays that are never computed, so this thread's streams are cleared at the end."""
+    """A ModelPlanner. On a thread of its own, since one that has touched MLX must clear its streams before it ends,
+    and is of no use to MLX afterwards."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_plan_and_leave, Path(source.path), options.dtype).result()
+
+
+def _plan_and_leave(folder: Path, dtype: str) -> PlannedModel:
     try:
-        return _plan(Path(source.path), options.dtype)
+        return _plan(folder, dtype)
     finally:
         mx.clear_streams()
 

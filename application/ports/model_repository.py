@@ -26,7 +26,7 @@ nothing is evicted for it. Any thread; blocking."""
 
 ModelPlanner: TypeAlias = Callable[[ModelSource, LoadOptions], PlannedModel]
 """What a model would need of memory, from its configuration and, where they are here, its files' headers. Raises
-ModelLoadFailed. On a thread that computes nothing else; takes up to a few seconds."""
+ModelLoadFailed. Any thread; blocking, for up to some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
