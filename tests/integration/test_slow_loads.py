@@ -40,16 +40,18 @@ def test_a_stream_ends_while_a_load_waits_for_its_files() -> None:
 
 def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
     calls: list[str] = []
+    begun: Future[None] = Future()
 
     def note(operation: str, _id: SequenceId | None, _count: int) -> None:
         calls.append(operation)
+        if operation == "decode" and not begun.done():
+            begun.set_result(None)
 
     bench = Bench(max_loaded=2, options={A: FakeOptions(hook=note), B: FakeOptions(hook=note, load_pieces=20)})
 
     async def work() -> None:
         stream = await bench.start(A, num_tokens=500)
-        while "decode" not in calls:
-            await asyncio.sleep(0)
+        await asyncio.wrap_future(begun)
         await bench.use(B)
         await read(stream)
 

@@ -39,6 +39,10 @@ class StepGuard(Protocol):
         """And now it is not."""
         ...
 
+    def refuse_load(self, needed_bytes: int) -> str | None:
+        """Why so many bytes of weights cannot be loaded beside what is there; None when they can."""
+        ...
+
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
         """What a sequence holds at its longest: asked for each when it comes, and whenever it was preempted, when its
         output so far is part of its prompt."""
@@ -65,6 +69,9 @@ class Unguarded:
 
     def unloaded(self, id: ModelId) -> None:
         pass
+
+    def refuse_load(self, needed_bytes: int) -> str | None:
+        return None
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
         return 0

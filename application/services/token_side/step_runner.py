@@ -24,7 +24,7 @@ from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_clock import StepClock
 from application.services.token_side.step_guard import StepGuard, Unguarded
 from application.services.token_side.submission_constraint import constraint_of
-from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
+from domain.errors import ComputeFailed, DomainError, ModelExceedsMemory, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
@@ -108,6 +108,8 @@ class StepRunner:
         self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, EngineModel | DomainError]:
         model: LoadedModel | None = None
+        if (why := self._guard.refuse_load(options.weight_bytes)) is not None:
+            return ModelExceedsMemory(f"{source.id} does not fit: {why}", param="model")
         try:
             model = yield from engine.load(source, options)
             description = model.description
