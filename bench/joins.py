@@ -25,6 +25,7 @@ from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import append_rows, keep_rows
 from adapters.mlx.device import on_cpu
 from application.ports.compute import DecodeStart
+from application.services.token_side.model_loads import whole
 from bench.decode import prompt_of
 from bench.shapes import SHAPES, build_shape
 from domain.decode_groups import rows_capacity, rows_in_place
@@ -125,7 +126,7 @@ def compare_joins(config: dict[str, Any], num_tokens: int, counts: list[int]) ->
 
 def many_streams(shape: str, num_tokens: int, num_streams: int, num_steps: int) -> dict[str, Any]:
     network, config = build_shape(shape)
-    model = assemble(network, ModelId(shape), ModelFacts(config))
+    model = whole(assemble(network, ModelId(shape), ModelFacts(config)))
     weights = mx.get_active_memory()
     prompt = prompt_of(num_tokens, 1, model.description.vocab_size)
     ids = [SequenceId(index) for index in range(num_streams)]

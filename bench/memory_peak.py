@@ -25,6 +25,7 @@ from adapters.mlx.device import describe_device, preferred_grid
 from adapters.mlx.graph_trace import trace_chunk
 from adapters.mlx.memory_shape import run_ahead
 from adapters.mlx.state_costs import lazy_caches
+from application.services.token_side.model_loads import whole
 from bench.shapes import build_shape
 from domain.ids import ModelId, SequenceId
 from domain.memory.op_trace import RunAhead
@@ -35,7 +36,7 @@ ONE_AT_A_TIME = RunAhead(0, 0)
 def measure(name: str, marks: list[int], deadline_s: float) -> Iterator[dict[str, Any]]:
     """One line for each position."""
     network, config = build_shape(name)
-    model = assemble(network, ModelId(name), ModelFacts(config))
+    model = whole(assemble(network, ModelId(name), ModelFacts(config)))
     shape, layout = model.description.memory, model.description.layout
     chunk, id = preferred_grid(), SequenceId(0)
     pattern = lazy_caches(network, 16)

@@ -62,13 +62,23 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class TextGrammar:
+    """What a tool's text has to match: a grammar in this syntax, `lark` or `regex`."""
+
+    syntax: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool the model may call. `parameters` is a JSON schema. `strict`: the arguments of a call are held to it."""
+    """A tool the model may call. `parameters` is a JSON schema. `strict`: the arguments of a call are held to it.
+    `text_grammar`: what its only parameter, a text, is held to where that can be done; it is told in any case."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Json] = field(default_factory=dict[str, Json])
     strict: bool = False
+    text_grammar: TextGrammar | None = None
 
 
 def num_leading_system(messages: Sequence[ChatMessage]) -> int:
@@ -96,6 +106,7 @@ __all__ = (
     "ChatMessage",
     "Json",
     "Role",
+    "TextGrammar",
     "ToolCall",
     "ToolSpec",
     "late_system_as_user",

@@ -5,6 +5,7 @@ are one terminal (`until`).
 """
 
 import json
+import re
 from collections.abc import Mapping
 
 from domain.chat import Json
@@ -53,6 +54,15 @@ def literal(text: str) -> str:
     return "".join(_escaped(char) for char in text)
 
 
+def between_slashes(pattern: str) -> str:
+    """A regular expression, with slashes and line ends as they stand between slashes."""
+    return _ODD_PART.sub(lambda found: _ODD_PARTS.get(found[0], found[0]), pattern)
+
+
+_ODD_PART = re.compile(r"\\.|[/\n]", re.DOTALL)
+_ODD_PARTS = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+
+
 def _escaped(char: str) -> str:
     if char.isalnum() or char in "_ \"'<>=:;,!@%&~`":
         return char
@@ -64,4 +74,4 @@ def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-__all__ = ("ANY_TEXT", "JSON_OPTIONS", "json_rule", "literal", "quoted", "terms", "until", "without")
+__all__ = ("ANY_TEXT", "JSON_OPTIONS", "between_slashes", "json_rule", "literal", "quoted", "terms", "until", "without")

@@ -53,6 +53,11 @@ class LiteralRules:
         self._prefix = prefix
         return self._value(schema), self._rules
 
+    def string(self, terminal: str, prefix: str) -> tuple[str, list[str]]:
+        """As `value`, for strings that match a terminal."""
+        self._prefix = prefix
+        return self._string(terminal), self._rules
+
     def _value(self, schema: Json) -> str:
         if schema is False or not isinstance(schema, dict | bool):
             raise refused("false", "allows nothing, which cannot be enforced", self._param)

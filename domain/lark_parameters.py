@@ -23,6 +23,7 @@ _KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?"
 _BARE_KEY = re.compile(r"[\w.-]+")
 _OBJECT = {"type", "properties", "required", "additionalProperties"}
 _WORDS = {"boolean": '"True" | "False"', "null": '"None"'}
+QUOTE = '"'
 _FIRST_CHARS = {"array": r"\[", "object": "{", "integer": r"0-9\-", "number": r"0-9\-"}
 """How the JSON of a type begins, inside brackets of a regular expression. `null`, `true` and `false` are themselves in
 raw text too."""
@@ -56,6 +57,19 @@ class ParameterRules:
             if self._is_strict:
                 raise
         return self._object({})
+
+    def only_text(self, key: str, terminal: str) -> str:
+        """A term for one parameter, a string that matches a terminal, in JSON's quotes where strings have those."""
+        match self._written.values:
+            case Values.RAW:
+                return self._rule(self._raw_string(quoted(key), terminal))
+            case Values.JSON:
+                return f"{quoted(key + self._written.before_value + QUOTE)} {terminal} {quoted(QUOTE)}"
+            case Values.LITERAL:
+                literals = LiteralRules({}, self._pieces(self._written.quote), self._written.quote, self._param)
+                text, rules = literals.string(terminal, self._name("value"))
+                self.rules += rules
+                return f"{quoted(key + self._written.before_value)} {text}"
 
     def _object(self, schema: Mapping[str, Json]) -> str:
         only(schema, _OBJECT, self._param)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from domain.chat import Json
 from domain.errors import InvalidRequest
-from domain.lark import ANY_TEXT, quoted
+from domain.lark import ANY_TEXT, between_slashes, quoted
 from domain.output.schema_check import first_misfit
 from domain.shown import shown
 
@@ -133,8 +133,8 @@ def _has_choices(parts: Sequence[str]) -> bool:
 
 def _rust(part: str) -> str:
     if part.startswith("["):
-        return part.replace("\\d", "0-9").replace("\\w", "A-Za-z0-9_").replace("\n", "\\n").replace("/", "\\/")
-    return _CLASSES.get(part) or {"\n": "\\n", "/": "\\/"}.get(part, part)
+        part = part.replace("\\d", "0-9").replace("\\w", "A-Za-z0-9_")
+    return between_slashes(_CLASSES.get(part, part))
 
 
 def _format(schema: Mapping[str, Json], param: str) -> str:

@@ -15,8 +15,9 @@ from domain.grammar import Grammar, GrammarKind, Marker, Pieces, bounded, pieces
 from domain.json_schema import checked_schema
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
 from domain.lark_parameters import ParameterRules
-from domain.output.written_calls import WrittenCalls
+from domain.output.written_calls import Values, WrittenCalls
 from domain.shown import shown
+from domain.text_grammar import text_parameter, text_terminal
 
 _ANY_ARGUMENTS: Mapping[str, Json] = {"type": "object"}
 
@@ -32,7 +33,8 @@ def tool_call_grammar(
     """`must_call`: at least one call and no text beside it. `max_calls`: None for any number.
 
     Arguments are held to the schemas of strict tools; if a call must be made, to those of the others too, as far as
-    they can be enforced. Raises InvalidRequest for `tools`, naming a strict tool's keyword that cannot."""
+    they can be enforced; a tool's text is held to its own grammar, as far as that can. Raises InvalidRequest for
+    `tools`, naming a strict tool's keyword that cannot."""
     format = _Format(written, special_tokens)
     rules = [_call_rule(format, number, tool, must_call) for number, tool in enumerate(tools)]
     names = " | ".join(f"tool_{number}" for number in range(len(tools)))
@@ -78,11 +80,18 @@ def _call_rule(format: _Format, number: int, tool: ToolSpec, must_call: bool) ->
 
 def _arguments_rule(format: _Format, number: int, tool: ToolSpec, must_call: bool) -> tuple[str, list[str]]:
     schema, parameters = _arguments(tool, must_call), format.written.parameters
-    if parameters is None:
-        return json_rule(schema), []
-    param, prefix = f"tools[{shown(tool.name)}]", f"arguments_{number}"
-    found = ParameterRules(parameters, format.special_tokens, prefix=prefix, param=param, is_strict=tool.strict)
-    return found.arguments(schema), found.rules
+    is_quoted = parameters is None or parameters.values is Values.JSON
+    text = text_terminal(tool, f"TEXT_{number}", is_quoted=is_quoted)
+    if parameters is not None:
+        param, prefix = f"tools[{shown(tool.name)}]", f"arguments_{number}"
+        found = ParameterRules(parameters, format.special_tokens, prefix=prefix, param=param, is_strict=tool.strict)
+        if text is not None:
+            return found.only_text(text_parameter(tool), text.start), [*found.rules, *text.rules]
+        return found.arguments(schema), found.rules
+    if text is not None:
+        before = f"{{{json.dumps(text_parameter(tool), ensure_ascii=False)}: "
+        return f"{quoted(before + chr(34))} {text.start} {quoted(chr(34) + '}')}", text.rules
+    return json_rule(schema), []
 
 
 def _arguments(tool: ToolSpec, must_call: bool) -> Mapping[str, Json]:

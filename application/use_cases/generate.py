@@ -12,7 +12,6 @@ from application.ports.clock import Clock
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
-from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.generation import Generation
 from application.services.text_side.grammar_check import GrammarCheck
@@ -87,7 +86,7 @@ class Generate:
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
         max_new_tokens = check_fit(request, prompt, served.description)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
-        request = with_answer_grammar(request, served.tokenizer, prompt.token_ids)
+        request = await self._grammars.hold(request, served.tokenizer, served.description, prompt.token_ids)
         submission = Submission(
             id=request.id,
             model=served.source.id,
@@ -107,7 +106,6 @@ class Generate:
             num_prompt_logprobs=request.num_prompt_logprobs,
             priority=request.priority,
         )
-        await self._grammars.check(request, served.tokenizer, served.description)
         generation = Generation(
             request,
             submission,

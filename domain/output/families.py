@@ -75,7 +75,6 @@ _QWEN_XML = WrittenCalls(
     parameters=WrittenParameters(
         Values.RAW, open="\n<parameter=", before_value=">\n", close="\n</parameter>", stop="</parameter>"
     ),
-    as_json=_TAGGED_JSON,
 )
 _MINICPM_XML = WrittenCalls(
     mark='<function name="',
@@ -119,7 +118,6 @@ def _key_value_writes(prefix: str = "") -> WrittenCalls:
             close=close,
             stop=close,
         ),
-        as_json=replace(_TAGGED_JSON, mark=mark, closing=f"}}\n</{prefix}tool_call>"),
     )
 
 

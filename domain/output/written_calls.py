@@ -46,8 +46,7 @@ class WrittenParameters:
 @dataclass(frozen=True, slots=True)
 class WrittenCalls:
     """`number`: what stands between the name and a number that counts the calls; "" where nothing counts them.
-    `parameters`: None for arguments that are one JSON object; then `as_json` is the same without them, if the family
-    reads that too: for text that a grammar holds, whose end only JSON's quotes tell.
+    `parameters`: None for arguments that are one JSON object.
 
     `needs`: a special token without which a tokenizer's models do not write so. `is_marked`: a call's first piece tells
     it from any other answer. `among_text`: and from free text around it, and the models write so by themselves.
@@ -62,7 +61,6 @@ class WrittenCalls:
     last: str = ""
     number: str = ""
     parameters: WrittenParameters | None = None
-    as_json: "WrittenCalls | None" = None
     needs: str = ""
     is_marked: bool = True
     among_text: bool = True

@@ -1,5 +1,6 @@
 """A family's tokenizer, what a grammar lets it write, and what its parser reads: calls of one tool."""
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import Grammar
-from domain.output.written_calls import WrittenCalls
+from domain.output.written_calls import Values, WrittenCalls
 from domain.request import ChatPrompt
 from domain.tool_grammar import tool_call_grammar
 from tests.support.output_parsers import model_of, numbered_ids
@@ -64,6 +65,37 @@ class WritingModel:
             ids.append(token_id)
             said = b"" if token_id in self._special else (said + self._bytes[token_id])[-64:]
         return None
+
+    def takes(self, grammar: Grammar, text: str) -> bool:
+        """Whether a model held to it may write this and end there."""
+        matcher = new_matcher(self._tokens, rendered(grammar))
+        assert not matcher.is_error(), matcher.get_error()
+        for token_id in self.tokenizer.encode(text).token_ids:
+            mask = matcher.compute_bitmask()
+            if not mask[token_id // 8] >> (token_id % 8) & 1:
+                return False
+            matcher.consume_token(token_id)
+        matcher.compute_bitmask()
+        return bool(matcher.is_accepting())
+
+    def call_of_text(self, name: str, key: str, value: str) -> str:
+        """A call with one string, as the family is declared to write it."""
+        how, parameters = self.written, self.written.parameters
+        if parameters is None:
+            arguments = json.dumps({key: value}, ensure_ascii=False)
+        elif parameters.values is Values.RAW:
+            before, after = parameters.before_string or parameters.before_value, parameters.after_string
+            arguments = f"{parameters.open}{key}{before}{value}{after or parameters.close}"
+        else:
+            quoted = (
+                f"{parameters.quote}{value}{parameters.quote}"
+                if parameters.quote
+                else json.dumps(value, ensure_ascii=False)
+            )
+            arguments = f"{key}{parameters.before_value}{quoted}"
+        number = f"{how.number}0" if how.number else ""
+        inside = f"{how.opening}{name}{number}{how.before_arguments}{arguments}{how.closing}"
+        return f"{how.first}{how.mark}{inside}{how.last}"
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Told:
         prompt = ChatPrompt((ChatMessage(Role.USER, "?"),), tuple(tools))

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSpec
 from domain.errors import InvalidRequest
 from domain.request import ChatPrompt
 from interfaces.http.json_body import body_decoder
@@ -111,7 +111,7 @@ def test_tools_of_every_kind_are_functions_and_hosted_ones_nothing() -> None:
     assert prompt_of(tools=TOOLS).tools == (
         ToolSpec("exec", "Run.", {"type": "object"}),
         ToolSpec("agents__close"),
-        ToolSpec("apply_patch", "Edit.", _input(grammar)),
+        ToolSpec("apply_patch", "Edit.", _input(grammar), text_grammar=TextGrammar("lark", "start: /.+/")),
     )
     assert prompt_of(tools=TOOLS, tool_choice="none").tools == prompt_of(tools=TOOLS).tools
 

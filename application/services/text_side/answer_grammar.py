@@ -4,8 +4,9 @@
     none          yes                     the grammar
     required      any                     calls
     auto          yes                     the grammar, or calls in its place, where there are tools
-    auto          no                      text with calls in it, where a tool is strict or one call or some tools are
-                                          all that is wanted, as far as the family's calls can be told from text
+    auto          no                      text with calls in it, where a tool is strict or has a grammar of its own, or
+                                          one call or some tools are all that is wanted, as far as the family's calls
+                                          can be told from text
 
 Before all of them may stand the family's reasoning, where the client did not ask for none.
 """
@@ -20,6 +21,7 @@ from domain.errors import InvalidRequest
 from domain.grammar import Grammar, after_reasoning, or_calls
 from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt, GenerationRequest
+from domain.text_grammar import has_held_text
 from domain.tool_choice import CallMode
 from domain.tool_grammar import tool_call_grammar
 
@@ -47,6 +49,15 @@ def with_answer_grammar(
     return replace(request, grammar=grammar if reasoning is None else after_reasoning(grammar, reasoning))
 
 
+def without_text_grammars(request: GenerationRequest) -> GenerationRequest | None:
+    """The same request, its tools' texts free; None where they are."""
+    prompt = request.prompt
+    if not isinstance(prompt, ChatPrompt) or not any(tool.text_grammar for tool in prompt.callable_tools):
+        return None
+    tools = tuple(replace(tool, text_grammar=None) for tool in prompt.tools)
+    return replace(request, prompt=replace(prompt, tools=tools))
+
+
 def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) -> Grammar | None:
     choice, written = prompt.tool_choice, tokenizer.written_calls
     tools = tuple(tool for tool in prompt.callable_tools if tool.name in choice.names or not choice.names)
@@ -61,7 +72,7 @@ def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) 
         if written is None or not written.is_marked:
             _refuse("an answer in a given form needs tool_choice none or required, or no tools", tokenizer)
         return or_calls(grammar, _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls))
-    if choice.names or choice.one_call or any(tool.strict for tool in tools):
+    if choice.names or choice.one_call or any(tool.strict or has_held_text(tool) for tool in tools):
         if written is not None and written.among_text and tokenizer.has_token_bytes:
             return _calls(written, tools, tokenizer, must_call=False, max_calls=max_calls)
         if choice.names:
@@ -81,4 +92,4 @@ def _refuse(what: str, tokenizer: Tokenizer) -> NoReturn:
     )
 
 
-__all__ = ("with_answer_grammar",)
+__all__ = ("with_answer_grammar", "without_text_grammars")

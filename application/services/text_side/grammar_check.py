@@ -1,9 +1,13 @@
 """A request's grammar, looked at before the request is submitted: what is wrong with it is an error then."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from application.ports.token_constraint import GrammarChecker
 from application.ports.tokenizer import Tokenizer
 from application.services.lane import Lane
-from domain.errors import InvalidRequest
+from application.services.text_side.answer_grammar import with_answer_grammar, without_text_grammars
+from domain.errors import InvalidRequest, ServerUnavailable
 from domain.model_card import ModelDescription
 from domain.request import GenerationRequest
 
@@ -21,6 +25,27 @@ class GrammarCheck:
     def __init__(self, checker: GrammarChecker | None = None) -> None:
         self._checker = checker
         self._lane = Lane("grammar check", NUM_THREADS, max_pending=MAX_CHECKS)
+
+    async def hold(
+        self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription, prompt_ids: Sequence[int]
+    ) -> GenerationRequest:
+        """The request with the grammar of its answer (`with_answer_grammar`), which has been checked. What a tool's own
+        grammar makes impossible is left to the model, which was told it. Raises as both do."""
+        try:
+            return await self._held(request, tokenizer, model, prompt_ids)
+        except (InvalidRequest, ServerUnavailable):
+            free = without_text_grammars(request)
+            if free is None:
+                raise
+        held = await self._held(free, tokenizer, model, prompt_ids)
+        return replace(held, prompt=request.prompt)
+
+    async def _held(
+        self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription, prompt_ids: Sequence[int]
+    ) -> GenerationRequest:
+        held = with_answer_grammar(request, tokenizer, prompt_ids)
+        await self.check(held, tokenizer, model)
+        return held
 
     async def check(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> None:
         """Raises InvalidRequest if the model cannot be held to the request's grammar, ServerUnavailable if too many are

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from domain.chat import Json, ToolSpec
+from domain.chat import Json, TextGrammar, ToolSpec
 from interfaces.http.by_type import by_type
 
 _BETWEEN = "__"
@@ -35,7 +35,7 @@ class Grammar(Struct):
 
 
 class CustomTool(Struct):
-    """A tool that takes text; a grammar is told to the model, and not enforced yet."""
+    """A tool that takes text; a grammar is told to the model, and enforced where the model's form of calls can."""
 
     name: str
     description: str | None = None
@@ -106,7 +106,8 @@ def _flattened(raw: Mapping[str, Any], path: str, namespace: str | None) -> Iter
             )
         case CustomTool() as tool:
             name = template_name(tool.name, namespace)
-            yield ToolSpec(name, tool.description or "", _input(tool)), WireTool(tool.name, namespace, is_custom=True)
+            spec = ToolSpec(name, tool.description or "", _input(tool), text_grammar=_text_grammar(tool))
+            yield spec, WireTool(tool.name, namespace, is_custom=True)
         case _:
             pass
 
@@ -116,6 +117,11 @@ def _input(tool: CustomTool) -> dict[str, Json]:
     if tool.format is not None and tool.format.definition:
         text["description"] = f"Matches this {tool.format.syntax} grammar:\n{tool.format.definition}"
     return {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+
+
+def _text_grammar(tool: CustomTool) -> TextGrammar | None:
+    told = tool.format
+    return TextGrammar(told.syntax, told.definition) if told is not None and told.definition else None
 
 
 def _unambiguous(named: Sequence[tuple[str, WireTool]]) -> dict[str, WireTool]:
