@@ -19,7 +19,7 @@ from domain.sampling import SamplingParams
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQueued:
     """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
-    client set. `client`: the name of its key, empty for none."""
+    client set. `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt."""
 
     id: RequestId
     model: ModelId
@@ -32,6 +32,7 @@ class RequestQueued:
     num_stop_strings: int = 0
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     client: str = ""
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

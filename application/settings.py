@@ -10,6 +10,7 @@ from domain.duration import Duration
 from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.model_alias import parsed_alias
+from domain.prompt_rewrite import RewriteRule, parsed_rule
 
 ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
@@ -229,15 +230,23 @@ class StoreSettings:
 class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
     explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
-    write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it."""
+    write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
+    `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts."""
 
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
     remember_calls: bool = True
+    rewrites: tuple[str, ...] = ()
+
+    @property
+    def rewrite_rules(self) -> tuple[RewriteRule, ...]:
+        return tuple(map(parsed_rule, self.rewrites))
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
+        blocks = [rule.block for rule in self.rewrite_rules]
+        require(len(set(blocks)) == len(blocks), "cache.rewrites", "must not name a block twice")
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Explanation:
     `reused`: tokens by the name of the tier that they come from; tiers that gave none are left out. `stopped_at`: the
     position up to which state was reused. `num_known`: how far blocks of this prompt are stored
     (at least `stopped_at` rounded down to a block). `nearest_fork`: the last fork point at or before the stop.
+    `rewrites`: names of the rules that changed the prompt before it was rendered.
     """
 
     num_prompt: int
@@ -74,6 +75,7 @@ class Explanation:
     divergence: Divergence | None = None
     nearest_fork: ForkPoint | None = None
     note: str = ""
+    rewrites: tuple[str, ...] = ()
 
     @property
     def stopped_at(self) -> int:
@@ -93,6 +95,7 @@ class Explanation:
         ]
         if self.divergence is not None:
             fields.append(f"diverged={self.divergence.position}")
+        fields += [f"rewrite={name}" for name in self.rewrites]
         return "; ".join(fields)
 
     def scored(self) -> "Explanation":

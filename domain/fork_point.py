@@ -8,6 +8,8 @@ class ForkKind(Enum):
     """Why a later request is likely to branch off here; earlier members matter more."""
 
     NEXT_TURN = "next_turn"
+    MORE_SAID = "more_said"
+    """Before the answer: what is said last goes on."""
     SYSTEM_END = "system_end"
     TURN = "turn"
 

@@ -18,7 +18,8 @@ class DecodeMode(Enum):
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where a model's files are. `path` is a local folder; `created_s` a Unix time (the newest file's). `file_bytes`:
-    length of the weight files. `adapter`: folder of a LoRA adapter that is laid over the weights; empty for none."""
+    length of the weight files. `adapter`: folder of a LoRA adapter that is laid over the weights; empty for none.
+    `note`: what people should know of it before they ask it anything; empty for models that somebody chose."""
 
     id: ModelId
     path: str
@@ -26,6 +27,7 @@ class ModelSource:
     owned_by: str = "local"
     file_bytes: int = 0
     adapter: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,12 @@ class PromptContent:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """A prompt ready for the engine, and the fork points found in it, ascending, one a position."""
+    """A prompt ready for the engine, and the fork points found in it, ascending, one a position. `rewrites`: names of
+    the rules (`domain/prompt_rewrite`) that changed it before it was rendered."""
 
     content: PromptContent
     fork_points: tuple[ForkPoint, ...] = ()
+    rewrites: tuple[str, ...] = ()
 
     @classmethod
     def of_text(cls, token_ids: Sequence[int], fork_points: Sequence[ForkPoint] = ()) -> "EncodedPrompt":

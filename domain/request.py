@@ -16,6 +16,9 @@ from domain.sampling import MAX_SEED, MAX_TOP_LOGPROBS, SamplingParams, StopRule
 from domain.shown import shown
 from domain.tool_choice import CallMode, ToolChoice
 
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the argument that has the model think or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
@@ -48,6 +51,11 @@ class ChatPrompt:
     def callable_tools(self) -> tuple[ToolSpec, ...]:
         """Those that an answer may call."""
         return () if self.tool_choice.mode is CallMode.NONE else self.tools
+
+    @property
+    def is_thinking_off(self) -> bool:
+        """Whether the template is told that the model is not to think."""
+        return any(self.template_kwargs.get(name) is False for name in THINKING_SWITCHES)
 
     @property
     def prefilled(self) -> str:
@@ -159,6 +167,7 @@ class Usage:
 
 
 __all__ = (
+    "THINKING_SWITCHES",
     "ChatPrompt",
     "FinishReason",
     "GenerationRequest",

@@ -7,7 +7,8 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                                  ^          ^          ^           ^
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
-The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
+Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. With recurrent
+layers it stands in for the positions less than END_GAP behind it: one state serves all, a few tokens early.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,6 +23,8 @@ MIN_GAP = 32
 """A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and a lattice position as close
 behind the snapshot that was resumed at: each stop costs a small chunk."""
 
+_BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
+
 END_GAP = 16
 """With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
 
@@ -29,12 +32,13 @@ END_GAP = 16
 def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
     """Positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
 
-    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 4 + log2(num_prompt) of
+    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 8 + log2(num_prompt) of
     them with recurrent layers, without the last term otherwise.
     """
     end = num_prompt - 1
     wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
+        wanted = _shared_states(wanted, forks)
         is_resumed = start % rules.grid.step != 0
         wanted.update(at for at in lattice(end, rules.grid.step) if at > start + MIN_GAP or not is_resumed)
     wanted = {rules.grid.last_resumable(position) for position in wanted}
@@ -56,15 +60,21 @@ def is_end_worthwhile(position: int, last_snapshot: int, rules: ReuseRules) -> b
 
 
 def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
-    """NEXT_TURN and SYSTEM_END, and the last turns; a fork behind the last computed token moves to it."""
+    """All but turns, of which the last; a fork behind the last computed token moves to it."""
     wanted = {min(fork.position, end) for fork in forks if fork.kind is not ForkKind.TURN}
-    near = {min(fork.position, end) for fork in forks if fork.kind is ForkKind.NEXT_TURN} | {end}
+    near = {min(fork.position, end) for fork in forks if fork.kind in _BEFORE_ANSWER} | {end}
     turns = sorted(
         fork.position
         for fork in forks
         if fork.kind is ForkKind.TURN and all(not fork.position <= other <= fork.position + MIN_GAP for other in near)
     )
     return wanted | {position for position in turns[-MAX_TURNS:] if position < end}
+
+
+def _shared_states(wanted: set[int], forks: Sequence[ForkPoint]) -> set[int]:
+    """Without those that MORE_SAID stands in for."""
+    stand_ins = {fork.position for fork in forks if fork.kind is ForkKind.MORE_SAID}
+    return {at for at in wanted if not any(here < at < here + END_GAP for here in stand_ins)}
 
 
 def lattice(end: int, grid: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.embedded_models import EMBEDDED_IDS, EMBEDDED_NOTE, embedded_folder
 from adapters.huggingface.hub_cache import cached_folder, cached_models
 from adapters.huggingface.hub_download import download
 from adapters.huggingface.model_folder import missing_from, newest_file_s, read_config, weight_file_bytes
@@ -64,7 +64,7 @@ class HuggingFaceRepository:
 
     def find(self, id: ModelId) -> ModelSource | None:
         if (embedded := embedded_folder(id)) is not None:
-            return _source(id, embedded, "cairn")
+            return _source(id, embedded, "cairn", EMBEDDED_NOTE)
         if id in self._paths:
             return _source(id, self._paths[id], "local") if not missing_from(self._paths[id]) else None
         names = _plain_names(id)
@@ -98,7 +98,7 @@ class HuggingFaceRepository:
         for id in EMBEDDED_IDS:
             folder = embedded_folder(id)
             if folder is not None:
-                yield _source(id, folder, "cairn")
+                yield _source(id, folder, "cairn", EMBEDDED_NOTE)
         for id, folder in self._paths.items():
             if not missing_from(folder):
                 yield _source(id, folder, "local")
@@ -147,8 +147,9 @@ def _folders(directory: Path) -> Sequence[Path]:
         return ()
 
 
-def _source(id: ModelId, folder: Path, owned_by: str) -> ModelSource:
-    return ModelSource(id, str(folder), newest_file_s(folder), owned_by, file_bytes=weight_file_bytes(folder))
+def _source(id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
+    file_bytes = weight_file_bytes(folder)
+    return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=file_bytes)
 
 
 def _default_cache() -> Path:

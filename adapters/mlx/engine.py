@@ -14,6 +14,7 @@ from adapters.mlx.device import on_cpu
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
+from adapters.mlx.peak_meter import highest_bytes
 from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
@@ -31,8 +32,9 @@ class MlxEngine:
     def __init__(
         self, memory_dir: Path | None = None, blas: str = "", trim_heap: Callable[[], None] = lambda: None
     ) -> None:
-        """`memory_dir`: a directory for remembered weight digests; None remembers none. `blas` as in `assemble`.
-        `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers go."""
+        """`memory_dir`: a directory for remembered weight digests and peaks; None remembers none. `blas` as in
+        `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
+        go."""
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
@@ -59,7 +61,7 @@ class MlxEngine:
             read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
             yield read  # a first read of all files takes as long as the disk takes
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
-            return (yield from assemble(network, source.id, facts, blas=self._blas))
+            return (yield from assemble(network, source.id, facts, blas=self._blas, memory_dir=self._memory_dir))
         except ModelLoadFailed as error:
             return error.message
         except Exception as error:
@@ -74,7 +76,7 @@ class MlxEngine:
     def memory(self) -> Mapping[str, int]:
         return {
             "active": mx.get_active_memory(),
-            "peak": mx.get_peak_memory(),
+            "peak": highest_bytes(),
             "cache": mx.get_cache_memory(),
         }
 

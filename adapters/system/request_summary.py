@@ -19,6 +19,7 @@ def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
         ("prompt", timeline.num_prompt_tokens),
         ("reused", event.usage.reused_tokens),
         ("computed", timeline.num_computed_tokens),
+        ("rewrites", ",".join(timeline.rewrites) or None),
         ("output", num_output),
         *((name, _seconds(value)) for name, value in stages),
         ("ttft", _seconds(timeline.time_to_first_token_s)),

@@ -4,6 +4,8 @@ A likely later request shares the beginning of this prompt; the fork point is wh
 
     NEXT_TURN    the same messages, a probe answer and a probe question (with tools also: a probe call and its result).
                  Templates that drop earlier reasoning or end with an opened thought part before the prompt's end.
+    MORE_SAID    the same messages with more behind them, or in the last question: what a client asks that got no
+                 answer, or one that it does not keep
     SYSTEM_END   the same system messages and tools with another first message; and another first question behind what
                  an agent puts before it: messages of its own, or tagged text at the beginning of the question's
     TURN         the same messages up to one of the last user turns, and another one there
@@ -14,11 +16,12 @@ Without spans each probe costs an encoding of the whole prompt, so turns are lef
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
 from adapters.tokenizers.text_codec import EncodedText, TextCodec
 from adapters.tokenizers.token_prefix import common_token_count
-from domain.chat import ChatMessage, Role, ToolCall, num_leading_system
+from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
 from domain.fork_point import ForkKind, ForkPoint
 from domain.request import ChatPrompt
 
@@ -28,7 +31,7 @@ _PROBES = ("probe", "Zebra", "7")
 
 _CLOSING_TAG = re.compile(r"</[\w-]{1,64}>\s+(?=\S)")
 
-_RANK = {ForkKind.NEXT_TURN: 0, ForkKind.SYSTEM_END: 1, ForkKind.TURN: 2}
+_RANK = {kind: rank for rank, kind in enumerate(ForkKind)}
 
 
 def find_fork_points(
@@ -51,27 +54,39 @@ def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkK
     messages = prompt.messages
     answer = () if messages[-1].role is Role.ASSISTANT else (ChatMessage(Role.ASSISTANT, _PROBES[0]),)
     yield ForkKind.NEXT_TURN, (*messages, *answer, ChatMessage(Role.USER, _PROBES[0]))
+    if answer:
+        yield from ((ForkKind.MORE_SAID, more) for more in _with_more_said(messages))
     if prompt.tools:
         yield ForkKind.NEXT_TURN, (*messages, *_probe_call(prompt.tools[0].name))
     num_system = num_leading_system(messages)
     if num_system < len(messages):
         yield ForkKind.SYSTEM_END, (*messages[:num_system], _other_than(messages[num_system]))
-    if (first := _first_question(messages, num_system)) is not None:
-        yield ForkKind.SYSTEM_END, first
+    yield from ((ForkKind.SYSTEM_END, first) for first in _first_questions(messages, num_system))
     turns = [at for at, message in enumerate(messages) if message.role is Role.USER and at > num_system]
     for at in turns[len(turns) - min(num_turns, len(turns)) :]:
         yield ForkKind.TURN, (*messages[:at], _other_than(messages[at]))
 
 
-def _first_question(messages: Sequence[ChatMessage], num_system: int) -> Sequence[ChatMessage] | None:
-    """Up to the last user message that nobody has answered yet at the start, with another question there. None where
-    that is the first message and nothing stands before the question in it."""
+def _with_more_said(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
+    """In the last question, if it has no answer: clients join texts of one role by an empty line, and so do we where a
+    template takes no two questions. And behind the last message, if that is another."""
+    spoken = max((at for at, one in enumerate(messages) if one.role not in SYSTEM_ROLES), default=0)
+    if messages[spoken].role is Role.USER:
+        yield *messages[:spoken], replace(messages[spoken], content=f"{messages[spoken].content}\n\n{_PROBES[0]}")
+    if messages[-1].role is not Role.USER:
+        yield *messages, ChatMessage(Role.USER, _PROBES[0])
+
+
+def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterator[Sequence[ChatMessage]]:
+    """Up to the first user message, and up to the last one that nobody has answered yet at the start, with another
+    question there: which of them holds the question depends on the agent, and on how often it asked. None for the first
+    message where nothing stands before the question in it."""
     answered = next((at for at, one in enumerate(messages) if one.role in (Role.ASSISTANT, Role.TOOL)), len(messages))
-    at = max((at for at in range(num_system, answered) if messages[at].role is Role.USER), default=-1)
-    if at < 0:
-        return None
-    start = max((tag.end() for tag in _CLOSING_TAG.finditer(messages[at].content)), default=0)
-    return (*messages[:at], _other_than(messages[at], start)) if start or at > num_system else None
+    asked = [at for at in range(num_system, answered) if messages[at].role is Role.USER]
+    for at in sorted({*asked[:1], *asked[-1:]}):
+        start = max((tag.end() for tag in _CLOSING_TAG.finditer(messages[at].content)), default=0)
+        if start or at > num_system:
+            yield *messages[:at], _other_than(messages[at], start)
 
 
 def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:

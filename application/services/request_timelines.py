@@ -41,7 +41,8 @@ class Stage(Enum):
 @dataclass(slots=True)
 class RequestTimeline:
     """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
-    `client`: the name of its key, empty for none. `waits_for`: a WaitReason value, empty where it does not wait."""
+    `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `waits_for`: a WaitReason
+    value, empty where it does not wait."""
 
     id: RequestId
     model: ModelId
@@ -55,6 +56,7 @@ class RequestTimeline:
     first_token_ns: int | None = None
     num_computed_tokens: int = 0
     client: str = ""
+    rewrites: tuple[str, ...] = ()
     waits_for: str = ""
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
@@ -96,6 +98,7 @@ class RequestTimelines:
             num_prompt_tokens=event.num_prompt_tokens,
             queued_ns=event.at_ns,
             client=event.client,
+            rewrites=event.rewrites,
         )
         if (replaced := self._open.pop(event.id, None)) is not None:
             self._forget(replaced)

@@ -4,7 +4,7 @@ An explanation can quote what is stored, which is what somebody else sent. It do
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from application.ports.engine import EngineCache
 from application.services.text_side.model_pool import ModelPool
@@ -48,6 +48,7 @@ class ExplainPrompt:
             found = await self._cache.explain(served.source.id, prompt, request.cache_salt)
             if request.num_prompt_logprobs is not None:
                 found = found.scored()
+            found = replace(found, rewrites=prompt.rewrites)
             shown = found if self._shows_text else found.without_stored()
             told = await asyncio.to_thread(shown.with_text, served.tokenizer.decode)
             return ExplainedPrompt(served.source.id, told)

@@ -144,6 +144,7 @@ class Generate:
             num_stop_strings=len(request.stop.stop),
             trace_carrier=request.trace_carrier,
             client=request.client,
+            rewrites=submission.prompt.rewrites,
         )
 
 

@@ -123,7 +123,9 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
         length = max(0, min(chunk, view.num_prompt - start))
         end = start + length
         grown = shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start))
-        copied = shape.state_bytes(end) - shape.state_bytes(start) + sum(state.fixed_bytes for state in shape.states)
+        copied = shape.state_bytes(end) - shape.state_bytes(start)
+        if start:  # the first chunk's states have their fixed part in what they grow by
+            copied += sum(state.fixed_bytes for state in shape.states)
         growths.append((length, max(0, grown) + max(0, copied)))
     widest = _widest(prompts, chunk)
     together, left = 0, chunk

@@ -35,6 +35,7 @@ class PromptView(TypedDict):
     sentence: str
     divergence: DivergenceView | None
     nearest_fork: ForkView | None
+    rewrites: list[str]
 
 
 def show_explanation(console: Console, model: str, prompts: Sequence[PromptView]) -> None:
@@ -66,6 +67,8 @@ def _show_prompt(console: Console, name: str, prompt: PromptView) -> None:
         _line(console, Text.assemble(("  prompt  ", "dim"), _text(found["prompt"], "green")))
         stored = _text(found["stored"], "red") if found["stored"] is not None else Text(NOT_SHOWN)
         _line(console, Text.assemble(("  stored  ", "dim"), stored))
+    if prompt["rewrites"]:
+        _line(console, f"Rewritten before it was rendered: {printable(', '.join(prompt['rewrites']))}.")
     if (fork := prompt["nearest_fork"]) is not None and prompt["computed_tokens"] > 1:
         kind = printable(fork["kind"].replace("_", " "))
         _line(console, f"The last expected fork before that is at token {fork['position']:,} ({kind}).")

@@ -72,7 +72,8 @@ async def _announce(service: Service, server: HttpServer, base_url: str, facts: 
     except DomainError as error:
         server.stop()
         return error.message
-    typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts))
+    notes = [("note", served.source.note)] if served.source.note else []
+    typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, [*notes, *facts]))
     return ""
 
 

@@ -121,7 +121,7 @@ class Container(containers.DeclarativeContainer):
         room=providers.Singleton(load_room, engine),
     )
     calls = providers.Singleton(generated_calls, settings.provided.cache, documents)
-    encoder = providers.Singleton(PromptEncoder, calls)
+    encoder = providers.Singleton(PromptEncoder, calls, settings.provided.cache.rewrite_rules)
     generate = providers.Singleton(
         Generate,
         pool=pool,

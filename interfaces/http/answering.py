@@ -44,7 +44,7 @@ def operation_route(
         dto=decoded_body(operation.body_type, operation.decode),
         return_dto=None,
         status_code=200,
-        operation_class=streamable(operation.stream_type),
+        operation_class=streamable(operation.stream_type, operation.links),
         operation_id=operation.operation_id,
         summary=operation.operation_id[0].upper() + operation.operation_id[1:],
         responses=errors(error_type, 400, 401, 404, 413, 415, 500, 503),

@@ -10,6 +10,7 @@ fan-in of choices, keep-alive timing, disconnects, cache headers and the status 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from litestar.handlers import HTTPRouteHandler
@@ -21,6 +22,7 @@ from domain.ids import ModelId, RequestId
 from domain.request import GenerationRequest
 from domain.stream import StreamItem
 from interfaces.http.collected import Collected
+from interfaces.http.documented import Links
 from interfaces.http.errors import Problem
 from interfaces.http.keep_alive import Progress
 from interfaces.http.services import Services
@@ -115,7 +117,7 @@ class Operation(Protocol[BodyT]):
 
     `body_type` and `answer_type` are what the OpenAPI document says. `stream_type`: the media type of its streams.
     `told_by`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this operation;
-    empty for one they do not take. `noun` names it there: "a chat".
+    empty for one they do not take. `noun` names it there: "a chat". `links`: what the document says can be asked next.
     """
 
     path: str
@@ -125,6 +127,7 @@ class Operation(Protocol[BodyT]):
     stream_type: str = SERVER_SENT_EVENTS
     told_by: str = ""
     noun: str = ""
+    links: Links = MappingProxyType({})
 
     def decode(self, raw: bytes) -> BodyT:
         """Raises InvalidRequest, also for fields that are refused by name."""

@@ -1,32 +1,53 @@
 """What the OpenAPI document says of routes besides their plain answers, whatever their dialect."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import OpenAPIHeader, OpenAPIMediaType, OpenAPIResponse, Operation, Schema
+from litestar.openapi.spec import Link, OpenAPIHeader, OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from msgspec import Struct
 
 from interfaces.http.cache_header import CACHE_HEADER, PENDING
 
+Links = Mapping[str, Link]
+"""What can be asked next with something of an answer, by a name."""
+
 
 @dataclass
-class StreamableOperation(Operation):
-    """An operation whose 200 is JSON, or a stream of `stream_type` where the body asks for one. Both have the header
-    that says what was reused."""
+class LinkedOperation(Operation):
+    """An operation whose 200 links to others."""
+
+    links: ClassVar[Links]
+
+    def __post_init__(self) -> None:
+        success = (self.responses or {}).get("200")
+        if isinstance(success, OpenAPIResponse) and self.links:
+            success.links = dict(self.links)
+
+
+@dataclass
+class StreamableOperation(LinkedOperation):
+    """One whose 200 is JSON, or a stream of `stream_type` where the body asks for one. Both have the header that says
+    what was reused."""
 
     stream_type: ClassVar[str]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         success = (self.responses or {}).get("200")
         if isinstance(success, OpenAPIResponse) and success.content is not None:
             success.content[self.stream_type] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
             success.headers = {**(success.headers or {}), CACHE_HEADER: _cache_header()}
 
 
-def streamable(stream_type: str) -> type[StreamableOperation]:
-    return type("StreamableOperation", (StreamableOperation,), {"stream_type": stream_type})
+def linked(links: Links) -> type[LinkedOperation]:
+    return type("LinkedOperation", (LinkedOperation,), {"links": links})
+
+
+def streamable(stream_type: str, links: Links) -> type[StreamableOperation]:
+    return type("StreamableOperation", (StreamableOperation,), {"stream_type": stream_type, "links": links})
 
 
 def _cache_header() -> OpenAPIHeader:
@@ -57,4 +78,4 @@ def errors(error_type: type[Struct], *statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-__all__ = ("errors", "streamable")
+__all__ = ("Links", "errors", "linked", "streamable")

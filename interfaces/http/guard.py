@@ -2,7 +2,8 @@
 
 A server on loopback is open to the programs of its machine, and a browser is one of them that runs other people's
 pages. So `Host` must be a name of this server, no page of another origin may ask unless a setting lists it, and bodies
-must be JSON by name: pages can send that type only after asking first (a preflight), which is refused like the rest.
+must be of a type that pages can send only after asking first (a preflight, refused like the rest): JSON by name, or
+bytes, which is what some client libraries call theirs.
 """
 
 from collections.abc import Collection
@@ -15,6 +16,9 @@ from domain.shown import shown
 from interfaces.http.allowed_hosts import AllowedHosts
 from interfaces.http.errors import Problem
 from interfaces.http.refusal import Refusals
+
+_BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
+"""Never one of the three that a page may send unasked: form data, urlencoded and plain text."""
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -75,14 +79,14 @@ class RequestGuard:
 
 
 def _type_problem(types: list[str], method: str) -> Problem | None:
-    if method not in _WITH_BODY or (types and all(map(_is_json, types))):
+    if method not in _WITH_BODY or (types and all(map(_is_allowed, types))):
         return None
     sent = f"not '{shown(types[0])}'" if types else "and nothing says what this one is"
     return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
 
 
-def _is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == "application/json"
+def _is_allowed(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() in _BODY_TYPES
 
 
 __all__ = ("RequestGuard",)

@@ -7,6 +7,8 @@ request may compute more than those only where nothing can be resumed at the exa
     next turn       nothing more: the position where the next turn leaves this prompt is computed when the prompt is
                     rendered, and a snapshot is taken there, though the template drops the reasoning that came after
     exact repeat    nothing more: a snapshot holds all but the last token
+                    Both with recurrent layers: less than END_GAP more, back to where the question could have gone
+                    on; and a repeat of an earlier turn as a fork from there
     fork, edit      back to the nearest block boundary (attention only), or to the nearest snapshot that was kept
                     (recurrent layers): every turn took one, and where one was let go another is kept before it, at
                     less than twice its distance from the chain's end; the end of the system prompt is always kept
@@ -23,7 +25,7 @@ import httpx
 import pytest
 
 from application.settings import EngineSettings
-from domain.snapshot_policy import lattice
+from domain.snapshot_policy import END_GAP, lattice
 from tests.support.fake_service import wait_until
 from tests.support.replay import Answer, Replay
 from tests.support.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call
@@ -108,6 +110,11 @@ def is_recurrent(model: str) -> bool:
     return model == SMALL_HYBRID
 
 
+def early(model: str) -> int:
+    """How much earlier than needed the snapshot before an answer may be taken."""
+    return END_GAP - 1 if is_recurrent(model) else 0
+
+
 def bound_in_the_middle(answer: Answer, conversation: Conversation, model: str, longest: int) -> int:
     """Most that a fork may compute: see the module docstring. `longest`: length of the longest chain in store."""
     if not is_recurrent(model):
@@ -120,7 +127,7 @@ def bound_in_the_middle(answer: Answer, conversation: Conversation, model: str, 
 def test_every_turn_computes_its_new_tokens_and_no_more(played: Conversation) -> None:
     first, *later = [answer for _, answer in played.turns]
     assert first.num_cached == 0
-    assert [answer.num_computed for answer in later] == [answer.num_new for answer in later]
+    assert all(0 <= answer.num_computed - answer.num_new <= early(played.cached.model) for answer in later)
     assert all(answer.num_new < 100 < answer.num_cached for answer in later)
     assert len(later[-1].prompt_ids) > 500
 
@@ -138,10 +145,13 @@ def test_another_session_shares_the_system_prompt_and_the_tools(played: Conversa
 
 
 def test_an_exact_repeat_computes_one_token(played: Conversation) -> None:
+    model, longest = played.cached.model, len(played.turns[-1][1].prompt_ids)
     for at in (0, 2, TOOL_TURN + 1, NUM_TURNS):
         messages, answer = played.turns[at]
         repeated = played.cached.chat(messages)
-        assert repeated.num_computed == 1
+        is_thinned = is_recurrent(model) and at < NUM_TURNS  # its snapshot lies in the middle of later turns' chains
+        most = bound_in_the_middle(repeated, played, model, longest) if is_thinned else 1
+        assert repeated.num_computed <= most + early(model)
         assert repeated.output_ids == answer.output_ids
 
 
@@ -151,7 +161,7 @@ def test_a_fork_from_the_third_turn(played: Conversation, request: pytest.Fixtur
     longest = max(len(answer.prompt_ids) for _, answer in played.turns)
     fork = played.say([*played.turns[2][0][:-1], question(seed)])
     assert fork.num_computed <= bound_in_the_middle(fork, played, model, longest)
-    assert played.cached.chat([*played.turns[2][0][:-1], question(seed)]).num_computed == 1
+    assert played.cached.chat([*played.turns[2][0][:-1], question(seed)]).num_computed <= 1 + early(model)
 
 
 def test_an_edit_in_the_middle(played: Conversation, request: pytest.FixtureRequest) -> None:
@@ -227,7 +237,7 @@ def test_a_cancelled_prefill_resumes_where_it_was(caching: CachingServer, cachel
     retried = replay.chat(chat)
     assert retried.output_ids == expected.output_ids
     assert retried.num_computed == num_prompt - left_at
-    assert replay.chat(chat).num_computed == 1
+    assert replay.chat(chat).num_computed <= 1 + early(model)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["cancelled", "failed"])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import anthropic
+import httpx
 import openai
 import pytest
 
@@ -138,6 +139,30 @@ def test_a_tool_is_asked_for_run_and_its_result_answered(clients: Clients, diale
         loop = LOOPS[dialect](clients, question, answered.messages[-1]["content"])
         num_right += loop == Loop(*call, answered.answer)
     assert num_right >= NUM_RIGHT
+
+
+def test_a_models_card_says_what_it_is(live: LiveService, clients: Clients) -> None:
+    card = clients.openai.models.retrieve(clients.model)
+    note = card.note  # type: ignore[attr-defined]
+    assert "no assistant" in note
+    shown = httpx.post(f"{live.base_url}/api/show", json={"model": clients.model}, timeout=120)
+    assert shown.json()["model_info"]["general.description"] == note
+
+
+def test_a_forced_call_does_not_think_first_where_the_template_was_told_not_to(clients: Clients) -> None:
+    """Left free to, a model in an unknown place thinks until its tokens are spent."""
+    schema = {"type": "object", "properties": {"name": {"enum": ["Miso", "Tofu"]}}, "required": ["name"]}
+    answer = clients.openai.chat.completions.create(
+        model=clients.model,
+        messages=[{"role": "user", "content": "My cat is called Miso. What is my cat called?"}],
+        tools=[{"type": "function", "function": {"name": "final_result", "parameters": schema}}],
+        tool_choice="required",
+        max_tokens=80,
+        extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+        **GREEDY,
+    )
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert json.loads(call.function.arguments)["name"] in ("Miso", "Tofu")  # type: ignore[union-attr]
 
 
 def test_reasoning_ends_at_its_budget_on_a_real_model(clients: Clients) -> None:

@@ -125,6 +125,7 @@ class TestContentType:
             {"content-type": "text/plain; x=application/json"},
             {"content-type": "application/json, text/plain"},
             {"content-type": "application/jsonx"},
+            {"content-type": "text/plain; x=application/octet-stream"},
         ],
     )
     def test_bodies_are_json_by_name(self, service: FakeService, headers: Mapping[str, str]) -> None:
@@ -134,8 +135,11 @@ class TestContentType:
             assert code_of(response) == "unsupported_media_type"
             assert "application/json" in response.json()["error"]["message"]
 
-    @pytest.mark.parametrize("name", ["application/json", "Application/JSON; charset=UTF-8", "application/json ;x"])
-    def test_with_parameters_and_in_any_case(self, service: FakeService, name: str) -> None:
+    @pytest.mark.parametrize(
+        "name",
+        ["application/json", "Application/JSON; charset=UTF-8", "application/json ;x", "application/octet-stream"],
+    )
+    def test_json_with_parameters_in_any_case_and_bytes(self, service: FakeService, name: str) -> None:
         response = service.client.post(COMPLETIONS, content=b'{"prompt": "x"}', headers={"content-type": name})
         assert response.status_code == 200
 

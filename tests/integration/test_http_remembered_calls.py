@@ -3,6 +3,7 @@ computes its new tokens only."""
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from adapters.fake.options import HYBRID, FakeOptions, reply_with
 from application.settings import CacheSettings
 from tests.support.fake_service import FakeService, fake_service
+from tests.support.kill_documents import open_documents
 
 GENERATED = '{ "zeta":   "' + "long " * 60 + '",\t"alpha" : 10.0, "cmd":"cd /work && ls  " }'
 EDITED = {"alpha": 10, "cmd": "ls", "zeta": "long " * 60}
@@ -25,7 +27,7 @@ Ask = Callable[[FakeService, dict[str, Any] | None, str], tuple[dict[str, Any], 
 """Asks with the call that was answered before, if any, edited; returns the call and the tokens computed."""
 
 
-def ask_chat(service: FakeService, call: dict[str, Any] | None, salt: str = "") -> tuple[dict[str, Any], int]:
+def chat_messages(call: dict[str, Any] | None) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "List."}]
     if call is not None:
         function = {"name": "ls", "arguments": json.dumps(EDITED, separators=(",", ":"))}
@@ -33,6 +35,11 @@ def ask_chat(service: FakeService, call: dict[str, Any] | None, salt: str = "") 
             {"role": "assistant", "content": "", "tool_calls": [{**call, "function": function}]},
             {"role": "tool", "tool_call_id": call["id"], "content": RESULT},
         ]
+    return messages
+
+
+def ask_chat(service: FakeService, call: dict[str, Any] | None, salt: str = "") -> tuple[dict[str, Any], int]:
+    messages = chat_messages(call)
     tools = [{"type": "function", "function": {"name": "ls", "parameters": SCHEMA}}]
     body = answered(service, "/v1/chat/completions", messages=messages, tools=tools, cache_salt=salt)
     usage = body["usage"]
@@ -108,3 +115,11 @@ def test_what_is_cleared_is_forgotten() -> None:
         ask_messages(service, None)
         _, num_computed = ask_messages(service, call)
     assert num_computed > NEW_TOKENS + len(json.dumps(EDITED)) // 2
+
+
+def test_they_outlive_a_restart(tmp_path: Path) -> None:
+    with fake_service(OPTIONS, documents=open_documents(tmp_path)) as service:
+        call, _ = ask_chat(service, None)
+    with fake_service(OPTIONS, documents=open_documents(tmp_path)) as service:
+        rendered = service.client.post("/apply-template", json={"messages": chat_messages(call)}).json()["prompt"]
+    assert GENERATED in rendered

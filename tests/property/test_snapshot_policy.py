@@ -10,6 +10,7 @@ from domain.block_grid import BlockGrid
 from domain.fork_point import ForkKind, ForkPoint
 from domain.prefix import ReuseRules
 from domain.snapshot_policy import (
+    END_GAP,
     MAX_TURNS,
     MIN_GAP,
     lattice,
@@ -24,11 +25,11 @@ lengths = st.integers(1, 200_000)
 
 @st.composite
 def prompts(draw: st.DrawFn) -> tuple[int, tuple[ForkPoint, ...]]:
-    """A prompt length and fork points as a template gives them: one system end, one next turn, many turns."""
+    """A prompt length and fork points as a template gives them: one of each kind, many turns."""
     length = draw(lengths)
     turns = draw(st.sets(st.integers(1, length), max_size=12))
     forks = [ForkPoint(position, ForkKind.TURN) for position in turns]
-    for kind in (ForkKind.SYSTEM_END, ForkKind.NEXT_TURN):
+    for kind in (ForkKind.SYSTEM_END, ForkKind.NEXT_TURN, ForkKind.MORE_SAID):
         if draw(st.booleans()):
             forks.append(ForkPoint(draw(st.integers(1, length)), kind))
     return length, tuple(sorted(forks, key=lambda fork: fork.position))
@@ -42,7 +43,7 @@ def test_positions_are_ascending_in_range_and_few(
     planned = plan_snapshots(length, start, forks, rules)
     assert list(planned) == sorted(set(planned))
     assert all(start < position < length for position in planned)
-    assert len(planned) <= MAX_TURNS + 3 + (log2(length) if rules.needs_snapshots else 0)
+    assert len(planned) <= MAX_TURNS + 4 + (log2(length) if rules.needs_snapshots else 0)
     if rules.grid.is_exact:
         assert all(position % rules.grid.step == 0 for position in planned)
 
@@ -54,11 +55,21 @@ def test_the_end_and_the_best_forks_always_have_one(
     length, forks = prompt
     planned = plan_snapshots(length, 0, forks, rules)
     best = {min(fork.position, length - 1) for fork in forks if fork.kind is not ForkKind.TURN} | {length - 1}
+    stand_ins = {fork.position for fork in forks if fork.kind is ForkKind.MORE_SAID and rules.needs_snapshots}
+    best = {at for at in best if not any(here < at < here + END_GAP for here in stand_ins)}
     if rules.grid.is_exact:
         best = {position // rules.grid.step * rules.grid.step for position in best}
     if not rules.needs_snapshots:
         best = {position for position in best if position % rules.grid.block_size}
     assert best - {0} <= set(planned)
+
+
+def test_one_recurrent_state_serves_what_goes_on_close_together() -> None:
+    grid = BlockGrid(256, 4096)
+    for end, planned in ((499 + END_GAP, (500,)), (500 + END_GAP, (500, 500 + END_GAP))):
+        forks = [ForkPoint(500, ForkKind.MORE_SAID), ForkPoint(end, ForkKind.NEXT_TURN)]
+        assert plan_snapshots(end + 1, 0, forks, ReuseRules.of(HYBRID, grid)) == planned
+        assert plan_snapshots(end + 1, 0, forks, ReuseRules.of(ATTENTION, grid)) == (500, end)
 
 
 @given(lengths, st.sampled_from([256, 512, 2048]))

@@ -52,6 +52,7 @@ def golden(reason: str, sentence: str, stopped_at: int = 0, **others: Any) -> di
         "divergence": None,
         "nearest_fork": None,
         "note": "",
+        "rewrites": [],
     } | others
 
 

@@ -41,6 +41,7 @@ class Replay:
 
     def __init__(self, client: httpx.Client, model: str, **settings: Any) -> None:
         self.client = client
+        self.model = model
         self._settings = {"model": model, "temperature": 0, "return_token_ids": True, **settings}
         self._computed: list[tuple[int, ...]] = []
 

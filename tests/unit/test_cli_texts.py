@@ -5,16 +5,19 @@ import logging
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
 from adapters.fake.tokenizer import FakeTokenizer
+from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
 from domain.model_card import DecodeMode, ModelDescription
 from domain.state_layout import StateLayout
 from interfaces.cli.banner import banner
 from interfaces.cli.logs import JsonFormatter, PlainFormatter
+from tests.support.tiny_tokenizers import load_folder
 
 MODEL = ModelDescription(
     id=ModelId("it's"),
@@ -43,6 +46,14 @@ def test_banner_holds_what_is_needed():
     assert f"  answers  {FakeTokenizer().output_format}\n" in text
     assert re.search(r"^  device   cpu$", text, re.MULTILINE)
     assert re.search(r"^  data     /data$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("id", EMBEDDED_IDS)
+def test_banner_of_a_real_model_tells_its_parsers_and_template(id: ModelId):
+    tokenizer = load_folder(Path(embedded_folder(id) or ""))
+    text = banner(Settings(), "http://127.0.0.1:9", MODEL, tokenizer, [])
+    assert "  template tools, reasoning, late system messages\n" in text
+    assert text.endswith("  answers  hermes (<tool_call>JSON; from its chat template), reasoning: <think>...</think>")
 
 
 @pytest.mark.parametrize("key", [None, "secret"])

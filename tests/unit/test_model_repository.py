@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from adapters.huggingface.embedded_models import EMBEDDED_IDS, EMBEDDED_NOTE
 from adapters.huggingface.repository import HuggingFaceRepository
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed, ModelNotFound
@@ -55,7 +55,8 @@ def test_embedded_models_are_always_there(tmp_path: Path) -> None:
         source = repository.find(id)
         assert source is not None
         assert source == repository.fetch(id, _ignored)
-        assert source.owned_by == "cairn"
+        assert (source.owned_by, source.note) == ("cairn", EMBEDDED_NOTE)
+        assert "no assistant" in (Path(source.path) / "README.md").read_text(encoding="utf-8")
         assert {"model.safetensors", "tokenizer.json", "README.md", "NOTICE"} <= set(os.listdir(source.path))
 
 

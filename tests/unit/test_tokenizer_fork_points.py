@@ -17,6 +17,7 @@ from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.fork_point import ForkKind
 from domain.request import ChatPrompt
+from domain.snapshot_policy import END_GAP
 from tests.support import templates
 from tests.support.tiny_tokenizers import FAMILIES, byte_level, load_folder, sentence_piece, write_folder
 
@@ -59,6 +60,52 @@ def test_the_next_turn_branches_at_the_prompts_end(demo: Tokenizer, tools: tuple
     after = demo.render(ChatPrompt((*messages, _assistant("Noon."), _user("Thanks")), tools))
     assert _of(prompt, ForkKind.NEXT_TURN) == [len(prompt.token_ids)]
     assert _shared(prompt, after) == len(prompt.token_ids)
+
+
+@pytest.mark.parametrize("tools", [(), (_TOOL,)])
+def test_a_question_that_goes_on_before_an_answer_branches_at_its_end(
+    demo: Tokenizer, tools: tuple[ToolSpec, ...]
+) -> None:
+    question = "What time is it?"
+    prompt = demo.render(ChatPrompt((_SYSTEM, _user(question)), tools))
+    more = demo.render(ChatPrompt((_SYSTEM, _user(f"{question}\n\nAre you there?")), tools))
+    another = demo.render(ChatPrompt((_SYSTEM, _user(question), _user("Are you there?")), tools))
+    [at] = _of(prompt, ForkKind.MORE_SAID)
+    assert at == _shared(prompt, more) < len(prompt.token_ids)
+    assert at <= _shared(prompt, another) < at + END_GAP
+
+
+def test_a_result_of_a_tool_with_more_behind_it_branches_where_the_generation_prompt_begins(demo: Tokenizer) -> None:
+    call = ChatMessage(Role.ASSISTANT, tool_calls=(ToolCall("1", "get_time", "{}"),))
+    messages = (_SYSTEM, _user("What time is it?"), call, ChatMessage(Role.TOOL, "12:00", tool_call_id="1"))
+    prompt = demo.render(ChatPrompt(messages, (_TOOL,)))
+    more = demo.render(ChatPrompt((*messages, _user("Are you there?")), (_TOOL,)))
+    assert _of(prompt, ForkKind.MORE_SAID) == [_shared(prompt, more)]
+    assert _shared(prompt, more) < len(prompt.token_ids)
+
+
+def test_an_agents_own_message_behind_a_question_hides_no_branch(demo: Tokenizer) -> None:
+    """Claude Code tells of its agents behind the question, and a further try goes on in the question or behind them."""
+    context, agents = "<system-reminder>\nSunday\n</system-reminder>\n", ChatMessage(Role.SYSTEM, "Agents: none.")
+    first = demo.render(ChatPrompt((_SYSTEM, _user(f"{context}Say hi."), agents), (_TOOL,)))
+    tries = [
+        (_SYSTEM, _user(f"{context}Say hi.\n\nGo on."), agents),
+        (_SYSTEM, _user(f"{context}Say hi."), agents, _user("Go on.")),
+    ]
+    shared = [_shared(first, demo.render(ChatPrompt(messages, (_TOOL,)))) for messages in tries]
+    assert _of(first, ForkKind.MORE_SAID) == shared
+    session = demo.render(ChatPrompt((_SYSTEM, _user(f"{context}Which day?"), agents), (_TOOL,)))
+    again = demo.render(ChatPrompt(tries[1], (_TOOL,)))
+    assert _shared(first, session) in _of(again, ForkKind.SYSTEM_END)
+
+
+def test_a_template_that_takes_no_two_questions_branches_where_the_merged_one_goes_on(tmp_path: Path) -> None:
+    tokenizer = _tiny(tmp_path, templates.ALTERNATES)
+    messages = (_user("Hi"), _assistant("Hello!"), _user("What time is it?"))
+    prompt = tokenizer.render(ChatPrompt(messages))
+    more = tokenizer.render(ChatPrompt((*messages, _user("Are you there?"))))
+    assert _of(prompt, ForkKind.MORE_SAID) == [_shared(prompt, more)]
+    assert _shared(prompt, more) < len(prompt.token_ids)
 
 
 def test_the_system_part_ends_where_another_chat_parts(demo: Tokenizer) -> None:

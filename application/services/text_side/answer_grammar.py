@@ -43,7 +43,7 @@ def with_answer_grammar(
             return request  # what was begun cannot be held to anything
         raise InvalidRequest("an answer that was begun can neither be given a form nor be a call", param="messages")
     reasoning = tokenizer.reasoning_before(prompt_ids)
-    wants_none = request.reasoning is not None and request.reasoning.num_tokens == 0
+    wants_none = prompt.is_thinking_off or (request.reasoning is not None and request.reasoning.num_tokens == 0)
     if reasoning is not None and reasoning.is_needless and wants_none:
         reasoning = None
     return replace(request, grammar=grammar if reasoning is None else after_reasoning(grammar, reasoning))

@@ -6,12 +6,14 @@ length proves it: before encoding, and before ids are looked at.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.generated_calls import GeneratedCalls
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.model_card import ModelDescription
+from domain.prompt_rewrite import RewriteRule, rewritten
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.sampling import StopRules
 
@@ -27,9 +29,10 @@ NUM_THREADS = 2
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
-    def __init__(self, calls: GeneratedCalls | None = None) -> None:
-        """`calls`: what models wrote for the tool calls in prompts."""
+    def __init__(self, calls: GeneratedCalls | None = None, rewrites: Sequence[RewriteRule] = ()) -> None:
+        """`calls`: what models wrote for the tool calls in prompts. `rewrites`: applied to chats, in this order."""
         self._calls = calls or GeneratedCalls()
+        self._rewrites = tuple(rewrites)
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
@@ -37,7 +40,7 @@ class PromptEncoder:
         prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
         try:
             if isinstance(prompt, ChatPrompt):
-                return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens)
+                return await self._lane_for(prompt).run(self._rendered, prompt, tokenizer, max_tokens)
             if isinstance(prompt, TextPrompt):
                 return await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens)
             if len(prompt.token_ids) > max_tokens:
@@ -63,6 +66,11 @@ class PromptEncoder:
         """Nothing is waited for: what is being encoded then is dropped when it is done."""
         self._lane.close()
         self._long_lane.close()
+
+    def _rendered(self, prompt: ChatPrompt, tokenizer: Tokenizer, max_tokens: int) -> EncodedPrompt:
+        prompt, applied = rewritten(prompt, self._rewrites)
+        encoded = tokenizer.render(prompt, max_tokens)
+        return replace(encoded, rewrites=applied) if applied else encoded
 
     def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
         return self._lane_of(_num_chars(prompt))

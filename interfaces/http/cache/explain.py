@@ -40,7 +40,8 @@ class ForkBody(Struct):
 
 class PromptExplanation(Struct):
     """Tokens: prompt = hot + store + computed. `stopped_at`: up to where the prompt would be reused. `known_tokens`: up
-    to where its blocks are stored. `sentence` says in words what `reason` means here."""
+    to where its blocks are stored. `sentence` says in words what `reason` means here. `rewrites`: rules
+    of `cache.rewrites` that changed the prompt."""
 
     prompt_tokens: int
     hot_tokens: int
@@ -53,6 +54,7 @@ class PromptExplanation(Struct):
     divergence: DivergenceBody | None
     nearest_fork: ForkBody | None
     note: str
+    rewrites: list[str]
 
 
 class ExplanationBody(Struct, tag_field="object", tag="cairn.explanation"):
@@ -105,6 +107,7 @@ def _prompt(told: Explanation) -> PromptExplanation:
         divergence=_divergence(told.divergence) if told.divergence is not None else None,
         nearest_fork=ForkBody(fork.position, fork.kind) if fork is not None else None,
         note=told.note,
+        rewrites=list(told.rewrites),
     )
 
 

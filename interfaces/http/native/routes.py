@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 from litestar import post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Link
 from msgspec import Struct
 
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from interfaces.http.dialect import Asked
 from interfaces.http.disconnect import unless_client_leaves
-from interfaces.http.documented import errors
+from interfaces.http.documented import errors, linked
 from interfaces.http.json_body import decoded_body, json_body
 from interfaces.http.native.bodies import (
     DetokenizeRequest,
@@ -34,6 +35,8 @@ from interfaces.http.visit import visit_of
 
 T = TypeVar("T")
 
+_FROM_TOKENS = {"detokenize": Link(operation_id="detokenize", request_body={"tokens": "$response.body#/tokens"})}
+
 _STATUSES = (400, 401, 404, 413, 415, 500, 503)
 
 
@@ -48,6 +51,7 @@ def native_routes(
         dto=tokenize_dto,
         return_dto=None,
         status_code=200,
+        operation_class=linked(_FROM_TOKENS),
         operation_id="tokenize",
         responses=errors(error_type, *_STATUSES),
     )

@@ -82,7 +82,7 @@ class ShowRequest(Struct):
 
 
 class ShowBody(Struct):
-    """`model_info` has the context length once the model is loaded."""
+    """`model_info` says what an embedded model is, and has the context length once the model is loaded."""
 
     details: Details
     model_info: dict[str, Any]
@@ -133,9 +133,9 @@ def model_routes(services: Services, default_model: str) -> list[HTTPRouteHandle
         if entry is None:
             missing = ModelNotFound(f"model '{shown(id)}' not found")
             raise await naming_what_is_served(services, missing, client)
-        info: dict[str, Any] = {}
+        info: dict[str, Any] = {"general.description": entry.source.note} if entry.source.note else {}
         if (model := entry.description) is not None:
-            info = {
+            info |= {
                 "general.architecture": model.model_type,
                 f"{model.model_type}.context_length": model.context_length,
                 f"{model.model_type}.vocab_size": model.vocab_size,

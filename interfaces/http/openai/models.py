@@ -47,13 +47,14 @@ class LoadedBody(Struct):
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
-    """`cairn` is null until the model is loaded, which its first request does. `state`: `absent`, `loading`, `loaded`
-    or `unloading`. `bytes`: of its weights as they are loaded, or else as they lie in its files. `pinned`: never
-    unloaded to make room."""
+    """`note`: what to know of a model that nobody chose, the embedded ones. `cairn` is null until the model is loaded,
+    which its first request does. `state`: `absent`, `loading`, `loaded` or `unloading`. `bytes`: of its weights as they
+    are loaded, or else as they lie in its files. `pinned`: never unloaded to make room."""
 
     id: str
     created: int
     owned_by: str
+    note: str
     cairn: LoadedBody | None
     state: str = "absent"
     bytes: int = 0
@@ -92,6 +93,7 @@ def _body(entry: ModelEntry) -> ModelBody:
         source.id,
         source.created_s,
         source.owned_by,
+        source.note,
         loaded,
         standing.residence.value,
         entry.num_bytes,

@@ -24,6 +24,7 @@ from interfaces.http.responses.prompt import (
 from interfaces.http.responses.resolved import resolved
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.stored import keep
+from interfaces.http.responses.stored_routes import STORED_LINKS
 from interfaces.http.service_tier import tier_priority
 
 
@@ -34,6 +35,7 @@ class Responses(Operation[ResponsesRequest]):
     answer_type = ResponseBody
     told_by = "input"
     noun = "a response"
+    links = STORED_LINKS
     _decode = staticmethod(body_decoder(ResponsesRequest))
 
     def decode(self, raw: bytes) -> ResponsesRequest:

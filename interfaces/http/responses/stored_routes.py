@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from litestar import delete, get, post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Link
 from litestar.params import Parameter
 from litestar.response import Response
 from msgspec import Struct
@@ -21,6 +22,12 @@ from interfaces.http.services import Services
 from interfaces.http.visit import visit_of
 
 PATH = "/v1/responses/{response_id:str}"
+
+STORED_LINKS = {
+    operation: Link(operation_id=operation, parameters={"response_id": "$response.body#/id"})
+    for operation in ("getResponse", "listInputItems", "deleteResponse")
+}
+"""From a response to what can be asked of it once it is stored."""
 
 
 class DeletedBody(Struct, tag_field="object", tag="response"):
