@@ -40,11 +40,13 @@ class MlxEngine:
         self._blas = blas
         self._reading = Lane("weights", 1)
         self._is_wired = False
+        self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._wire_memory()
         found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
+            self._models.append(found)
             _settle_objects()
             return found
         # No frame of the attempt is left now that could hold a weight, and none is in the error that says why.
@@ -68,6 +70,7 @@ class MlxEngine:
             return f"{source.path} could not be loaded: {str(error) or type(error).__name__}"
 
     def unload(self, model: LoadedModel) -> None:
+        self._models = [held for held in self._models if held is not model]
         cast(MlxModel, model).release()
         gc.unfreeze()
         _settle_objects()  # modules and their parameters refer to each other
@@ -81,6 +84,8 @@ class MlxEngine:
         }
 
     def clear_cache(self) -> None:
+        for model in self._models:
+            model.give_back()
         mx.clear_cache()
         if on_cpu():
             self._trim_heap()

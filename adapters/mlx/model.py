@@ -172,6 +172,11 @@ class MlxModel:
         if rows and not self._rows:
             mx.clear_cache()
 
+    def give_back(self) -> None:
+        """Let go of what batches keep for rows that may come."""
+        for group in _distinct(list(self._rows.values())):
+            group.give_back()
+
     def release(self) -> None:
         """Close every sequence and let go of the weights. The model is unusable afterwards."""
         self._rows.clear()

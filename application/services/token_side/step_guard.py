@@ -31,16 +31,17 @@ class StepGuard(Protocol):
         """How the backend gives freed buffers back; before anything is loaded."""
         ...
 
+    def begin_load(self, id: ModelId, num_bytes: int) -> str | None:
+        """Make room for weights of about so many bytes and count them from now on; or why they cannot be loaded, and
+        nothing is counted."""
+        ...
+
     def loaded(self, id: ModelId, weight_bytes: int) -> None:
         """A model is in memory now."""
         ...
 
     def unloaded(self, id: ModelId) -> None:
-        """And now it is not."""
-        ...
-
-    def refuse_load(self, needed_bytes: int) -> str | None:
-        """Why so many bytes of weights cannot be loaded beside what is there; None when they can."""
+        """And now it is not, or never came."""
         ...
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
@@ -64,14 +65,14 @@ class Unguarded:
     def clear_with(self, clear: Callable[[], object]) -> None:
         pass
 
+    def begin_load(self, id: ModelId, num_bytes: int) -> str | None:
+        return None
+
     def loaded(self, id: ModelId, weight_bytes: int) -> None:
         pass
 
     def unloaded(self, id: ModelId) -> None:
         pass
-
-    def refuse_load(self, needed_bytes: int) -> str | None:
-        return None
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
         return 0
