@@ -6,8 +6,8 @@ estimate made before loading agrees with the one made after.
 
 import json
 import logging
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import mlx.core as mx
@@ -25,10 +25,10 @@ from domain.state_layout import StateLayout
 
 logger = logging.getLogger("cairn.memory")
 
-_FEW, _SOME = 8, 16
+_FEW, _SOME = 4, 8
 _LOOP_OPS = 4
 """More operations than this for each further token mean that the network's code goes through them one by one."""
-_LOOP_CHUNKS = (16, 48)
+_CPU_LOOP_CHUNKS = (8, 24)
 _FAR = 32
 """The plane is laid through the position that is so many chunks away."""
 _MAX_TRACED = 64
@@ -78,18 +78,29 @@ def _step(
 
 
 def _traced(network: Any, layout: StateLayout, context_length: int) -> StepCost:
-    pattern = lazy_caches(network, _SOME)
-    trace = partial(trace_chunk, network, layout, pattern)
-    num_ops = [len(trace(count, count).ops) for count in (_FEW, _SOME)]
-    if num_ops[1] - num_ops[0] > _LOOP_OPS * (_SOME - _FEW):
-        chunks = _LOOP_CHUNKS
+    pattern, ahead = lazy_caches(network, _SOME), run_ahead()
+    trace = cache(partial(trace_chunk, network, layout, pattern))
+    grid = max(2, min(preferred_grid(), context_length // 4))
+    more_ops = (len(trace(_SOME, _SOME).ops) - len(trace(_FEW, _FEW).ops)) / (_SOME - _FEW)
+    if more_ops > _LOOP_OPS:
+        chunks, aheads = _through_loops(ahead, grid)
     else:
-        largest = max(2, min(preferred_grid(), context_length // 4))
-        chunks = (max(1, largest // 4), largest)
+        chunks, aheads = (max(1, grid // 4), grid), None
     # What the widest layer takes bends upwards with the position, so a plane from the first one on lies above it.
     ends = (chunks[1], max(chunks[1], min(_FAR * chunks[1], context_length)))
-    ahead = run_ahead()
-    return fit_step(lambda chunk, end: trace(chunk, end).peak_bytes(ahead), chunks, ends)
+    return fit_step(lambda chunk, end: trace(chunk, end).peak_bytes(aheads(chunk) if aheads else ahead), chunks, ends)
+
+
+def _through_loops(ahead: RunAhead, grid: int) -> tuple[tuple[int, int], Callable[[int], RunAhead] | None]:
+    """Chunks short enough to trace where a layer goes through its tokens one by one, and the run-ahead to use.
+
+    On a CPU a few tokens wait at once, and short chunks show that. On a GPU more would wait than such a chunk has: the
+    share of a chunk that waits is kept instead, so that what waits of a long one comes out about right.
+    """
+    if on_cpu():
+        return _CPU_LOOP_CHUNKS, None
+    num_ahead = ahead.max_groups * ahead.max_ops
+    return (_FEW, _SOME), lambda chunk: RunAhead(0, ahead.max_elements, max(1, round(num_ahead * chunk / grid)))
 
 
 __all__ = ("run_ahead", "shape_of_network")

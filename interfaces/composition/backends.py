@@ -11,18 +11,23 @@ from pathlib import Path
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
-from application.ports.model_repository import ModelCheck, ModelPreview, ModelRepository
+from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prefix.stored_tier import Land
 from application.settings import Settings
 from domain.ids import ModelId
+from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
 
 
 def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
     """Toy models have no files."""
     return ModelPreview()
+
+
+def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
+    raise ValueError(f"nobody can tell what {source.id} needs")
 
 
 def _no_vocabulary(source: ModelSource) -> Vocabulary:
@@ -35,7 +40,7 @@ class Backend:
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device; None where nothing is gained.
     `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
     `check`: what is looked at before anything is unloaded to make room for a model. `vocabulary_of`: reads the tokens
-    of a model whose answers a grammar is to hold; in a worker.
+    of a model whose answers a grammar is to hold; in a worker. `plan`: what a model would need before it is loaded.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -48,11 +53,13 @@ class Backend:
     holds_host: bool = True
     check: ModelCheck = _nothing_to_check
     vocabulary_of: Callable[[ModelSource], Vocabulary] = _no_vocabulary
+    plan: ModelPlanner = _no_plan
 
 
 def fake_backend(settings: Settings) -> Backend:
     """The deterministic toy engine: the whole service without MLX."""
     from adapters.fake.engine import FakeEngine
+    from adapters.fake.memory import plan_toy
     from adapters.fake.tokenizer import FakeTokenizers, fake_vocabulary
 
     return Backend(
@@ -61,6 +68,7 @@ def fake_backend(settings: Settings) -> Backend:
         FakeTokenizers(),
         default_grid=settings.engine.block_size,
         vocabulary_of=fake_vocabulary,
+        plan=plan_toy,
     )
 
 
@@ -75,6 +83,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.landing import land, pays_to_land
     from adapters.mlx.memory_probe import MlxMemory
+    from adapters.mlx.planned_network import plan_model
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
@@ -90,6 +99,7 @@ def mlx_backend(settings: Settings) -> Backend:
         holds_host=on_cpu(),
         check=check_source,
         vocabulary_of=tokenizers.vocabulary,
+        plan=plan_model,
     )
 
 
