@@ -2,8 +2,10 @@
 
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +16,8 @@ from adapters.mlx.device import describe_device, on_cpu
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
+from adapters.mlx.peak_memory import recall, remember
+from adapters.mlx.peak_meter import PeakMeter
 from adapters.mlx.probe import probe
 from adapters.mlx.sampler_row import SamplerRow
 from application.ports.compute import DecodeStart
@@ -56,16 +60,19 @@ def assemble(
     make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
     chunks_ahead: int | None = None,
     blas: str = "",
+    memory_dir: Path | None = None,
 ) -> Generator[None, None, MlxModel]:
     """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
+    `memory_dir`: where corrections of estimated memory are remembered; None for nowhere.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
     weights = parameters(network)
-    context_length = number(facts.config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
-    memory = shape_of_network(network, found.layout, facts.config, found.num_logits, context_length)
+    context_length = context_length_of(facts.config)
+    yield
+    memory = shape_of_network(network, found.layout, facts.config, context_length)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
@@ -84,7 +91,20 @@ def assemble(
         memory=memory,
     )
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
-    return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead)
+    meter = _meter(description, memory_dir, is_ahead=ahead > 0)
+    description = replace(description, memory=meter.shape)
+    return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter)
+
+
+def context_length_of(config: Mapping[str, Any]) -> int:
+    """Tokens, prompt and completion together."""
+    return number(config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
+
+
+def _meter(description: ModelDescription, memory_dir: Path | None, *, is_ahead: bool) -> PeakMeter:
+    where = memory_dir if description.weights_digest else None  # a model without one cannot be told from others
+    key = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
+    return PeakMeter(description.memory, recall(where, key), partial(remember, where, key), is_ahead=is_ahead)
 
 
 def _runtime() -> str:
@@ -108,4 +128,4 @@ def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:
     return max(sizes, key=lambda name: sizes[name], default="float32")
 
 
-__all__ = ("DEFAULT_CONTEXT_LENGTH", "ModelFacts", "assemble")
+__all__ = ("DEFAULT_CONTEXT_LENGTH", "ModelFacts", "assemble", "context_length_of")

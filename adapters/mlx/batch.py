@@ -28,7 +28,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
-from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, recurrent_shapes, take_row
+from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -177,6 +177,15 @@ class DecodeGroup:
         self.rows, self.waiting = [self.rows[index] for index in order], waiting
         self.caches = self.caches if order else []
         self._sampler = self._new_sampler()
+
+    def give_back(self) -> None:
+        """Hold no more than the rows need: room for others goes, and with it whoever left. For when memory is short;
+        where there is not even enough to move, all stays as it is."""
+        self.narrow()
+        try:
+            give_back(self.caches)
+        except Exception as error:
+            _logger.warning("a batch could not be made smaller: %s", error)
 
     def _lose(self, error: ComputeFailed) -> None:
         """The caches are in an unknown state: whoever is in the group has failed."""

@@ -31,6 +31,11 @@ class ChunkQueue:
         if len(self._marks) > self._depth:
             evaluate([self._marks.popleft()])
 
+    def finish(self) -> None:
+        """Wait for every chunk."""
+        evaluate(self._marks)
+        self._marks.clear()
+
     def drop(self) -> None:
         """Wait for nothing any more."""
         self._marks.clear()

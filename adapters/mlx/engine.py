@@ -14,6 +14,7 @@ from adapters.mlx.device import on_cpu
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
+from adapters.mlx.peak_meter import highest_bytes
 from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
@@ -31,18 +32,21 @@ class MlxEngine:
     def __init__(
         self, memory_dir: Path | None = None, blas: str = "", trim_heap: Callable[[], None] = lambda: None
     ) -> None:
-        """`memory_dir`: a directory for remembered weight digests; None remembers none. `blas` as in `assemble`.
-        `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers go."""
+        """`memory_dir`: a directory for remembered weight digests and peaks; None remembers none. `blas` as in
+        `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
+        go."""
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
         self._reading = Lane("weights", 1)
         self._is_wired = False
+        self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._wire_memory()
         found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
+            self._models.append(found)
             _settle_objects()
             return found
         # No frame of the attempt is left now that could hold a weight, and none is in the error that says why.
@@ -59,13 +63,14 @@ class MlxEngine:
             read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
             yield read  # a first read of all files takes as long as the disk takes
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
-            return (yield from assemble(network, source.id, facts, blas=self._blas))
+            return (yield from assemble(network, source.id, facts, blas=self._blas, memory_dir=self._memory_dir))
         except ModelLoadFailed as error:
             return error.message
         except Exception as error:
             return f"{source.path} could not be loaded: {str(error) or type(error).__name__}"
 
     def unload(self, model: LoadedModel) -> None:
+        self._models = [held for held in self._models if held is not model]
         cast(MlxModel, model).release()
         gc.unfreeze()
         _settle_objects()  # modules and their parameters refer to each other
@@ -74,11 +79,13 @@ class MlxEngine:
     def memory(self) -> Mapping[str, int]:
         return {
             "active": mx.get_active_memory(),
-            "peak": mx.get_peak_memory(),
+            "peak": highest_bytes(),
             "cache": mx.get_cache_memory(),
         }
 
     def clear_cache(self) -> None:
+        for model in self._models:
+            model.give_back()
         mx.clear_cache()
         if on_cpu():
             self._trim_heap()

@@ -1,19 +1,25 @@
 """What a forward pass would compute, as a trace of operations: nothing is computed for it, and no memory is taken."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.caches.classes import known_traits
-from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays, new_caches
+from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.leaf_state import fill, trailing_reach
 from domain.memory.op_trace import Op, OpTrace
 from domain.state_layout import StateKind, StateLayout
 
 _mx: Any = mx
+
+_KEEPS_ORDER = frozenset({"ExpandDims", "Squeeze", "Slice", "Broadcast"})
+_NEEDS_ORDER = frozenset({"Reshape", "Flatten"})
+"""Views of an array whose elements lie in order, copies of one whose axes were turned."""
 
 
 def trace_chunk(network: Any, layout: StateLayout, pattern: Caches, chunk: int, end: int) -> OpTrace:
@@ -32,6 +38,7 @@ def trace_chunk(network: Any, layout: StateLayout, pattern: Caches, chunk: int, 
                 given = tuple(None if tensor is None else next(supply) for tensor in tensors)
                 fill(leaf_at(caches, path), given, end - chunk)
         network(tokens, cache=caches)
+        shed_chunk(caches)
         return live_arrays(caches)
 
     contiguous = _mx.contiguous
@@ -69,33 +76,48 @@ def _stand_in(tensor: mx.array | None, length: int | None) -> mx.array | None:
 
 
 def _read(records: Sequence[dict[str, Any]], num_weights: int) -> OpTrace:
-    ops: list[Op] = []
-    sizes: dict[str, int] = {}
-    elements: dict[str, int] = {}
-    inputs: list[str] = []
-    results: list[str] = []
+    reader = _Reader()
+    for record in records:
+        match record["type"]:
+            case "inputs":
+                reader.inputs += reader.note(record["inputs"])
+            case "outputs":
+                reader.results += reader.note(record["outputs"])
+            case "constants":
+                reader.note([(name, array.shape, array.dtype) for name, array in record["constants"]])
+            case "primitive":
+                reader.add(record["name"], reader.note(record["inputs"]), reader.note(record["outputs"]))
+            case _:
+                pass
+    held = frozenset(reader.inputs[1 + num_weights :])
+    return OpTrace(tuple(reader.ops), reader.sizes, reader.elements, held, tuple(reader.results))
 
-    def note(arrays: Sequence[tuple[str, tuple[int, ...], mx.Dtype]]) -> tuple[str, ...]:
+
+@dataclass(slots=True)
+class _Reader:
+    """`turned`: arrays whose elements do not lie in the order of their axes."""
+
+    ops: list[Op] = field(default_factory=list[Op])
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    elements: dict[str, int] = field(default_factory=dict[str, int])
+    inputs: list[str] = field(default_factory=list[str])
+    results: list[str] = field(default_factory=list[str])
+    turned: set[str] = field(default_factory=set[str])
+
+    def note(self, arrays: Sequence[tuple[str, Sequence[int], mx.Dtype]]) -> tuple[str, ...]:
+        """The names, with the sizes remembered."""
         for name, shape, dtype in arrays:
-            count = 1
-            for side in shape:
-                count *= side
-            elements[name] = count
-            sizes[name] = count * dtype.size
+            self.elements[name] = prod(shape)
+            self.sizes[name] = prod(shape) * dtype.size
         return tuple(name for name, _, _ in arrays)
 
-    for record in records:
-        if record["type"] == "inputs":
-            inputs += note(record["inputs"])
-        elif record["type"] == "outputs":
-            results += note(record["outputs"])
-        elif record["type"] == "constants":
-            for name, array in record["constants"]:
-                elements[name] = cast(mx.array, array).size
-                sizes[name] = cast(mx.array, array).nbytes
-        elif record["type"] == "primitive":
-            ops.append(Op(record["name"], note(record["inputs"]), note(record["outputs"])))
-    return OpTrace(tuple(ops), sizes, elements, frozenset(inputs[1 + num_weights :]), tuple(results))
+    def add(self, name: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
+        is_turned = bool(reads) and reads[0] in self.turned
+        if name == "Transpose" or (name in _KEEPS_ORDER and is_turned):
+            self.turned.update(writes)
+        elif name in _NEEDS_ORDER and is_turned:
+            name = f"Copy by {name}"
+        self.ops.append(Op(name, reads, writes))
 
 
 __all__ = ("trace_chunk",)

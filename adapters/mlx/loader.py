@@ -43,13 +43,11 @@ def load_folder(
     """
     config = read_config(folder)
     try:
-        network, full_config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
+        network, full_config = open_folder(folder)
         yield
         if adapter is not None:
             lay_adapter(network, adapter)
-        wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
-        if wanted is not None:
-            _cast(network, wanted)
+        cast_network(network, dtype)
         for piece in _pieces(named_parameters(network)):
             yield
             evaluate(piece)
@@ -70,6 +68,19 @@ def _pieces(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.arra
             piece, num_bytes = [], 0
     if piece:
         yield piece
+
+
+def open_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The network as its files have it, with its full configuration; no weight is read yet. Raises anything."""
+    network, config = mlx_lm_module("utils").load_model(folder, lazy=True, model_config=NO_OWN_CODE)
+    return network, config
+
+
+def cast_network(network: Any, dtype: str) -> None:
+    """To what it is computed in, lazily. `dtype` as in `load_folder`."""
+    wanted = _wanted_dtype(dtype, is_quantised=_is_quantised(network))
+    if wanted is not None:
+        _cast(network, wanted)
 
 
 def eos_ids(config: Mapping[str, Any]) -> frozenset[int]:
@@ -144,4 +155,4 @@ def _cast(network: Any, dtype: mx.Dtype) -> None:
     network.update(tree_unflatten(changed))
 
 
-__all__ = ("ITEM_BYTES", "NO_OWN_CODE", "eos_ids", "load_folder", "read_config")
+__all__ = ("ITEM_BYTES", "NO_OWN_CODE", "cast_network", "eos_ids", "load_folder", "open_folder", "read_config")

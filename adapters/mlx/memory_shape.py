@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
+from adapters.mlx.caches.layout import new_caches
 from adapters.mlx.device import on_cpu, preferred_grid
 from adapters.mlx.graph_trace import trace_chunk
 from adapters.mlx.state_costs import lazy_caches, state_costs
@@ -28,6 +29,8 @@ _FEW, _SOME = 8, 16
 _LOOP_OPS = 4
 """More operations than this for each further token mean that the network's code goes through them one by one."""
 _LOOP_CHUNKS = (16, 48)
+_FAR = 32
+"""The plane is laid through the position that is so many chunks away."""
 _MAX_TRACED = 64
 _traced_steps: dict[tuple[str, int, int, int], StepCost] = {}
 """What was found before in this process, by configuration: a model is loaded more than once."""
@@ -35,12 +38,11 @@ _SAMPLING_COPIES = 6
 """float32 copies of a row of logits that choosing a token may hold at once: temperature, sorts and sums of top-p."""
 
 
-def shape_of_network(
-    network: Any, layout: StateLayout, config: Mapping[str, Any], num_logits: int, context_length: int
-) -> MemoryShape:
-    """`num_logits`: width of the output. Compute thread only; takes some tens of milliseconds."""
+def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any], context_length: int) -> MemoryShape:
+    """`context_length`: tokens; estimates go up to there. The thread that computes; takes some tens of milliseconds."""
     weights = parameters(network)
-    dtype_bytes = logit_dtype_bytes(network)
+    logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
+    num_logits, dtype_bytes = int(logits.shape[-1]), int(logits.dtype.size)
     return MemoryShape(
         weight_bytes=sum(array.nbytes for _, array in weights),
         states=state_costs(layout, network),
@@ -48,12 +50,6 @@ def shape_of_network(
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
     )
-
-
-def logit_dtype_bytes(network: Any) -> int:
-    """Of one logit, found without computing any."""
-    caches = lazy_caches(network, 1)
-    return int(network(mx.zeros((1, 1), dtype=mx.uint32), cache=caches).dtype.size)
 
 
 def run_ahead() -> RunAhead:
@@ -90,10 +86,10 @@ def _traced(network: Any, layout: StateLayout, context_length: int) -> StepCost:
     else:
         largest = max(2, min(preferred_grid(), context_length // 4))
         chunks = (max(1, largest // 4), largest)
-    near = 2 * chunks[1]
-    ends = (near, max(near, min(32 * chunks[1], context_length)))
+    # What the widest layer takes bends upwards with the position, so a plane from the first one on lies above it.
+    ends = (chunks[1], max(chunks[1], min(_FAR * chunks[1], context_length)))
     ahead = run_ahead()
     return fit_step(lambda chunk, end: trace(chunk, end).peak_bytes(ahead), chunks, ends)
 
 
-__all__ = ("logit_dtype_bytes", "run_ahead", "shape_of_network")
+__all__ = ("run_ahead", "shape_of_network")

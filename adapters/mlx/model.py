@@ -5,16 +5,18 @@ makes stored state reproducible. See `batch` for decoding and `caches` for what 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import mlx.core as mx
 
 from adapters.mlx.arrays import token_array
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
-from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
+from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import fork
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
+from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.prompt_scores import score_chunk
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler import GroupSampler
@@ -42,10 +44,12 @@ class MlxModel:
         specs: GroupSpecs,
         make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
         chunks_ahead: int = 0,
+        meter: PeakMeter | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the
         pattern of captured state, by group. See `assembly.assemble` for a way to get all of them. `chunks_ahead`:
-        prefill chunks that may still be under way when `prefill` returns."""
+        prefill chunks that may still be under way when `prefill` returns. `meter`: what corrects the description's
+        memory; None to start from nothing."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
@@ -54,6 +58,7 @@ class MlxModel:
         self._rows: dict[SequenceId, Row] = {}
         self._num_steps = 0
         self._chunks = ChunkQueue(chunks_ahead)
+        self._meter = meter or uncorrected(description.memory, is_ahead=chunks_ahead > 0)
         self._spare_bytes = spare_bytes()
 
     @property
@@ -102,8 +107,11 @@ class MlxModel:
     ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:
+            is_measured = num_prompt_logprobs is None and self._meter.begin(self._chunks.finish)
             scores = self._score(row, self._feed(row, token_ids), token_ids, num_prompt_logprobs)
             self._chunks.put(live_arrays(row.caches))  # the state only: nobody else wants these logits
+            if is_measured and self._meter.end(len(token_ids), row.position + len(token_ids), self._chunks.finish):
+                self._description = replace(self._description, memory=self._meter.shape)
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
@@ -164,6 +172,11 @@ class MlxModel:
         if rows and not self._rows:
             mx.clear_cache()
 
+    def give_back(self) -> None:
+        """Let go of what batches keep for rows that may come."""
+        for group in _distinct(list(self._rows.values())):
+            group.give_back()
+
     def release(self) -> None:
         """Close every sequence and let go of the weights. The model is unusable afterwards."""
         self._rows.clear()
@@ -180,7 +193,9 @@ class MlxModel:
     def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
         """Append tokens to the state; their logits [tokens, vocab]. All lazy."""
         self._check_ids(token_ids)
-        return self._forward(token_array(token_ids)[None], row.caches)[0]
+        logits = self._forward(token_array(token_ids)[None], row.caches)[0]
+        shed_chunk(row.caches)
+        return logits
 
     def _score(self, row: Row, logits: mx.array, token_ids: Sequence[int], num_tops: int | None) -> PromptScores:
         before, row.last_logits = row.last_logits, None

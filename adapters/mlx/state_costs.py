@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.arrays import arrays_in
-from adapters.mlx.caches.classes import traits_of
+from adapters.mlx.caches.classes import lib, traits_of
 from adapters.mlx.caches.layout import Caches, leaf_at, new_caches
 from domain.memory.shape import StateCost
 from domain.state_layout import LeafPath, StateKind, StateLayout
@@ -42,6 +42,8 @@ def _group_cost(short: Caches, long: Caches, leaves: Sequence[LeafPath], window:
         grown = max(0, _size(after) - _size(before)) // (_LONG - _SHORT)
         per_token += grown
         fixed += _size(after) - grown * _LONG
+    if window is not None and any(type(leaf_at(long, path)) is lib.ChunkedKVCache for path in leaves):
+        window += _STEP  # its buffer grows by whole steps beyond the window, a rotating one does not
     return StateCost(per_token, window, fixed, _STEP if per_token else 1)
 
 

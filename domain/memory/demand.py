@@ -62,9 +62,16 @@ def demand_of(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryS
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
     active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
+    begun = [pair for pair in prompts if pair[0].phase is Phase.PREFILLING]
     decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
-    steps = tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in _chunks(chunk))
-    return StepDemand(steps=steps, waiting_bytes=_waiting_bytes(known, prompts, chunk), num_active=len(active))
+    lengths = _chunks(chunk)
+    return StepDemand(
+        steps=tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in lengths),
+        least_bytes=decode + _prefill_bytes(begun, lengths[-1]),
+        waiting_bytes=_waiting_bytes(known, prompts, chunk),
+        num_active=len(active),
+        num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),
+    )
 
 
 def first_waiting(views: Sequence[SequenceView]) -> SequenceView | None:
@@ -89,7 +96,7 @@ def _waiting_bytes(known: Sequence[Pair], prompts: Sequence[Pair], chunk: int) -
         return 0
     view, shape = next(pair for pair in known if pair[0] is first)
     is_alone = not any(other.phase in ACTIVE for other, _ in known)
-    length = min(LEAST_CHUNK if is_alone else chunk, view.num_prompt)
+    length = min(LEAST_CHUNK if is_alone else chunk, chunk, view.num_prompt)
     peak = shape.peak_bytes(length, view.num_prompt)
     if is_alone:
         return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + peak)
@@ -111,7 +118,7 @@ def _widest(prompts: Sequence[Pair], chunk: int) -> int:
     for view, shape in prompts:
         length = min(chunk, view.num_prompt - view.num_computed)
         peaks.append(shape.peak_bytes(length, view.num_computed + length))
-        peaks.append(shape.peak_bytes(min(LEAST_CHUNK, view.num_prompt), view.num_prompt))
+        peaks.append(shape.peak_bytes(min(LEAST_CHUNK, chunk, view.num_prompt), view.num_prompt))
     return max(peaks)
 
 
@@ -123,7 +130,9 @@ def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:
         length = max(0, min(chunk, view.num_prompt - start))
         end = start + length
         grown = shape.state_bytes(end, length) - shape.state_bytes(start, min(chunk, start))
-        copied = shape.state_bytes(end) - shape.state_bytes(start) + sum(state.fixed_bytes for state in shape.states)
+        copied = shape.state_bytes(end) - shape.state_bytes(start)
+        if start:  # the first chunk's states have their fixed part in what they grow by
+            copied += sum(state.fixed_bytes for state in shape.states)
         growths.append((length, max(0, grown) + max(0, copied)))
     widest = _widest(prompts, chunk)
     together, left = 0, chunk

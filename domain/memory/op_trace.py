@@ -77,11 +77,13 @@ class OpTrace:
 
 @dataclass(slots=True, eq=False)
 class _Room:
-    """One buffer. `num_readers`: operations still to come that read an array in it."""
+    """One buffer. `num_readers`: operations still to come that read an array in it. `last_read`: the last group that
+    did; until it is computed, nobody may write there."""
 
     size_bytes: int
     num_readers: int = 0
     is_result: bool = False
+    last_read: int = -MAX_GROUPS
 
 
 @dataclass(slots=True)
@@ -131,7 +133,8 @@ class _Run:
     def _taken_over(self, op: Op, known: list[_Room], size_bytes: int) -> _Room | None:
         if op.name not in _TAKES_OVER:
             return None
-        free = (room for room in known if room.num_readers == 1 and not room.is_result)
+        done = self.group - MAX_GROUPS
+        free = (room for room in known if room.num_readers == 1 and not room.is_result and room.last_read <= done)
         return next((room for room in free if room.size_bytes == size_bytes), None)
 
     def _new_room(self, name: str) -> _Room:
@@ -145,9 +148,13 @@ class _Run:
         self.rooms[name] = room
 
     def _read(self, op: Op) -> None:
+        written = [self.rooms[name] for name in op.writes]
         for name in op.reads:
             if name in self.rooms:
-                self.rooms[name].num_readers -= 1
+                room = self.rooms[name]
+                room.num_readers -= 1
+                if room not in written:  # no view of it, and not written over
+                    room.last_read = self.group
         for name in (*op.reads, *op.writes):
             room = self.rooms.get(name)
             if room is not None and room.num_readers == 0 and not room.is_result:

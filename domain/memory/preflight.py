@@ -1,12 +1,13 @@
 """Whether a request can ever be computed: alone, with everything let go of that can be, below the hard mark.
 
     hard mark |-- weights and other fixed bytes --|-------------- available --------------|
-    prefill                                        |- state at the prompt's end -|- chunk -|
-    decode                                         |- state of every choice at its end --|-|
+    prefill                                        |- state at the prompt's end -|-copy-|-chunk-|
+    decode                                         |- state of every choice at its end --|-step-|
 
-What does not fit by this sum never will, however long it waits. Tokens that are reused take room like all others, but
-nobody computes them: they count in what is held and looked at, and not in the chunk. Every choice of an answer counts,
-because all of them grow at once.
+The copy is what the prefix cache keeps of a chunk. What does not fit by this sum never will, however long it waits;
+what does is admitted when nothing else runs (`demand` never asks for more). Tokens that are reused take room like all
+others, but nobody computes them: they count in what is held and looked at, and not in the chunk. Every choice of an
+answer counts, because all of them may grow at once.
 """
 
 from collections.abc import Callable
@@ -69,7 +70,8 @@ class Preflight:
         shape, end = self.shape, demand.num_prompt + demand.num_new
         chunk = min(self.max_chunk, max(demand.num_prompt - demand.num_cached, 1))
         logits = {"num_logits": chunk} if demand.is_scored else {}
-        prefill = shape.state_bytes(demand.num_prompt, chunk) + shape.peak_bytes(chunk, demand.num_prompt, **logits)
+        prefill = shape.state_bytes(demand.num_prompt, chunk) + shape.state_bytes(chunk)
+        prefill += shape.peak_bytes(chunk, demand.num_prompt, **logits)
         decode = demand.num_choices * shape.state_bytes(end) + shape.decode_bytes(demand.num_choices, end)
         return max(prefill, decode)
 

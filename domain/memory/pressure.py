@@ -11,7 +11,7 @@
 A level is only reached when what the ones before it give is not enough. What one step gives back is not taken at once
 by the next: letting go happens at the high mark or the hard one, taking again at the low one. The backend's cache of
 freed buffers is no level: it is cleared before a reading decides anything. And nobody waits for nothing: while no
-sequence is active somebody is admitted, whatever is left, and goes as far as it gets.
+sequence computes, admission does not pause.
 """
 
 from dataclasses import dataclass
@@ -43,12 +43,16 @@ class StepNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDemand:
-    """`steps`: the longest chunk first; never empty. `waiting_bytes`: the charge of who would be admitted next; 0:
-    nobody waits. `num_active`: sequences that hold something, or are about to."""
+    """`steps`: the longest chunk first; never empty; with those that are being restored, which may compute in it.
+    `least_bytes`: what a step takes at least for those that compute already. `waiting_bytes`: the charge of who would
+    be admitted next; 0: nobody waits. `num_active`: sequences that hold something, or are about to; `num_computing`: of
+    those, the ones that compute, and will end."""
 
     steps: tuple[StepNeed, ...]
+    least_bytes: int = 0
     waiting_bytes: int = 0
     num_active: int = 0
+    num_computing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,9 @@ def hot_budget(
 
 def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
     """What else is done, once the hot tier holds no more than `hot_bytes`."""
-    held, whole, least = ledger.held_bytes, demand.steps[0], demand.steps[-1]
+    held, whole = ledger.held_bytes, demand.steps[0]
     chunk = _chunk(held, limits, demand, before)
-    over = held + least.num_bytes - limits.hard_bytes
+    over = held + demand.least_bytes - limits.hard_bytes
     return Relief(
         hot_bytes,
         None if chunk == whole.chunk else chunk,
@@ -117,7 +121,7 @@ def _chunk(held: int, limits: MemoryLimits, demand: StepDemand, before: Relief) 
 
 
 def _admits(used: int, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> bool:
-    return not demand.num_active or used <= (limits.low_bytes if is_paused else limits.high_bytes)
+    return not demand.num_computing or used <= (limits.low_bytes if is_paused else limits.high_bytes)
 
 
 __all__ = ("Level", "Relief", "StepDemand", "StepNeed", "hot_budget", "relieve")

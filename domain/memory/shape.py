@@ -29,8 +29,10 @@ class StateCost:
         """Of one sequence of `num_tokens`, whose last `chunk` tokens were prefilled at once."""
         if num_tokens <= 0:
             return 0
-        held = num_tokens if self.window is None else min(num_tokens, self.window + chunk)
-        return self.fixed_bytes + self.bytes_per_token * _rounded_up(held, self.step)
+        held = _rounded_up(num_tokens, self.step)
+        if self.window is not None:
+            held = min(held, self.window + chunk)
+        return self.fixed_bytes + self.bytes_per_token * held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,20 @@ from collections.abc import Callable
 
 from domain.memory.shape import StepCost
 
+BLOCK = 256
+
 
 def fit_step(peak_bytes: Callable[[int, int], int], chunks: tuple[int, int], ends: tuple[int, int]) -> StepCost:
-    """The plane that is nowhere under `peak_bytes(chunk, end)` at the four corners; no part of it is negative.
+    """The plane through the four corners, lifted so that it is nowhere under `peak_bytes(chunk, end)` there and at the
+    first chunk of a prompt, be it short or about half as long: state space models grow with the square of a chunk up
+    to BLOCK tokens. No part of the plane is negative.
 
     Both pairs ascend; equal ends mean that nothing is known of the growth with position.
     """
     (few, many), (near, far) = chunks, ends
-    peaks = {(chunk, end): peak_bytes(chunk, end) for chunk in chunks for end in ends}
+    middle = max(few, (few + many) // 2 // BLOCK * BLOCK)
+    points = [*((chunk, end) for chunk in chunks for end in ends), (few, few), (middle, middle)]
+    peaks = {(chunk, end): peak_bytes(chunk, end) for chunk, end in dict.fromkeys(points)}
     reach, width = max(far - near, 1), max(many - few, 1)
     slopes = {chunk: (peaks[chunk, far] - peaks[chunk, near]) / reach for chunk in chunks}
     pair = max(0, _ceil((slopes[many] - slopes[few]) / width))
@@ -26,4 +32,4 @@ def _ceil(value: float) -> int:
     return -int(-value // 1)
 
 
-__all__ = ("fit_step",)
+__all__ = ("BLOCK", "fit_step")

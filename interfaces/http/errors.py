@@ -72,6 +72,14 @@ class Problem:
     overflow: ContextOverflow | None = None
 
 
+def overflow_words(error: ContextOverflow) -> str:
+    """On which agents shorten a conversation, whatever their dialect. Where the engine found out too late to tell
+    numbers, there are none."""
+    if not error.context_length:
+        return "the prompt is too long"
+    return f"this model's maximum context length is {error.context_length} tokens"
+
+
 class MemoryNumbers(Struct):
     """What a refusal for memory rests on: bytes needed at the worst moment, those there for one request when no other
     runs, the mark that nothing crosses; and in tokens, the longest prompt that would fit with an answer as long."""
@@ -85,7 +93,7 @@ class MemoryNumbers(Struct):
 def memory_numbers(problem: Problem) -> MemoryNumbers | UnsetType:
     """For every dialect's body: left out where it is not memory that is short."""
     error = problem.overflow
-    if not isinstance(error, PrefillMemoryExceeded):
+    if not isinstance(error, PrefillMemoryExceeded) or not error.limit_bytes:
         return UNSET
     return MemoryNumbers(error.estimated_bytes, error.available_bytes, error.limit_bytes, error.largest_prompt)
 
@@ -129,4 +137,13 @@ def _http_problem(error: HTTPException) -> Problem:
     return Problem(error.status_code, code, shown(error.detail, MAX_MESSAGE_CHARS), headers=dict(error.headers or {}))
 
 
-__all__ = ("CLIENT_LEFT_STATUS", "STATUS", "ClientLeft", "MemoryNumbers", "Problem", "memory_numbers", "problem_of")
+__all__ = (
+    "CLIENT_LEFT_STATUS",
+    "STATUS",
+    "ClientLeft",
+    "MemoryNumbers",
+    "Problem",
+    "memory_numbers",
+    "overflow_words",
+    "problem_of",
+)

@@ -13,7 +13,7 @@ import pytest
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import Caches, leaves, live_arrays
 from adapters.mlx.caches.library import lib
-from adapters.mlx.caches.rows import append_rows, fork, keep_rows, make_room, merge, take_row
+from adapters.mlx.caches.rows import append_rows, fork, give_back, keep_rows, make_room, merge, take_row
 from domain.decode_groups import rows_capacity, rows_in_place
 
 HEADS, DIM, WINDOW = 2, 4, 12
@@ -169,8 +169,8 @@ def test_padding_and_room_that_nobody_needs_are_given_back() -> None:
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
 
-NUM_LAYERS, NUM_TOKENS = 12, 256
-ROW_LAYER = 2 * HEADS * DIM * NUM_TOKENS * 4
+NUM_LAYERS, NUM_TOKENS, NUM_SLOTS = 12, 255, 256
+ROW_LAYER = 2 * HEADS * DIM * NUM_SLOTS * 4
 SLACK = 4096
 """Offsets, paddings and what MLX rounds up, all layers together."""
 
@@ -233,7 +233,7 @@ def test_many_rows_join_for_one_layer(make: Callable[[], Caches]) -> None:
 
 @pytest.mark.parametrize("num_rows", [3, 8, 31])
 def test_a_longer_row_moves_the_others_one_layer_at_a_time(num_rows: int) -> None:
-    batch, row = batch_of(num_rows, num_rows + 1), full_row(2 * NUM_TOKENS)
+    batch, row = batch_of(num_rows, num_rows + 1), full_row(NUM_SLOTS + NUM_TOKENS)
     wider = (num_rows + 1) * NUM_LAYERS * ROW_LAYER
     assert (
         bytes_beyond(lambda: append_rows(batch, num_rows, [row], 0)) <= wider + (num_rows + 1) * 2 * ROW_LAYER + SLACK
@@ -251,12 +251,48 @@ def test_rows_leave_for_one_layer(num_rows: int, make: Callable[[], Caches]) -> 
     assert sum(array.nbytes for array in live_arrays(batch)) <= (num_rows + 1) * NUM_LAYERS * ROW_LAYER + SLACK
 
 
+@pytest.mark.parametrize("num_tokens", [NUM_TOKENS, NUM_SLOTS])
+def test_a_hole_is_filled_in_place(num_tokens: int) -> None:
+    batch = batch_of(31, 31)
+    for cache in batch:
+        for _ in range(NUM_TOKENS, num_tokens):
+            cache.update_and_fetch(*[mx.ones((31, HEADS, 1, DIM))] * 2)
+    mx.eval(live_arrays(batch))
+    assert bytes_beyond(lambda: keep_rows(batch, rows_in_place(31, range(1, 31)))) <= 2 * ROW_LAYER + SLACK
+
+
 def test_the_last_row_takes_its_bytes_and_leaves_the_batch_layer_by_layer() -> None:
     batch = batch_of(31, 31)
     assert bytes_beyond(lambda: take_row(batch, 30, is_last=True)) <= 2 * ROW_LAYER + SLACK
 
 
+@pytest.mark.parametrize("make", [full_row, windowed_row])
+def test_a_row_taken_out_does_not_make_updates_copy_the_batch(make: Callable[[], Caches]) -> None:
+    batch = batch_of(8, 8, make)
+    taken = take_row(batch, 3)
+    new = mx.ones((8, HEADS, 1, DIM))
+    mx.eval(new)
+
+    def update() -> None:
+        for cache in batch:
+            cache.update_and_fetch(new, new)
+            mx.eval(live_arrays([cache]))
+
+    assert bytes_beyond(update) <= ROW_LAYER + SLACK
+    assert live_arrays(taken)
+
+
+def test_room_is_given_back_one_layer_at_a_time() -> None:
+    batch = batch_of(8, 31)
+    before = mx.get_active_memory()
+    assert bytes_beyond(lambda: give_back(batch)) <= 8 * ROW_LAYER + SLACK
+    assert mx.get_active_memory() <= before - 23 * NUM_LAYERS * ROW_LAYER + SLACK
+
+
 def test_full_buffers_grow_one_layer_at_a_time() -> None:
     batch = batch_of(8, 8)
+    for cache in batch:
+        cache.update_and_fetch(*[mx.ones((8, HEADS, 1, DIM))] * 2)
+    mx.eval(live_arrays(batch))
     grown = 8 * NUM_LAYERS * ROW_LAYER
     assert bytes_beyond(lambda: make_room(batch, 1)) <= grown + 2 * 8 * ROW_LAYER + SLACK

@@ -114,7 +114,8 @@ class TestWords:
             "invalid_request_error",
             "messages",
         )
-        assert f"this model's maximum context length is {ROOM_TOKENS} tokens" in error["message"]
+        most = error["memory"]["largest_prompt_tokens"] + 1
+        assert f"this model's maximum context length is {most} tokens" in error["message"]
 
     def test_codex(self, service: FakeService) -> None:
         """It acts on this code only."""

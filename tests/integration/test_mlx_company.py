@@ -31,6 +31,8 @@ def decode_in_company(name: str, seed: int, num_sequences: int = NUM_SEQUENCES, 
             output[result.id] += result.token_ids
         leaving = [id for id in running if chance.random() < 0.08]
         model.close(leaving[: chance.choice([1, 9])])
+        if chance.random() < 0.2:
+            model.give_back()
         ended += [(running.pop(id), output[id]) for id in tuple(running) if id not in model.open_ids()]
     ended += [(prompt, output[id]) for id, prompt in running.items()]
     model.close(list(running))

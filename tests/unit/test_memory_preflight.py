@@ -5,15 +5,19 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.ids import SequenceId
+from domain.memory.demand import LEAST_CHUNK, charge_bytes, demand_of
 from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.scheduling import SequenceView
+from domain.sequence import Phase
 
 KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
 PEAKED = replace(KV, step=StepCost(pair_bytes=1), logit_bytes=100)
 
 
-def preflight(shape: MemoryShape = KV, room_bytes: int = 10_000, max_chunk: int = 100) -> Preflight:
+def preflight(shape: MemoryShape = KV, room_bytes: int = 10_000, max_chunk: int = 10) -> Preflight:
     return Preflight(shape, 1_000 + room_bytes, 1_000, max_chunk)
 
 
@@ -81,10 +85,10 @@ def test_every_choice_counts():
 
 
 def test_reused_tokens_are_held_and_looked_at_but_not_computed():
-    wide = preflight(PEAKED, room_bytes=0)
+    wide = preflight(PEAKED, room_bytes=0, max_chunk=100)
     whole, rest = Demand(1_000, 0), Demand(1_000, 0, num_cached=990)
-    assert wide.needed_bytes(whole) == 10_000 + 100 * 1_000 + 100 * 100
-    assert wide.needed_bytes(rest) == 10_000 + 10 * 1_000 + 100 * 10
+    assert wide.needed_bytes(whole) == 10_000 + 100 * 10 + 100 * 1_000 + 100 * 100
+    assert wide.needed_bytes(rest) == 10_000 + 10 * 10 + 10 * 1_000 + 100 * 10
 
 
 def test_a_scored_prompt_has_logits_for_every_token():
@@ -113,3 +117,26 @@ def test_what_a_refusal_offers_fits_and_one_more_does_not(
         assert shortest <= refusal.most_new < told.num_new
         assert flight.fits(replace(told, num_new=refusal.most_new))
         assert not flight.fits(replace(told, num_new=refusal.most_new + 1))
+
+
+@given(shapes, st.integers(1, 3_000), st.integers(1, 3_000), st.data())
+def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
+    shape: MemoryShape, num_prompt: int, num_new: int, data: st.DataObject
+):
+    """Alone, the guard's sums never ask for more, at any position. Where a window holds a chunk beside itself, a long
+    grid may take more than the short chunks that the guard falls back to: that is told by the queue."""
+    shape = replace(shape, states=tuple(replace(state, window=None) for state in shape.states))
+    needed = Preflight(shape, 0, 0, LEAST_CHUNK).needed_bytes(Demand(num_prompt, num_new))
+    grid = 512
+    charge = charge_bytes(shape, num_prompt, num_new, grid)
+
+    def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
+        view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
+        demand = demand_of([view], {view.id: shape}, grid)
+        return demand.waiting_bytes, demand.steps[-1].num_bytes
+
+    assert alone(Phase.QUEUED, 0)[0] <= needed
+    position = data.draw(st.integers(0, num_prompt - 1))
+    assert shape.state_bytes(position) + alone(Phase.PREFILLING, position)[1] <= needed
+    position = data.draw(st.integers(num_prompt, num_prompt + num_new - 1))
+    assert shape.state_bytes(position) + alone(Phase.DECODING, position)[1] <= needed

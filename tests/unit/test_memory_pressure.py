@@ -18,7 +18,14 @@ def steps(whole: int, half: int | None = None, least: int | None = None) -> tupl
 
 
 def demand(whole: int, waiting: int = 0, active: int = 2) -> StepDemand:
-    return StepDemand(steps=steps(whole), waiting_bytes=waiting, num_active=active)
+    needs = steps(whole)
+    return StepDemand(
+        steps=needs,
+        least_bytes=needs[-1].num_bytes,
+        waiting_bytes=waiting,
+        num_active=active,
+        num_computing=active,
+    )
 
 
 def held(num_bytes: int, hot: int = 0, growth: int = 0) -> MemoryLedger:

@@ -107,9 +107,9 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         assert all(row in (at, *range(count, self.num_rows)) for at, row in enumerate(rows))
         for at, row in enumerate(rows):
             if row != at and self.keys is not None:
-                moved = [mx.contiguous(array[row : row + 1, :, : self._idx]) for array in (self.keys, self.values)]
+                moved = [mx.take(array, mx.array([row]), axis=0) for array in (self.keys, self.values)]
                 evaluate(moved)  # a view of the buffer would make the update copy all of it
-                self.keys[at : at + 1, :, : self._idx], self.values[at : at + 1, :, : self._idx] = moved
+                self.keys[at : at + 1], self.values[at : at + 1] = moved
                 del moved
                 evaluate([self.keys, self.values])
         self._place([self._padding[row] for row in rows], self._idx)
@@ -118,6 +118,11 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         if self.keys is not None and (is_roomy or common > max(self.step, self._idx // _SPARE_SHARE)):
             self._resize(count, self._idx - common, -common)
 
+    def fit(self) -> None:
+        """Give back what it has room for and no row needs."""
+        if self.capacity > self.num_rows:
+            self._resize(self.num_rows, self._idx, 0)
+
     def take(self, row: int) -> Any:
         """A plain copy of a row."""
         plain = lib.KVCache()
@@ -125,7 +130,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
             start, end = self._padding[row], self._idx
             plain.offset = end - start
             sources = (array[row : row + 1, :, start:end] for array in (self.keys, self.values))
-            plain.keys, plain.values = (_with_slots(source, _rounded_up(plain.offset, self.step)) for source in sources)
+            plain.keys, plain.values = (_with_slots(source, self.step) for source in sources)
             evaluate([plain.keys, plain.values])
         return plain
 
@@ -147,8 +152,9 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         """Buffers of at least that size with all rows in them, `shift` slots further right; left takes off padding."""
         found: list[mx.array] = []
         start, end, rows = max(0, -shift), self._idx, self.num_rows
+        slots = _rounded_up(max(num_slots, end + shift + 1), self.step)
         for old in (self.keys, self.values):
-            new = mx.zeros((capacity, old.shape[1], _rounded_up(num_slots, self.step), old.shape[3]), old.dtype)
+            new = mx.zeros((capacity, old.shape[1], slots, old.shape[3]), old.dtype)
             new[:rows, :, start + shift : end + shift] = old[:rows, :, start:end]
             found.append(new)
         return found
@@ -163,8 +169,10 @@ def _rounded_up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def _with_slots(tokens: mx.array, num_slots: int) -> mx.array:
-    buffer = mx.zeros((*tokens.shape[:2], num_slots, tokens.shape[3]), tokens.dtype)
+def _with_slots(tokens: mx.array, step: int) -> mx.array:
+    """A copy with room for at least one more. Without, MLX would take the view itself for the copy, and a view holds
+    the whole buffer."""
+    buffer = mx.zeros((*tokens.shape[:2], _rounded_up(tokens.shape[2] + 1, step), tokens.shape[3]), tokens.dtype)
     buffer[:, :, : tokens.shape[2]] = tokens
     return buffer
 

@@ -32,13 +32,13 @@ class _Flight:
 
 class Flights:
     """Bounds, set before each step: `ahead_bytes`: the share of those who wait in the queue; `room_bytes`: what may
-    begin in all, negative when more is promised than there is; None: not bounded. `is_alone`: nobody but one sequence
-    holds anything."""
+    begin in all, negative when more is promised than there is; None: not bounded. `makes_room`: somebody computes
+    whose end will make some."""
 
     def __init__(self) -> None:
         self.ahead_bytes: int | None = None
         self.room_bytes: int | None = None
-        self.is_alone = False
+        self.makes_room = True
         self._flights: dict[SequenceId, _Flight] = {}
         self._refused: dict[SequenceId, int] = {}
 
@@ -46,6 +46,11 @@ class Flights:
     def held_bytes(self) -> int:
         """In flight, and not in the hot tier."""
         return sum(flight.num_bytes for flight in self._flights.values())
+
+    @property
+    def num_admitted(self) -> int:
+        """Of sequences that do not wait in the queue."""
+        return sum(not flight.is_ahead for flight in self._flights.values())
 
     @property
     def wanted_bytes(self) -> int:
@@ -62,7 +67,8 @@ class Flights:
         elif lacks_room:
             was_refused = id in self._refused
             self._refused[id] = max(1, num_bytes)
-            return Leave.NEVER if was_refused and self.is_alone and not self._flights else Leave.WAIT
+            is_hopeless = was_refused and not self.makes_room and not self.num_admitted
+            return Leave.NEVER if is_hopeless else Leave.WAIT
         self._refused.pop(id, None)
         self._flights[id] = _Flight(num_bytes, span_bytes, is_ahead)
         if self.room_bytes is not None:

@@ -23,11 +23,14 @@ class MemoryCheck:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def answer_length(
+    def answer_length(
         self, request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription, max_new: int
     ) -> int:
         """How many tokens the answer may have, `max_new` at most. Less only where the client left that to the server.
-        Raises PrefillMemoryExceeded."""
+        Raises PrefillMemoryExceeded.
+
+        What of the prompt is reused only the engine knows, once it looks: chunks are as short as they get then, so
+        that nothing of it would be a smaller peak."""
         status = self._engine.status()
         preflight = Preflight.of(model.memory, status.limits, status.ledger, LEAST_CHUNK)
         if preflight is None:
@@ -41,29 +44,12 @@ class MemoryCheck:
         if preflight.fits(demand):
             return max_new
         least = _least(request.stop, max_new)
-        demand = await self._with_reuse(preflight, replace(demand, num_new=least), request, prompt, model)
-        most = preflight.most_new(replace(demand, num_new=max_new))
+        most = preflight.most_new(demand)
         if most >= least:
             return most
-        refusal = preflight.refusal(demand, max(request.stop.min_tokens, 1))
+        refusal = preflight.refusal(replace(demand, num_new=least), max(request.stop.min_tokens, 1))
         assert refusal is not None, "the shortest answer does not fit"
         raise _error(request, refusal, model)
-
-    async def _with_reuse(
-        self,
-        preflight: Preflight,
-        demand: Demand,
-        request: GenerationRequest,
-        prompt: EncodedPrompt,
-        model: ModelDescription,
-    ) -> Demand:
-        """Where it depends on how much of the prompt is reused, the cache is asked: nobody else pays for that."""
-        if demand.is_scored or preflight.fits(demand):
-            return demand
-        if not preflight.fits(replace(demand, num_cached=demand.num_prompt - 1)):
-            return demand
-        found = await self._engine.cache.explain(model.id, prompt, request.cache_salt)
-        return replace(demand, num_cached=found.stopped_at)
 
 
 def _least(rules: StopRules, max_new: int) -> int:

@@ -215,6 +215,8 @@ class EngineThread:
             self._take_calls()
             has_stepped = self._runner.is_busy and not self._is_stopping and self._step()
             has_loaded = not self._is_stopping and self._loads.advance()
+            if not self._runner.is_busy:
+                self._outlet.attempt("engine.memory", self._runner.rest)
             self._has_work = has_stepped or has_loaded
             self._last_progress_ns = self._clock.now_ns()
             self._outlet.deliver()

@@ -43,6 +43,10 @@ CLEAR_EVERY_STEPS = 16
 """Clearing freed buffers takes milliseconds: when it did not help it is not tried again at once."""
 
 
+STUCK_STEPS = 3
+"""Who was admitted may wait for a sequence that is not: after so many steps in which nobody computed, that comes in."""
+
+
 class MemoryGuard:
     """A StepGuard. `limits` None bounds nothing, and the ledger is kept all the same."""
 
@@ -71,7 +75,7 @@ class MemoryGuard:
         self._weights: dict[ModelId, int] = {}
         self._other_bytes = self._other_then = 0
         self._reading = MemoryReading()
-        self._known_then = 0
+        self._known_then = self._num_stuck = 0
         self._num_steps, self._read_at, self._cleared_at = 0, 0, -CLEAR_EVERY_STEPS
         self.ledger = MemoryLedger(limits=limits)
 
@@ -87,20 +91,32 @@ class MemoryGuard:
         """How the backend gives freed buffers back; called on the compute thread."""
         self._clear = clear
 
+    def begin_load(self, id: ModelId, num_bytes: int) -> str | None:
+        refused = self.refuse_load(num_bytes)
+        if refused is not None:
+            return refused
+        self._weights[id] = num_bytes
+        limits = self._limits_now()
+        if limits is not None and (over := self.ledger.used_bytes + num_bytes - limits.high_bytes) > 0:
+            self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - over))
+            self._clear()
+        return None
+
     def loaded(self, id: ModelId, weight_bytes: int) -> None:
-        """A model is there. What is held beyond it and all that is known is the process itself."""
+        """What is held beyond it and all that is known is the process itself."""
         self._weights[id] = weight_bytes
         self._clear()
-        known = self._ledger((), {}).held_bytes - self._other_bytes
+        counted = replace(self._ledger((), {}), state_bytes=self.ledger.state_bytes)
+        known = counted.held_bytes - self._other_bytes
         self._read(known)
         if self._reading.used_bytes is not None:
             self._other_bytes = self._other_then = max(0, self._reading.used_bytes - known)
-        self._tell(self._ledger((), {}))
+        self._tell(replace(counted, other_bytes=self._other_bytes))
 
     def unloaded(self, id: ModelId) -> None:
-        self._weights.pop(id, None)
-        self._read_at = 0
-        self._tell(self._ledger((), {}))
+        if self._weights.pop(id, None) is not None:
+            self._read_at = 0
+            self._tell(replace(self.ledger, weight_bytes=sum(self._weights.values()), reading_bytes=None))
 
     def refuse_load(self, needed_bytes: int) -> str | None:
         """Why so many bytes of weights cannot be loaded beside what is there; None when they can."""
@@ -140,7 +156,7 @@ class MemoryGuard:
         charge = first.charge_bytes if first is not None else 0
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
-            room_bytes=beside if demand.num_active else max(beside, charge),
+            room_bytes=max(beside, charge) if self._is_stuck(demand) else beside,
             max_chunk=self._relief.max_chunk,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
@@ -210,23 +226,36 @@ class MemoryGuard:
         before = self._relief.hot_bytes
         wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, self._flights.wanted_bytes))
         budget = hot_budget(ledger, limits, wanted, before, self._wanted_hot)
-        if budget == before:
+        if not self._give_hot(budget):
             return ledger
-        self._relief = replace(self._relief, hot_bytes=budget)
-        freed = self._hot.resize(budget)
-        if budget > before:
-            self._act("grow_hot", budget - before)
-        if not freed:
-            return ledger
-        self._act("shrink_hot", freed)
         self._read_at = 0  # what it held may not have been freed: others hold it, or the allocator does
         return self._measured(self._ledger(views, shapes), demand)
 
+    def _give_hot(self, budget: int) -> int:
+        """Set the hot tier's budget; returns what it gave back."""
+        before = self._relief.hot_bytes
+        if budget == before:
+            return 0
+        self._relief = replace(self._relief, hot_bytes=budget)
+        freed = self._hot.resize(budget)
+        if freed:
+            self._act("shrink_hot", freed)
+        elif budget > before:
+            self._act("grow_hot", budget - before)
+        return freed
+
     def _open_flights(self, room: int, demand: StepDemand) -> None:
         self._flights.room_bytes = room
-        self._flights.is_alone = demand.num_active <= 1
+        self._flights.makes_room = demand.num_computing > 0
         share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
         self._flights.ahead_bytes = max(0, min(share, room)) if self._relief.admits else 0
+
+    def _is_stuck(self, demand: StepDemand) -> bool:
+        """Whether nobody is there who could make room, or wait for anything but who waits for admission: then the next
+        is admitted whatever it is charged, and goes as far as it gets."""
+        is_moving = demand.num_computing or (demand.num_active and self._flights.num_admitted)
+        self._num_stuck = 0 if is_moving else self._num_stuck + 1
+        return self._num_stuck > (STUCK_STEPS if demand.num_active else 0)
 
     # ---- telling ------------------------------------------------------------------------------------------------
 

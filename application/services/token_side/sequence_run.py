@@ -8,8 +8,7 @@
 A submission's first choice leads: it prefills the prompt, and just before the chunk that ends it the others are forked
 from its state. Until then they wait for it.
 
-Who is preempted loses its state, not what it has told: it goes on as a prompt of its prompt and its output. Nothing is
-told twice, and the usage is that of its first admission: what is computed again is the server's business.
+Who is preempted loses its state, not what it has told: it goes on as a prompt of its prompt and its output.
 
 Every method may raise; the step runner turns that into the end of this sequence alone. Compute thread only.
 """
@@ -22,19 +21,14 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.followed_constraint import FollowedConstraint
 from application.services.token_side.outlet import Outlet
-from domain.errors import ComputeFailed, ServerUnavailable
-from domain.explanation import Explanation
+from application.services.token_side.told_prompt import ToldPrompt
+from domain.errors import PrefillMemoryExceeded, ServerUnavailable
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
+from domain.preemption import Preemptions
 from domain.request import FinishReason, Usage, choice_id, choice_seed
 from domain.scheduling import PrefillChunk, SequenceView
 from domain.sequence import Phase, Sequence
-from domain.stream import Admitted, PrefillProgress, PromptLogprobs
-
-MAX_LONELY_PREEMPTIONS = 3
-MIN_PROGRESS = 256
-"""Who was preempted so often in a row, each time with nobody else to preempt, and has come no further than so many
-tokens in between, does not fit: it fails instead of trying for ever."""
 
 CLOSE_TRIES = 2
 """A state that could not be closed is closed once more: what is left of it otherwise stays until its model goes."""
@@ -57,12 +51,11 @@ class SequenceRun:
         self.submission = submission
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
-        self._num_prompt_logprobs = submission.num_prompt_logprobs if choice == 0 else None
-        self._num_told = 0  # prompt tokens whose progress, and log probabilities, were told
-        self._told: Explanation | None = None
+        num_logprobs = submission.num_prompt_logprobs if choice == 0 else None
+        self._told = ToldPrompt(len(submission.prompt.token_ids), num_logprobs, self._send)
+        self._preemptions = Preemptions()
         self.leader: SequenceRun | None = None
         self.charge_bytes = self.num_waited = 0
-        self._num_preempted = self._num_lonely = self._lonely_at = 0
         self._model = model
         self._outlet = outlet
         self._cache: SequenceCache | None = None
@@ -98,14 +91,11 @@ class SequenceRun:
             charge_bytes=self.charge_bytes,
             priority=self.submission.priority,
             num_waited=self.num_waited,
-            num_preempted=self._num_preempted,
+            num_preempted=self._preemptions.count,
         )
 
     def usage(self) -> Usage:
-        num_output = len(self.sequence.output_ids)
-        if self._told is None:
-            return Usage(len(self.sequence.prompt_ids), num_output)
-        return Usage.of(self._told, num_output)
+        return self._told.usage(len(self.sequence.output_ids))
 
     def hold_to(self, constraint: TokenConstraint | None) -> None:
         """Choose no token that this does not allow; None allows all."""
@@ -122,7 +112,7 @@ class SequenceRun:
             asked.prompt.followed_by(resumed) if resumed else asked.prompt,
             asked.cache_salt,
             persist=asked.persist,
-            restores=self._num_prompt_logprobs is None,
+            restores=self._told.num_logprobs is None,
         )
 
     def look_ahead(self) -> None:
@@ -146,7 +136,7 @@ class SequenceRun:
         self._cache = leader._begun().fork(self.id, self.request_id)
         self._outlet.emit(RequestAdmitted(self.request_id, self._outlet.now_ns()))
         self.sequence.num_computed = leader.sequence.num_computed
-        self._tell(self._cache)
+        self._told.admitted(self._cache.explanation)
 
     def suspend(self) -> None:
         """It will be preempted after this step: keep what there is of its state. What fails is a fault, and costs
@@ -155,27 +145,18 @@ class SequenceRun:
             self._outlet.attempt("cache.suspend", self._suspend)
 
     def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
-        """Let go of the state and wait for admission again. Raises ComputeFailed when it was `is_alone` too often."""
-        self._check_hope(is_alone=is_alone)
+        """Let go of the state and wait for admission again. `is_alone`: nobody else could have been. Raises
+        PrefillMemoryExceeded when that is hopeless."""
         position = self.sequence.position
+        if not self._preemptions.add(position, is_alone=is_alone):
+            raise PrefillMemoryExceeded(
+                f"memory does not hold this request even alone: it was preempted {self._preemptions.count} times, again"
+                f" at token {position}"
+            )
         self.release()
         self.sequence.preempt()
-        self._num_preempted += 1
-        if self._num_told == len(self.sequence.prompt_ids):
-            self._num_prompt_logprobs = None  # all are told
         self._outlet.emit(RequestPreempted(self.request_id, position, self._outlet.now_ns()))
         self.queue_up(prefix_cache)
-
-    def _check_hope(self, *, is_alone: bool) -> None:
-        position = self.sequence.position
-        if not is_alone or position >= self._lonely_at + MIN_PROGRESS:
-            self._num_lonely, self._lonely_at = 0, position
-        self._num_lonely += is_alone
-        if self._num_lonely > MAX_LONELY_PREEMPTIONS:
-            raise ComputeFailed(
-                f"memory does not hold this request even alone: it was preempted {self._num_lonely} times in a row at"
-                f" token {position}"
-            )
 
     def try_restore(self) -> bool:
         """Restore once everything needed is here; False while it is not."""
@@ -184,7 +165,7 @@ class SequenceRun:
             return False
         self.sequence.num_computed = cache.restore(self._loaded())
         self.sequence.enter(Phase.PREFILLING)
-        self._tell(cache)
+        self._told.admitted(cache.explanation)
         return True
 
     def ends_prompt(self, chunk: PrefillChunk) -> bool:
@@ -205,10 +186,10 @@ class SequenceRun:
                 end=chunk.end,
                 started_ns=started,
                 at_ns=now,
-                is_resumed=self._num_preempted > 0,
+                is_resumed=self._preemptions.count > 0,
             )
         )
-        self._tell_progress(chunk, scores)
+        self._told.computed(chunk, scores)
         sequence.num_computed = chunk.end
         # No later request resumes behind the last token but one. A state that cannot be cut stood there at a stop.
         if (reusable := min(chunk.end, len(fed) - 1)) > chunk.start:
@@ -272,7 +253,7 @@ class SequenceRun:
         self._has_state = self._model is not None
 
     def _compute(self, model: LoadedModel, token_ids: tuple[int, ...], *, starts_decode: bool) -> PromptScores:
-        asked, num_tops = self.submission, self._num_prompt_logprobs
+        asked, num_tops = self.submission, self._told.num_logprobs
         if not starts_decode:
             return model.prefill(self.id, token_ids, num_prompt_logprobs=num_tops)
         if self._constraint is not None:
@@ -287,21 +268,6 @@ class SequenceRun:
             output_ids=tuple(self.sequence.output_ids),
         )
         return model.start_decode(self.id, token_ids, start, num_prompt_logprobs=num_tops)
-
-    def _tell(self, cache: SequenceCache) -> None:
-        """What was reused; once, however often it is resumed."""
-        if self._told is None:
-            self._told = cache.explanation
-            self._send(Admitted(self._told))
-
-    def _tell_progress(self, chunk: PrefillChunk, scores: PromptScores) -> None:
-        num_prompt, num_told = len(self.sequence.prompt_ids), self._num_told
-        if chunk.end <= num_told or num_told == num_prompt:
-            return
-        self._num_told = chunk.end
-        if self._num_prompt_logprobs is not None:
-            self._send(PromptLogprobs(tuple(scores[max(0, num_told - chunk.start) :])))
-        self._send(PrefillProgress(chunk.end, num_prompt))
 
     def _send(self, item: EngineItem) -> None:
         self._outlet.send(self.submission.id, self.choice, item)

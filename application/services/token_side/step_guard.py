@@ -31,12 +31,17 @@ class StepGuard(Protocol):
         """How the backend gives freed buffers back; before anything is loaded."""
         ...
 
+    def begin_load(self, id: ModelId, num_bytes: int) -> str | None:
+        """Make room for weights of about so many bytes and count them from now on; or why they cannot be loaded, and
+        nothing is counted."""
+        ...
+
     def loaded(self, id: ModelId, weight_bytes: int) -> None:
         """A model is in memory now."""
         ...
 
     def unloaded(self, id: ModelId) -> None:
-        """And now it is not."""
+        """And now it is not, or never came."""
         ...
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
@@ -59,6 +64,9 @@ class Unguarded:
 
     def clear_with(self, clear: Callable[[], object]) -> None:
         pass
+
+    def begin_load(self, id: ModelId, num_bytes: int) -> str | None:
+        return None
 
     def loaded(self, id: ModelId, weight_bytes: int) -> None:
         pass

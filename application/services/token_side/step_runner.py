@@ -9,14 +9,15 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from application.events import ModelLoaded, ModelUnloaded, RequestWaits, StepCompleted
-from application.ports.compute import ComputeEngine, LoadedModel
+from application.events import RequestWaits, StepCompleted
+from application.ports.compute import ComputeEngine
 from application.ports.engine import Ended, EngineError, EngineModel, Submission
 from application.ports.token_constraint import ConstraintCompiler
-from application.services.faults import bare, described
+from application.services.faults import described
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.batch_room import BatchRoom
 from application.services.token_side.decode_step import decode_all
+from application.services.token_side.loaded_models import LoadedModels
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.run_table import RunTable
@@ -24,7 +25,7 @@ from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_clock import StepClock
 from application.services.token_side.step_guard import StepGuard, Unguarded
 from application.services.token_side.submission_constraint import constraint_of
-from domain.errors import ComputeFailed, DomainError, ModelLoadFailed, ServerUnavailable
+from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
@@ -59,9 +60,8 @@ class StepRunner:
         self._waits = waits or QueueWaits()
         self._runs = RunTable()
         self._step_clock = StepClock()
-        self._models: dict[ModelId, LoadedModel] = {}
+        self._models = LoadedModels(outlet, prefix_cache, constraints, self._guard)
         self._next_id = 0
-        self.memory: Mapping[str, int] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -77,71 +77,27 @@ class StepRunner:
         """As `num_running`, of those in the queue, preempted ones too."""
         return len(self._runs) - self._runs.num_running
 
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """See `LoadedModels`."""
+        return self._models.memory
+
     def load(
         self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, EngineModel]:
-        """The pieces of a load, as `LoadSteps`; `step` may be called between them. Raises a bare DomainError, having
-        let go of all that was loaded. A model that is there already stays."""
-        started = self._outlet.now_ns()
-        if source.id in self._models:
-            description = self._models[source.id].description
-            return EngineModel(description, self._prefix_cache.note(description))
-        found = yield from self._try_load(engine, source, options)
-        if isinstance(found, DomainError):  # raised here, where no frame of the attempt is left
-            raise found
-        description, note = found.description, found.reuse_note
-        now = self._outlet.now_ns()
-        self._outlet.emit(
-            ModelLoaded(
-                id=source.id,
-                duration_ns=now - started,
-                weight_bytes=description.weight_bytes,
-                decode_mode=description.decode_mode.value,
-                note="; ".join(part for part in (description.decode_note, note) if part),
-                at_ns=now,
-                active_bytes=self._active_bytes(engine),
-            )
-        )
-        return found
-
-    def _try_load(
-        self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
-    ) -> Generator[Future[Any] | None, None, EngineModel | DomainError]:
-        model: LoadedModel | None = None
-        try:
-            model = yield from engine.load(source, options)
-            description = model.description
-            note = self._prefix_cache.attach(description, options.salt)
-        except Exception as error:
-            if model is not None:
-                self._outlet.attempt("engine.unload", partial(engine.unload, model))
-            if isinstance(error, DomainError):
-                return bare(error)
-            self._outlet.fault("engine.load", error)
-            return ModelLoadFailed(f"{source.id} could not be loaded: {described(error)}")
-        self._models[source.id] = model
-        self._guard.loaded(source.id, description.weight_bytes)
-        if self._constraints is not None:
-            self._constraints.attach(source)
-        return EngineModel(description, note)
+        """See `LoadedModels.load`; `step` may be called between two pieces."""
+        return self._models.load(engine, source, options)
 
     def unload(self, engine: ComputeEngine, id: ModelId) -> None:
-        model = self._models.pop(id, None)
-        if model is None:
-            return
-        for run in [run for run in self._runs if run.submission.model == id]:
+        """What it still computes fails."""
+        for run in [run for run in self._runs if run.submission.model == id and id in self._models]:
             self._fail(run, ServerUnavailable(f"model {id} was unloaded"))
-        self._outlet.attempt("cache.detach", partial(self._prefix_cache.detach, id))
-        if self._constraints is not None:
-            self._constraints.detach(id)
-        self._outlet.attempt("engine.unload", partial(engine.unload, model))
-        self._guard.unloaded(id)
-        self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), self._active_bytes(engine)))
+        self._models.unload(engine, id)
         self._outlet.deliver()
 
     def unload_all(self, engine: ComputeEngine) -> None:
         """The end: let go of every model and its arrays while the backend still stands."""
-        for id in tuple(self._models):
+        for id in self._models:
             self.unload(engine, id)
 
     def add(self, submission: Submission) -> None:
@@ -212,6 +168,10 @@ class StepRunner:
             self._tell_step(started, num_prefilled, num_decoded)
         self._outlet.deliver()
         return bool(num_restored) or not plan.is_empty
+
+    def rest(self) -> None:
+        """Nothing runs: what the last ones held is counted no more, and what was given back for them comes back."""
+        self._guard.budget((), {})
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self.num_running
@@ -337,10 +297,6 @@ class StepRunner:
             self._outlet.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
         for follower in self._runs.followers(run):
             self._queue_up(follower)
-
-    def _active_bytes(self, engine: ComputeEngine) -> int:
-        self.memory = self._outlet.attempt("engine.memory", lambda: dict(engine.memory())) or {}
-        return self.memory.get("active", 0)
 
 
 __all__ = ("StepRunner",)

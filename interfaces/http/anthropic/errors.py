@@ -50,7 +50,9 @@ def _type(status: int) -> str:
 
 def _overflow(error: ContextOverflow) -> str:
     """The words first, then what is behind them where it is not the context that is too small."""
-    if error.num_wanted:
+    if not error.context_length:
+        told = "prompt is too long"
+    elif error.num_wanted:
         told = (
             f"input length and `max_tokens` exceed context limit: {error.num_prompt} + {error.num_wanted} >"
             f" {error.context_length}, decrease input length or `max_tokens` and try again"

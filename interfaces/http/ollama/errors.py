@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from domain.errors import DomainError
-from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
+from domain.errors import DomainError, PrefillMemoryExceeded
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
 
 
 class OllamaError(Struct):
@@ -17,11 +17,12 @@ class OllamaError(Struct):
 def error_body(problem: Problem) -> OllamaError:
     message = problem.message
     if problem.overflow is not None:
-        message += f"; this model's maximum context length is {problem.overflow.context_length} tokens"
+        message += f"; {overflow_words(problem.overflow)}"
     if problem.param is not None and problem.param not in message:
         message = f"{problem.param}: {message}"
-    numbers = memory_numbers(problem)
-    return OllamaError(message if numbers is UNSET else f"{problem.code}: {message}", numbers)
+    if isinstance(problem.overflow, PrefillMemoryExceeded):
+        message = f"{problem.code}: {message}"
+    return OllamaError(message, memory_numbers(problem))
 
 
 def error_line(error: DomainError) -> bytes:

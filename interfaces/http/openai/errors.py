@@ -5,7 +5,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import DomainError
 from interfaces.http import sse
-from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
@@ -27,7 +27,7 @@ class ErrorBody(Struct):
 def error_body(problem: Problem) -> ErrorBody:
     message = problem.message
     if problem.overflow is not None:  # in the words on which agents compact a conversation
-        message += f"; this model's maximum context length is {problem.overflow.context_length} tokens"
+        message += f"; {overflow_words(problem.overflow)}"
     detail = ErrorDetail(message, _type(problem.status), problem.param, problem.code, memory_numbers(problem))
     return ErrorBody(detail)
 

@@ -8,7 +8,7 @@ repeats a `server_error`, waits on a `rate_limit_exceeded` as long as the messag
 from msgspec import UNSET, Struct, UnsetType
 
 from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
-from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
+from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
@@ -56,7 +56,7 @@ def _message(problem: Problem) -> str:
     if problem.overflow is None:
         return problem.message
     told = problem.message if problem.code == ContextOverflow.code else f"{problem.code}: {problem.message}"
-    return f"{told}; this model's maximum context length is {problem.overflow.context_length} tokens"
+    return f"{told}; {overflow_words(problem.overflow)}"
 
 
 __all__ = ("ResponseError", "ResponseProblem", "error_body", "response_error")

@@ -1,0 +1,73 @@
+"""What prefill chunks really took, so that the estimate of the next ones is right.
+
+MLX counts one peak for the whole process. It is begun anew before a chunk and read after it; what is active by then is
+no part of the chunk's own: the weights, the states, and whatever workers brought to the device meanwhile. A chunk that
+is still under way when its call returns cannot be measured, so where chunks are queued ahead only some are: the first
+ones, and one in a while.
+"""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from domain.memory.correction import PeakCorrection
+from domain.memory.shape import MemoryShape
+
+FIRST_CHUNKS, EVERY_CHUNKS = 4, 64
+_TOLD_CHANGE = 0.02
+"""The smallest change of a factor that is worth telling."""
+
+_highest_bytes = 0
+
+
+def highest_bytes() -> int:
+    """The most memory that was ever in use, however often the peak was begun anew. Compute thread only."""
+    return max(_highest_bytes, mx.get_peak_memory())
+
+
+class PeakMeter:
+    """Of one loaded model. Compute thread only."""
+
+    def __init__(
+        self, shape: MemoryShape, correction: PeakCorrection, keep: Callable[[PeakCorrection], None], *, is_ahead: bool
+    ) -> None:
+        """`keep` is told a correction that has changed. `is_ahead`: chunks may be under way when their call returns."""
+        self._shape, self._correction, self._keep, self._is_ahead = shape, correction, keep, is_ahead
+        self._told = correction.factor
+        self._num_chunks = 0
+
+    @property
+    def shape(self) -> MemoryShape:
+        """With what was learnt so far."""
+        return self._correction.applied(self._shape)
+
+    def begin(self, finish: Callable[[], None]) -> bool:
+        """Before a chunk: whether it is measured. `finish` waits for every chunk."""
+        global _highest_bytes
+        self._num_chunks += 1
+        if self._is_ahead and self._num_chunks > FIRST_CHUNKS and self._num_chunks % EVERY_CHUNKS:
+            return False
+        finish()
+        _highest_bytes = highest_bytes()
+        mx.reset_peak_memory()
+        return True
+
+    def end(self, chunk: int, position: int, finish: Callable[[], None]) -> bool:
+        """After a measured chunk of so many tokens up to `position`, its logits not among what was asked for. True
+        when the shape is another one now."""
+        finish()
+        taken = mx.get_peak_memory() - mx.get_active_memory()
+        self._correction = self._correction.learnt(self._shape.step.bytes_at(chunk, position), taken)
+        if abs(self._correction.factor - self._told) < _TOLD_CHANGE:
+            return False
+        self._told = self._correction.factor
+        self._keep(self._correction)
+        return True
+
+
+def uncorrected(shape: MemoryShape, *, is_ahead: bool = False) -> PeakMeter:
+    """A meter that starts from nothing and is kept nowhere."""
+    return PeakMeter(shape, PeakCorrection(), lambda _: None, is_ahead=is_ahead)
+
+
+__all__ = ("EVERY_CHUNKS", "FIRST_CHUNKS", "PeakMeter", "highest_bytes", "uncorrected")

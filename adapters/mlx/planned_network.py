@@ -1,0 +1,83 @@
+"""A model before it is loaded: what it will need of memory, from its configuration and the headers of its files.
+
+The network is put together as for loading, by mlx-lm's own code, and stays as it is then: names and shapes, without a
+weight read or computed. Where the weights themselves are missing the configuration alone decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from adapters.mlx.assembly import context_length_of
+from adapters.mlx.caches.layout import layout_of, new_caches
+from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.loader import cast_network, open_folder, read_config
+from adapters.mlx.memory_shape import shape_of_network
+from domain.errors import ModelLoadFailed
+from domain.memory.shape import MemoryShape
+from domain.state_layout import StateLayout
+
+_LEAST_QUANTISED = 32
+"""The smallest group: a matrix whose rows do not divide by the group's size stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """`has_weights`: whether the files were there, so that `memory.weight_bytes` is theirs."""
+
+    model_type: str
+    context_length: int
+    layout: StateLayout
+    memory: MemoryShape
+    has_weights: bool
+
+
+def plan_model(folder: Path, dtype: str) -> PlannedModel:
+    """`dtype` as in `load_folder`. Raises ModelLoadFailed."""
+    config = read_config(folder)
+    has_weights = any(folder.glob("model*.safetensors"))
+    try:
+        if has_weights:
+            network, config = open_folder(folder)
+            cast_network(network, dtype)
+        else:
+            network = network_of(config, dtype)
+        layout = layout_of(new_caches(network))
+        context_length = context_length_of(config)
+        shape = shape_of_network(network, layout, config, context_length)
+    except Exception as error:
+        raise ModelLoadFailed(f"{folder} cannot be planned for: {str(error) or type(error).__name__}") from error
+    return PlannedModel(str(config["model_type"]), context_length, layout, shape, has_weights)
+
+
+def network_of(config: Mapping[str, Any], dtype: str) -> Any:
+    """The network of a configuration alone, never evaluated. Raises anything."""
+    model, arguments = mlx_lm_module("utils")._get_classes(config)
+    network = model(arguments.from_dict(config))
+    network.eval()
+    quantisation = config.get("quantization")
+    if isinstance(quantisation, Mapping):
+        _quantise(network, cast(Mapping[str, Any], quantisation))
+    cast_network(network, dtype)
+    return network
+
+
+def _quantise(network: Any, quantisation: Mapping[str, Any]) -> None:
+    size = int(quantisation.get("group_size", _LEAST_QUANTISED))
+
+    def wanted(path: str, module: Any) -> Any:
+        if not hasattr(module, "to_quantized") or module.weight.shape[-1] % size:
+            return False
+        return quantisation.get(path, True)
+
+    mlx_lm_module("utils").nn.quantize(
+        network,
+        group_size=size,
+        bits=int(quantisation.get("bits", 4)),
+        mode=quantisation.get("mode", "affine"),
+        class_predicate=wanted,
+    )
+
+
+__all__ = ("PlannedModel", "network_of", "plan_model")

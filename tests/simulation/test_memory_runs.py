@@ -1,0 +1,222 @@
+"""Real services on a backend whose memory ends: the hard mark is never crossed, whatever is asked, and all end.
+
+Every way on which a sequence comes to hold memory is walked (admitted, forked, restored, fetched ahead, loaded, and
+warmed, which is asking for no token), and a run fails when something is computed for whom the guard has not seen.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from adapters.fake import LAYOUTS, FakeClock, FakeEngine, FakeOptions
+from adapters.fake.memory import memory_shape
+from adapters.memory.block_store import MemoryBlockStore
+from application.memory_events import PressureRelieved
+from application.ports.engine import Ended, Submission
+from application.services.prefix.cache import PrefixCache
+from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.store_lanes import StoreLanes
+from application.services.token_side.memory_guard import MemoryGuard
+from application.services.token_side.model_loads import whole
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.step_runner import StepRunner
+from domain.block_grid import BlockGrid
+from domain.ids import ModelId, RequestId, SequenceId
+from domain.memory.ledger import MemoryLimits
+from domain.memory.shape import MemoryShape, StepCost
+from domain.model_card import LoadOptions, ModelSource
+from domain.request import choice_id
+from domain.sampling import SamplingParams
+from domain.scheduling import SequenceView, StepBudget, StepLimits
+from tests.simulation.workload import VOCAB, Workload
+from tests.simulation.world import BLOCK, GRID, Inbox
+from tests.support.caches import prefix_tiers
+from tests.support.effort import scaled as at_effort
+from tests.support.lanes import HeldLane
+from tests.support.metered_engine import Meter, MeteredEngine
+from tests.support.recording import RecordingEvents
+from tests.support.stepped_writer import SteppedWriter
+
+MODEL = ModelId("toy")
+LONGEST = 360
+"""Tokens of the longest prompt and its answer."""
+
+TOKEN_BYTES = 200
+"""For each token and layer: state weighs more than what the hot tier counts for a record's objects."""
+
+TIGHT_SEED = 4
+"""A run in which memory gets short."""
+
+MAX_STEPS = 3_000
+
+
+def scaled(shape: MemoryShape) -> MemoryShape:
+    """A toy's state, as heavy as a model's, with a step that takes something too."""
+    states = tuple(replace(state, bytes_per_token=state.bytes_per_token * TOKEN_BYTES // 8) for state in shape.states)
+    step = StepCost(base_bytes=1_000, token_bytes=50, seen_bytes=2, pair_bytes=1)
+    return replace(shape, weight_bytes=50_000, states=states, step=step, logit_bytes=20, sample_bytes=10)
+
+
+class SeenGuard(MemoryGuard):
+    """Remembers whom it was asked about."""
+
+    seen: frozenset[SequenceId] = frozenset()
+
+    def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
+        self.seen = frozenset(view.id for view in views)
+        return super().budget(views, shapes)
+
+
+class BoundServer:
+    """`room`: how many of the longest sequences fit beside weights and the process. `hot_share`: of that room."""
+
+    def __init__(self, random: Random, layout: str, *, room: float, hot_share: float, max_batch: int) -> None:
+        self.random, self.events = random, RecordingEvents()
+        self.inbox, self.lane = Inbox(self.events), HeldLane()
+        options = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0, layout=LAYOUTS[layout])
+        shape = scaled(memory_shape(options))
+        room_bytes = int(room * shape.state_bytes(LONGEST, GRID)) + shape.peak_bytes(GRID, LONGEST)
+        hard = 60_000 + room_bytes
+        limits = MemoryLimits(int(hard / 0.95), int(hard * 0.84), int(hard * 0.93), hard)
+        clock = FakeClock(tick_ns=10)
+        outlet = Outlet(clock)
+        outlet.connect(self.inbox.receive)
+        self.hot = HotTier(int(hot_share * room_bytes))
+        self.writer = SteppedWriter(MemoryBlockStore(None))
+        lanes = StoreLanes(clock, outlet, readers=self.lane, lookups=self.lane, upkeep=self.lane)
+        self.cache = PrefixCache(
+            tiers=prefix_tiers(self.hot, self.writer, lanes),
+            clock=clock,
+            events=outlet,
+            grid=BlockGrid(BLOCK, GRID),
+            hashing=self.lane,
+        )
+        self.meter = Meter(limits, self.hot, 10_000)
+        # What waits for the store is in the hot tier as well until that lets go; the sum is never less than what is so.
+        self.guard = SeenGuard(
+            probe=self.meter,
+            limits=limits,
+            hot=self.hot,
+            flights=self.cache.flights,
+            queued_bytes=lambda: self.writer.queued_bytes,
+            chunk=GRID,
+            events=outlet,
+            clock=clock,
+        )
+        self.guard.clear_with(self.meter.clear)
+        self.runner = StepRunner(outlet, self.cache, StepLimits(max_batch, GRID, GRID, 8), guard=self.guard)
+        self.engine = MeteredEngine(FakeEngine({MODEL: options}), self.meter, scaled)
+        whole(self.runner.load(self.engine, ModelSource(MODEL, "nowhere"), LoadOptions()))
+        self.meter.is_known = lambda id: id in self.guard.seen
+        self.workload = Workload(random, [MODEL])
+        self.asked: list[Submission] = []
+
+    def submit(self) -> None:
+        for talk, prompt in self.workload.draw(self.random.choice((1, 2, 6))):
+            sampling = SamplingParams(temperature=0.0, seed=0)
+            submission = Submission(
+                id=RequestId(f"r{len(self.asked)}"),
+                model=MODEL,
+                prompt=prompt,
+                sampling=sampling,
+                seed=0,
+                max_new_tokens=self.random.choice((0, 1, 20, 60)),
+                cache_salt=talk.salt,
+                num_choices=self.random.choice((1, 1, 2)),
+            )
+            self.asked.append(submission)
+            self.runner.add(submission)
+
+    def step(self) -> None:
+        if self.runner.is_busy and not self.runner.step() and not self.lane.run():
+            self.writer.pump(3)
+
+    def finish(self) -> Counter[str]:
+        for _ in range(MAX_STEPS):
+            if not self.runner.is_busy:
+                break
+            self.step()
+        ends = [
+            [item for item in self.inbox.items.get(choice_id(asked.id, choice), []) if isinstance(item, Ended)]
+            for asked in self.asked
+            for choice in range(asked.num_choices)
+        ]
+        assert all(len(found) == 1 for found in ends), "somebody waits for ever"
+        return Counter(found[0].error.code if found[0].error else "ended" for found in ends)
+
+    def actions(self) -> set[str]:
+        return {event.kind for event in self.events.events if isinstance(event, PressureRelieved)}
+
+
+def play(seed: int) -> tuple[BoundServer, Counter[str]]:
+    random = Random(seed)
+    server = BoundServer(
+        random,
+        random.choice([name for name in LAYOUTS if name != "unsupported"]),
+        room=random.choice((1.0, 1.2, 2)),
+        hot_share=random.choice((0.0, 0.3, 0.9)),
+        max_batch=random.choice((2, 4, 12)),
+    )
+    for _ in range(50):
+        action = random.choices(("submit", "step", "work", "pump", "cancel"), (3, 30, 6, 6, 1))[0]
+        match action:
+            case "submit":
+                server.submit()
+            case "step":
+                server.step()
+            case "work":
+                server.lane.run()
+            case "pump":
+                server.writer.pump(random.randint(1, 10))
+            case "cancel" if server.asked:
+                server.runner.cancel(random.choice(server.asked).id)
+            case _:
+                pass
+    counts = server.finish()
+    assert server.meter.problems == [], server.meter.problems[:3]
+    assert server.hot.check_integrity() == []
+    assert server.cache.flights.held_bytes == 0
+    return server, counts
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_the_hard_mark_is_never_crossed(part: int) -> None:
+    calls, actions, outcomes = Counter[str](), set[str](), Counter[str]()
+    for seed in range(part, at_effort(20), 2):
+        try:
+            server, counts = play(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        calls, actions, outcomes = calls + server.meter.num_calls, actions | server.actions(), outcomes + counts
+    # Every way was walked, memory was short, and nobody failed over it.
+    assert {"load", "open", "fork", "restore", "prefill", "start_decode", "decode", "capture_blocks"} <= calls.keys()
+    assert {"shrink_hot", "clear_cache"} <= actions
+    assert outcomes.keys() == {"ended"}
+
+
+def test_a_way_around_the_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a sequence that the planner does not see is admitted all the same."""
+    see = SeenGuard.budget
+
+    def blind(self: SeenGuard, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
+        return see(self, views[:-1], shapes)
+
+    monkeypatch.setattr(SeenGuard, "budget", blind)
+    with pytest.raises(AssertionError, match="which the guard has not seen"):
+        play(0)
+
+
+def test_a_guard_that_looks_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: everybody is admitted, whatever is left."""
+    see = SeenGuard.budget
+
+    def lax(self: SeenGuard, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
+        see(self, views, shapes)
+        return StepBudget()
+
+    monkeypatch.setattr(SeenGuard, "budget", lax)
+    with pytest.raises(AssertionError, match=r"needs \d+ of \d+"):
+        play(TIGHT_SEED)

@@ -1,0 +1,163 @@
+"""A toy engine in a memory that has an end: every operation is billed, and none may need more than the hard mark.
+
+The meter is what the guard reads, so that it reads what is so; what it needs for a moment is checked before
+the operation runs. `problems`: where the hard mark was crossed, and what was computed for a sequence that the guard had
+not seen, which is what goes around it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from adapters.fake.engine import FakeEngine
+from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
+from application.services.prefix.hot_tier import HotTier
+from domain.ids import SequenceId
+from domain.memory.ledger import MemoryLimits, MemoryReading
+from domain.memory.shape import MemoryShape
+from domain.model_card import LoadOptions, ModelDescription, ModelSource
+from domain.payload import GroupPayloads
+
+
+class Meter:
+    """A MemoryProbe. `other_bytes`: the process itself. `queued_bytes`: what waits for the store."""
+
+    def __init__(self, limits: MemoryLimits, hot: HotTier, other_bytes: int) -> None:
+        self._limits, self._hot, self.other_bytes = limits, hot, other_bytes
+        self.is_known: Callable[[SequenceId], bool] = lambda _: True
+        self.queued_bytes: Callable[[], int] = lambda: 0
+        self.models: list[MeteredModel] = []
+        self.cached_bytes = self.peak_bytes = 0
+        self.problems: list[str] = []
+        self.num_calls: Counter[str] = Counter()
+
+    def bill(self, operation: str, ids: Sequence[SequenceId] = (), growth: int = 0, transient: int = 0) -> None:
+        """Before it runs: for whom, what it adds for good, and beyond that for a moment."""
+        self.num_calls[operation] += 1
+        self.problems += [f"{operation} of {id}, which the guard has not seen" for id in ids if not self.is_known(id)]
+        held = self.held_bytes() + growth
+        self.peak_bytes = max(self.peak_bytes, held + transient)
+        if held + transient > self._limits.hard_bytes:
+            self.problems.append(f"{operation} needs {held + transient} of {self._limits.hard_bytes}")
+
+    def read(self) -> MemoryReading:
+        return MemoryReading(held_bytes=self.held_bytes() + self.cached_bytes, cached_bytes=self.cached_bytes)
+
+    def clear(self) -> None:
+        self.cached_bytes = 0
+
+    def held_bytes(self) -> int:
+        models = sum(model.held_bytes() for model in self.models)
+        return self.other_bytes + models + self._hot.held_bytes() + self.queued_bytes()
+
+
+class MeteredModel:
+    """A LoadedModel. `shape`: what it takes."""
+
+    def __init__(self, inner: LoadedModel, shape: MemoryShape, meter: Meter) -> None:
+        self.inner, self.shape, self._meter = inner, shape, meter
+        self._chunks: dict[SequenceId, int] = {}
+        self._decoding: set[SequenceId] = set()
+
+    @property
+    def description(self) -> ModelDescription:
+        return replace(self.inner.description, weight_bytes=self.shape.weight_bytes, memory=self.shape)
+
+    def held_bytes(self) -> int:
+        return self.shape.weight_bytes + sum(map(self._state_bytes, self.inner.open_ids()))
+
+    def open(self, id: SequenceId) -> None:
+        self._meter.bill("open", [id])
+        self.inner.open(id)
+
+    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
+        self._meter.bill("fork", [id], growth=len(into) * self._state_bytes(id))
+        self.inner.fork(id, into)
+        self._chunks |= dict.fromkeys(into, self._chunks.get(id, 0))
+
+    def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
+        self._meter.bill("restore", [id], growth=self.shape.state_bytes(position))
+        self.inner.restore(id, position, blocks, snapshot)
+
+    def prefill(
+        self, id: SequenceId, token_ids: Sequence[int], *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
+        self._bill_chunk("prefill", id, len(token_ids))
+        return self.inner.prefill(id, token_ids, num_prompt_logprobs=num_prompt_logprobs)
+
+    def start_decode(
+        self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
+    ) -> PromptScores:
+        self._bill_chunk("start_decode", id, len(token_ids))
+        found = self.inner.start_decode(id, token_ids, start, num_prompt_logprobs=num_prompt_logprobs)
+        self._decoding.add(id)
+        self._chunks[id] = 0
+        return found
+
+    def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
+        longest = max(self.inner.position(id) for id in ids) + 1
+        growth = sum(self.shape.state_bytes(self.inner.position(id) + 1) - self._state_bytes(id) for id in ids)
+        self._meter.bill("decode", ids, growth, self.shape.decode_bytes(len(ids), longest))
+        return self.inner.decode(ids)
+
+    def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
+        self._meter.bill("capture_blocks", [id])
+        return self.inner.capture_blocks(id, spans)
+
+    def capture_snapshot(self, id: SequenceId, block_start: int) -> GroupPayloads:
+        self._meter.bill("capture_snapshot", [id])
+        return self.inner.capture_snapshot(id, block_start)
+
+    def position(self, id: SequenceId) -> int:
+        return self.inner.position(id)
+
+    def open_ids(self) -> frozenset[SequenceId]:
+        return frozenset(self.inner.open_ids())
+
+    def close(self, ids: Sequence[SequenceId]) -> None:
+        before = self.held_bytes()
+        self.inner.close(ids)
+        for id in ids:
+            self._chunks.pop(id, None)
+            self._decoding.discard(id)
+        self._meter.cached_bytes += (before - self.held_bytes()) // 2  # the backend keeps some of what was freed
+
+    def _bill_chunk(self, operation: str, id: SequenceId, length: int) -> None:
+        end = self.inner.position(id) + length
+        growth = self.shape.state_bytes(end, length) - self._state_bytes(id)
+        self._meter.bill(operation, [id], max(0, growth), self.shape.peak_bytes(length, end))
+        self._chunks[id] = length
+
+    def _state_bytes(self, id: SequenceId) -> int:
+        return self.shape.state_bytes(self.inner.position(id), self._chunks.get(id, 0))
+
+
+class MeteredEngine:
+    """A ComputeEngine whose models take what `shapes` says; others what theirs do."""
+
+    def __init__(self, inner: FakeEngine, meter: Meter, shape_of: Callable[[MemoryShape], MemoryShape]) -> None:
+        self._inner, self._meter, self._shape_of = inner, meter, shape_of
+
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+        inner = yield from self._inner.load(source, options)
+        model = MeteredModel(inner, self._shape_of(inner.description.memory), self._meter)
+        self._meter.bill("load", growth=model.shape.weight_bytes)
+        self._meter.models.append(model)
+        return model
+
+    def unload(self, model: LoadedModel) -> None:
+        assert isinstance(model, MeteredModel)
+        self._meter.models.remove(model)
+        self._inner.unload(model.inner)
+
+    def memory(self) -> Mapping[str, int]:
+        return {"active": self._meter.held_bytes()}
+
+    def clear_cache(self) -> None:
+        self._meter.clear()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+__all__ = ("Meter", "MeteredEngine", "MeteredModel")

@@ -1,0 +1,65 @@
+"""What measured peaks do to estimated ones."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adapters.mlx.peak_memory import recall, remember
+from domain.memory.correction import LEAST, MIN_BYTES, MOST, PeakCorrection
+from domain.memory.shape import MemoryShape, StateCost, StepCost
+
+LARGE = 100 * MIN_BYTES
+
+
+def test_more_than_was_said_counts_at_once():
+    assert PeakCorrection().learnt(LARGE, 3 * LARGE).factor == 3.0
+
+
+def test_less_than_was_said_counts_slowly():
+    correction = PeakCorrection().learnt(LARGE, LARGE * 3 // 4)
+    assert correction.factor == pytest.approx(1 - 0.25 / 16)
+    for _ in range(200):
+        correction = correction.learnt(LARGE, LARGE * 3 // 4)
+    assert correction.factor == pytest.approx(0.75, abs=0.01)
+
+
+def test_small_steps_say_nothing_of_large_ones():
+    correction = PeakCorrection().learnt(LARGE, 2 * LARGE)
+    for _ in range(100):
+        correction = correction.learnt(LARGE // 3, LARGE // 9)
+    assert correction.factor == 2.0
+    assert PeakCorrection().learnt(MIN_BYTES - 1, LARGE) == PeakCorrection()
+
+
+def test_no_measurement_moves_it_out_of_bounds():
+    correction = PeakCorrection().learnt(LARGE, 100 * LARGE)
+    assert correction.factor == MOST
+    for _ in range(1000):
+        correction = correction.learnt(LARGE, 0)
+    assert correction.factor == pytest.approx(LEAST, abs=0.01)
+
+
+def test_only_steps_are_corrected():
+    shape = MemoryShape(weight_bytes=10, states=(StateCost(3),), step=StepCost(token_bytes=100), logit_bytes=7)
+    corrected = PeakCorrection(factor=1.5).applied(shape)
+    assert corrected.step == StepCost(token_bytes=150)
+    assert (corrected.weight_bytes, corrected.states, corrected.logit_bytes) == (10, (StateCost(3),), 7)
+
+
+def test_it_is_remembered_by_model(tmp_path: Path):
+    remember(tmp_path / "new", "a", PeakCorrection(1.25, 10, 2))
+    remember(tmp_path / "new", "b", PeakCorrection(0.75, 20, 3))
+    assert recall(tmp_path / "new", "a") == PeakCorrection(1.25, 10, 2)
+    assert recall(tmp_path / "new", "b") == PeakCorrection(0.75, 20, 3)
+    assert recall(tmp_path / "new", "c") == recall(None, "a") == PeakCorrection()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"a": 1}', '{"a": [99.0, 1, 1]}', '{"a": ["1.0", 1, 1]}', '{"a": [1.0, -1, 1]}']
+)
+def test_what_is_not_to_be_believed_counts_as_nothing(tmp_path: Path, text: str):
+    (tmp_path / "memory-peaks.json").write_text(text)
+    assert recall(tmp_path, "a") == PeakCorrection()
+    remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
+    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1, 1]}
