@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from domain.chat import Json
 from domain.errors import InvalidRequest
 from domain.shown import shown
+from domain.string_formats import DATE, DATE_TIME, TIME
 
 MAX_DEPTH = 48
 """Of nested JSON values in a schema; a `$ref` is not followed and adds nothing."""
@@ -49,6 +50,9 @@ UNSUPPORTED = frozenset(
 
 FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
 """The string formats that are enforced."""
+
+_EXACT: Mapping[str, Json] = {"date": f"^{DATE}$", "date-time": f"^{DATE_TIME}$", "time": f"^{TIME}$"}
+"""Formats that a pattern states better than who enforces them does: days that a month lacks, and seconds."""
 
 _INDICES = frozenset(str(number) for number in range(MAX_VALUES))
 
@@ -115,6 +119,9 @@ def _checked(schema: Json, path: str, param: str) -> "dict[str, Json] | bool":
             continue
         found[keyword] = _checked_value(keyword, value, _below(path, keyword), param)
     _check_min_properties(found, path, param)
+    if (exact := _EXACT.get(str(found.get("format")))) is not None and "pattern" not in found:
+        found["pattern"] = exact
+        del found["format"]
     return found
 
 

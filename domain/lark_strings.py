@@ -11,6 +11,7 @@ from domain.errors import InvalidRequest
 from domain.lark import ANY_TEXT, between_slashes, quoted
 from domain.output.schema_check import first_misfit
 from domain.shown import shown
+from domain.string_formats import DATE, DATE_TIME, TIME
 
 ANNOTATIONS = frozenset(
     [
@@ -40,20 +41,17 @@ ANNOTATIONS = frozenset(
 """Keywords that allow no less and no more."""
 
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_DAY = "(0[1-9]|1[0-9]|2[0-8])"
-_DATE = f"[0-9]{{4}}-((0[13578]|1[02])-({_DAY}|29|30|31)|(0[469]|11)-({_DAY}|29|30)|02-{_DAY})"
-_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
 _HOST = rf"{_LABEL}(\.{_LABEL}){{0,5}}"
 _WORD = "[A-Za-z0-9._~-]*"
 FORMATS: Mapping[str, str] = {
-    "date": _DATE,
-    "date-time": f"({_DATE})[Tt]{_TIME}",
+    "date": DATE,
+    "date-time": DATE_TIME,
     "duration": "P([0-9]{1,9}[WDMY]|T[0-9]{1,9}[HMS])",
     "email": rf"[A-Za-z0-9_+-]{{1,30}}(\.[A-Za-z0-9_+-]{{1,30}}){{0,2}}@{_HOST}",
     "hostname": _HOST,
     "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
-    "time": _TIME,
+    "time": TIME,
     "uri": rf"[A-Za-z][A-Za-z0-9+.-]{{0,20}}:\/\/{_HOST}(:[0-9]{{1,4}})?(\/{_WORD})*(\?[A-Za-z0-9._~=&-]*)?(#{_WORD})?",
     "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }

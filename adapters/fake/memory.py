@@ -1,7 +1,9 @@
 """What a toy model needs of memory: exactly what its leaves hold, and nothing beyond."""
 
 from adapters.fake.options import FakeOptions
+from domain.memory.plan import PlannedModel
 from domain.memory.shape import MemoryShape, StateCost
+from domain.model_card import LoadOptions, ModelSource
 from domain.state_layout import HitPolicy, StateGroup
 
 _WORD_BYTES = 8
@@ -12,6 +14,12 @@ def memory_shape(options: FakeOptions) -> MemoryShape:
     return MemoryShape(weight_bytes=options.weight_bytes, states=tuple(_cost(group) for group in options.layout.groups))
 
 
+def plan_toy(_source: ModelSource, _options: LoadOptions) -> PlannedModel:
+    """A ModelPlanner: the toy that any name stands for."""
+    options = FakeOptions()
+    return PlannedModel("fake", options.context_length, options.layout, memory_shape(options))
+
+
 def _cost(group: StateGroup) -> StateCost:
     count = len(group.leaves)
     if group.policy is HitPolicy.SNAPSHOT:
@@ -19,4 +27,4 @@ def _cost(group: StateGroup) -> StateCost:
     return StateCost(count * _WORD_BYTES, group.window, step=1)
 
 
-__all__ = ("memory_shape",)
+__all__ = ("memory_shape", "plan_toy")

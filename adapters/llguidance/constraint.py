@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MASK_TIMEOUT_S = 2.0
-"""A mask takes from a tenth of a millisecond to some tens; whoever shares the batch waits for it."""
+"""A mask takes from a tenth of a millisecond to some tens; whoever shares the batch waits for it. Counted from where it
+was asked for: several that hang in one batch hold it up for as long as one."""
 
 COMPILE_TIMEOUT_S = 30.0
 """With reading the model's tokens, for the first one of a model."""
@@ -37,6 +38,7 @@ class LlguidanceConstraint:
         self._matcher: LLMatcher | None = None
         self._eos_token_ids = eos_token_ids
         self._give_up_s = monotonic() + COMPILE_TIMEOUT_S
+        self._due_s: float | None = None
         self._next: Future[AllowedTokens] = lane.submit(self._begin, make_matcher)
         self._next.add_done_callback(lambda _: on_ready())
 
@@ -47,7 +49,8 @@ class LlguidanceConstraint:
 
     def allowed(self) -> AllowedTokens:
         try:
-            return self._next.result(MASK_TIMEOUT_S)
+            due_s = self._due_s
+            return self._next.result(MASK_TIMEOUT_S if due_s is None else max(0.0, due_s - monotonic()))
         except TimeoutError:
             self._fail(f"the grammar did not say within {MASK_TIMEOUT_S:g} s what may follow")  # nobody waits twice
             return self._next.result()
@@ -60,6 +63,7 @@ class LlguidanceConstraint:
         if token_id in self._eos_token_ids:
             self._next = _known(_only(self._eos_token_ids))
             return
+        self._due_s = monotonic() + MASK_TIMEOUT_S
         try:
             self._next = self._lane.submit(self._advance, token_id)
         except ServerUnavailable:

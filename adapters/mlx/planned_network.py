@@ -5,36 +5,41 @@ weight read or computed. Where the weights themselves are missing the configurat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+
+import mlx.core as mx
 
 from adapters.mlx.assembly import context_length_of
 from adapters.mlx.caches.layout import layout_of, new_caches
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import cast_network, open_folder, read_config
 from adapters.mlx.memory_shape import shape_of_network
+from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
-from domain.memory.shape import MemoryShape
-from domain.state_layout import StateLayout
+from domain.memory.plan import PlannedModel
+from domain.model_card import LoadOptions, ModelSource
 
 _LEAST_QUANTISED = 32
 """The smallest group: a matrix whose rows do not divide by the group's size stays as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedModel:
-    """`has_weights`: whether the files were there, so that `memory.weight_bytes` is theirs."""
-
-    model_type: str
-    context_length: int
-    layout: StateLayout
-    memory: MemoryShape
-    has_weights: bool
+def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
+    """A ModelPlanner. On a thread of its own, since one that has touched MLX must clear its streams before it ends,
+    and is of no use to MLX afterwards."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_plan_and_leave, Path(source.path), options.dtype).result()
 
 
-def plan_model(folder: Path, dtype: str) -> PlannedModel:
-    """`dtype` as in `load_folder`. Raises ModelLoadFailed."""
+def _plan_and_leave(folder: Path, dtype: str) -> PlannedModel:
+    try:
+        return _plan(folder, dtype)
+    finally:
+        mx.clear_streams()
+
+
+def _plan(folder: Path, dtype: str) -> PlannedModel:
     config = read_config(folder)
     has_weights = any(folder.glob("model*.safetensors"))
     try:
@@ -45,7 +50,7 @@ def plan_model(folder: Path, dtype: str) -> PlannedModel:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))
         context_length = context_length_of(config)
-        shape = shape_of_network(network, layout, config, context_length)
+        shape = whole(shape_of_network(network, layout, config, context_length))
     except Exception as error:
         raise ModelLoadFailed(f"{folder} cannot be planned for: {str(error) or type(error).__name__}") from error
     return PlannedModel(str(config["model_type"]), context_length, layout, shape, has_weights)
@@ -80,4 +85,4 @@ def _quantise(network: Any, quantisation: Mapping[str, Any]) -> None:
     )
 
 
-__all__ = ("PlannedModel", "network_of", "plan_model")
+__all__ = ("network_of", "plan_model")

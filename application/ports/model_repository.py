@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from domain.ids import ModelId
+from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
 from domain.sampling_defaults import SamplingDefaults
 
@@ -21,6 +22,11 @@ class ModelPreview:
 ModelCheck: TypeAlias = Callable[[ModelSource, LoadOptions], ModelPreview]
 """Raises ModelLoadFailed for what keeps a model from being loaded and can be told without reading its weights, so that
 nothing is evicted for it. Any thread; blocking."""
+
+
+ModelPlanner: TypeAlias = Callable[[ModelSource, LoadOptions], PlannedModel]
+"""What a model would need of memory, from its configuration and, where they are here, its files' headers. Raises
+ModelLoadFailed. Any thread; blocking, for up to some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +53,4 @@ class ModelRepository(Protocol):
         ...
 
 
-__all__ = ("DownloadProgress", "ModelCheck", "ModelPreview", "ModelRepository")
+__all__ = ("DownloadProgress", "ModelCheck", "ModelPlanner", "ModelPreview", "ModelRepository")

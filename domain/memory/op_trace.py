@@ -6,8 +6,8 @@ Three rules, which are MLX's own, decide it:
 * Room. A result has a buffer of its own, unless it is a view of its input, or takes over the buffer of an input that is
   as large and that nobody reads any more.
 * Run-ahead. Operations are handed to the device in groups. A group ends after so many operations or so many elements
-  read, and what it reads is kept until it is computed. At most `MAX_GROUPS` groups wait for the device, which is
-  assumed to be slower than the host, as it is wherever memory matters.
+  read, and what it reads is kept until it is computed. A few groups wait for the device, which is assumed to be slower
+  than the host, as it is wherever memory matters.
 """
 
 from collections import Counter
@@ -44,10 +44,12 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class RunAhead:
-    """When a group of operations is handed over: after so many, or once they read more elements than that."""
+    """When a group of operations is handed over: after so many, or once they read more elements than that; and how many
+    groups there are at once, the one included that is being put together."""
 
     max_ops: int
     max_elements: int
+    max_groups: int = MAX_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class _Room:
     size_bytes: int
     num_readers: int = 0
     is_result: bool = False
-    last_read: int = -MAX_GROUPS
+    last_read: int = -(1 << 60)
 
 
 @dataclass(slots=True)
@@ -115,7 +117,7 @@ class _Run:
             if num_ops > self.ahead.max_ops or sum(read.values()) > self.ahead.max_elements:
                 self.group, num_ops = self.group + 1, 0
                 read.clear()
-                self.used_bytes -= self.leaving.pop(self.group - MAX_GROUPS, 0)
+                self.used_bytes -= self.leaving.pop(self.group - self.ahead.max_groups, 0)
 
     def result_rooms(self) -> set[_Room]:
         return {self.rooms[name] for name in self.trace.results if name in self.rooms}
@@ -133,7 +135,7 @@ class _Run:
     def _taken_over(self, op: Op, known: list[_Room], size_bytes: int) -> _Room | None:
         if op.name not in _TAKES_OVER:
             return None
-        done = self.group - MAX_GROUPS
+        done = self.group - self.ahead.max_groups
         free = (room for room in known if room.num_readers == 1 and not room.is_result and room.last_read <= done)
         return next((room for room in free if room.size_bytes == size_bytes), None)
 
@@ -156,10 +158,10 @@ class _Run:
                 if room not in written:  # no view of it, and not written over
                     room.last_read = self.group
         for name in (*op.reads, *op.writes):
-            room = self.rooms.get(name)
-            if room is not None and room.num_readers == 0 and not room.is_result:
-                self.leaving[self.group] += room.size_bytes
-                room.size_bytes = 0
+            left = self.rooms.get(name)
+            if left is not None and left.num_readers == 0 and not left.is_result:
+                self.leaving[self.group] += left.size_bytes
+                left.size_bytes = 0
 
 
 __all__ = ("MAX_GROUPS", "Op", "OpTrace", "RunAhead")

@@ -82,7 +82,9 @@ class MemoryShape:
 
     def decode_bytes(self, num_rows: int, num_tokens: int) -> int:
         """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once."""
-        return num_rows * (self.step.bytes_at(1, num_tokens) + self.logit_bytes + self.sample_bytes)
+        base = self.step.base_bytes
+        row = self.step.bytes_at(1, num_tokens) - base + self.logit_bytes + self.sample_bytes
+        return base + num_rows * row
 
 
 def _rounded_up(count: int, step: int) -> int:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from interfaces.cli import cache, cache_requests, config, doctor, keys, models, run, serve
+from interfaces.cli import cache, cache_requests, config, doctor, keys, models, plan, run, serve
 from interfaces.cli.leave import leave
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("run")(run.run)
 app.command("models")(models.models)
+app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.config_app, name="config")
 app.add_typer(keys.keys_app, name="keys")

@@ -11,17 +11,23 @@ from pathlib import Path
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
-from application.ports.model_repository import ModelCheck, ModelPreview, ModelRepository
+from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prefix.stored_tier import Land
 from application.settings import Settings
+from domain.ids import ModelId
+from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
 
 
 def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
     """Toy models have no files."""
     return ModelPreview()
+
+
+def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
+    raise ValueError(f"nobody can tell what {source.id} needs")
 
 
 def _no_vocabulary(source: ModelSource) -> Vocabulary:
@@ -34,7 +40,7 @@ class Backend:
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device; None where nothing is gained.
     `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
     `check`: what is looked at before anything is unloaded to make room for a model. `vocabulary_of`: reads the tokens
-    of a model whose answers a grammar is to hold; in a worker.
+    of a model whose answers a grammar is to hold; in a worker. `plan`: what a model would need before it is loaded.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -47,11 +53,13 @@ class Backend:
     holds_host: bool = True
     check: ModelCheck = _nothing_to_check
     vocabulary_of: Callable[[ModelSource], Vocabulary] = _no_vocabulary
+    plan: ModelPlanner = _no_plan
 
 
 def fake_backend(settings: Settings) -> Backend:
     """The deterministic toy engine: the whole service without MLX."""
     from adapters.fake.engine import FakeEngine
+    from adapters.fake.memory import plan_toy
     from adapters.fake.tokenizer import FakeTokenizers, fake_vocabulary
 
     return Backend(
@@ -60,6 +68,7 @@ def fake_backend(settings: Settings) -> Backend:
         FakeTokenizers(),
         default_grid=settings.engine.block_size,
         vocabulary_of=fake_vocabulary,
+        plan=plan_toy,
     )
 
 
@@ -74,6 +83,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.landing import land, pays_to_land
     from adapters.mlx.memory_probe import MlxMemory
+    from adapters.mlx.planned_network import plan_model
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
@@ -89,6 +99,7 @@ def mlx_backend(settings: Settings) -> Backend:
         holds_host=on_cpu(),
         check=check_source,
         vocabulary_of=tokenizers.vocabulary,
+        plan=plan_model,
     )
 
 
@@ -110,18 +121,25 @@ def model_repository(settings: Settings) -> ModelRepository:
         from adapters.fake.models import FakeModels
 
         return FakeModels()
+    from adapters.huggingface.adapted_models import Adapted, AdaptedModels
     from adapters.huggingface.repository import HuggingFaceRepository
     from adapters.mlx.model_types import knows_model_type
 
     model = settings.model
-    named = dict.fromkeys((model.default, *model.allowed))
-    return HuggingFaceRepository(
+    adapted = {
+        ModelId(name): Adapted(ModelId(table.base or name), table.adapter)
+        for name, table in settings.models.items()
+        if table.adapter
+    }
+    named = dict.fromkeys((model.default, *model.allowed, *(entry.base for entry in adapted.values())))
+    repository = HuggingFaceRepository(
         model.dirs,
         paths=[name for name in named if "/" in name and Path(name).expanduser().is_dir()],
         allow_download=model.download,
         hub_ids=None if settings.serves_hub_cache else named,
         can_load=knows_model_type,
     )
+    return AdaptedModels(repository, adapted) if adapted else repository
 
 
 def cache_dir() -> Path:

@@ -15,7 +15,7 @@ from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
-MODEL = "cairn-demo"
+MODEL, HYBRID = "cairn-demo", "cairn-demo-hybrid"
 ASK = "Repeat: blue"
 KINDS: dict[str, Any] = {"kind": {"enum": ["sun", "rain"]}}
 PARAMETERS = {"type": "object", "properties": KINDS, "required": ["kind"], "additionalProperties": False}
@@ -67,6 +67,21 @@ def calls_of(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         return [(item["name"], json.loads(item["arguments"])) for item in items]
     assert answer["stop_reason"] == "tool_use"
     return [(block["name"], block["input"]) for block in answer["content"] if block["type"] != "thinking"]
+
+
+def test_a_hybrid_makes_its_call_too_streamed() -> None:
+    options = {"temperature": 0, "max_tokens": 100, "reasoning_effort": "none", "stream": True}
+    body = {"model": HYBRID, **options, **CASES["chat named"][1]}
+    with (
+        live_service(replace(settings_of(HYBRID), server=ServerSettings(port=0))) as live,
+        httpx.Client(base_url=live.base_url, timeout=PATIENCE_S) as client,
+    ):
+        lines = client.post("/v1/chat/completions", json=body).text.splitlines()
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
+    pieces = [piece["function"] for delta in deltas for piece in delta.get("tool_calls") or []]
+    assert [piece["name"] for piece in pieces if piece.get("name")] == ["forecast"]
+    arguments = json.loads("".join(piece.get("arguments") or "" for piece in pieces))
+    assert arguments in ({"kind": "sun"}, {"kind": "rain"})
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -120,7 +120,7 @@ class TestWords:
     def test_codex(self, service: FakeService) -> None:
         """It acts on this code only."""
         error = refused(service, "/v1/responses", stream=True)["error"]
-        assert error["code"] == "context_length_exceeded"
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
         assert error["message"].startswith("prefill_memory_exceeded: ")
 
     def test_claude_code(self, service: FakeService) -> None:

@@ -76,7 +76,8 @@ def test_a_prompt_that_does_not_fit_says_so_in_the_words_that_make_agents_compac
     assert "maximum context length is 400 tokens" in error["message"]
     chat = {"messages": [{"role": "user", "content": "x" * 390}]}
     told = service.client.post("/v1/chat/completions", json=chat).json()["error"]
-    assert (told["code"], told["message"]) == (error["code"], error["message"])
+    assert told["code"] == error["code"]
+    assert told["message"].replace("messages", "input") == error["message"]  # each names its own field
 
 
 def test_errors_have_openais_shape_and_name_the_field(service: FakeService) -> None:

@@ -40,8 +40,9 @@ def test_logits_are_those_of_the_chunk_that_ends_a_prompt():
 
 
 def test_every_row_of_a_decode_step_chooses_a_token():
-    shape = MemoryShape(step=StepCost(token_bytes=1, seen_bytes=2, pair_bytes=3), logit_bytes=4, sample_bytes=5)
-    assert shape.decode_bytes(3, 100) == 3 * (1 + 200 + 300 + 4 + 5)
+    step = StepCost(base_bytes=9, token_bytes=1, seen_bytes=2, pair_bytes=3)
+    shape = MemoryShape(step=step, logit_bytes=4, sample_bytes=5)
+    assert shape.decode_bytes(3, 100) == 9 + 3 * (1 + 200 + 300 + 4 + 5)
 
 
 def test_a_model_nobody_estimated_costs_nothing():

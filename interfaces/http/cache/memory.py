@@ -37,7 +37,8 @@ class PromisedBody(Struct):
 
 class MemoryBody(Struct):
     """`limits` and `room_bytes` are null where nothing bounds it. `pressure`: calm, lean (the hot tier is smaller),
-    short (prefill chunks are), paused (nobody is admitted), preempting or refusing."""
+    short (prefill chunks are), paused (nobody is admitted), preempting or refusing. `waiting_for`: how many wait in the
+    queue for `memory` or a `place`."""
 
     limits: LimitsBody | None
     used_bytes: int
@@ -45,6 +46,7 @@ class MemoryBody(Struct):
     pressure: str
     held: HeldBody
     promised: PromisedBody
+    waiting_for: dict[str, int]
 
 
 def memory_body(status: EngineStatus) -> MemoryBody | None:
@@ -54,7 +56,15 @@ def memory_body(status: EngineStatus) -> MemoryBody | None:
         return None
     limits = _limits(status.limits) if status.limits is not None else None
     promised = PromisedBody(ledger.growth_bytes, ledger.transient_bytes)
-    return MemoryBody(limits, ledger.used_bytes, ledger.room_bytes, status.pressure, _held(ledger), promised)
+    return MemoryBody(
+        limits,
+        ledger.used_bytes,
+        ledger.room_bytes,
+        status.pressure,
+        _held(ledger),
+        promised,
+        dict(status.waiting_for),
+    )
 
 
 def _limits(limits: MemoryLimits) -> LimitsBody:

@@ -18,7 +18,7 @@ from interfaces.http.thinking import thinking_kwargs
 from interfaces.http.tool_choices import openai_tool_choice
 
 FORMAT = "text.format"
-_NAMES = {"max_tokens": "max_output_tokens"}
+_NAMES = {"messages": "input", "max_tokens": "max_output_tokens"}
 
 
 def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
