@@ -25,14 +25,15 @@ class SamplingDefaults:
 
     def over(self, other: "SamplingDefaults") -> "SamplingDefaults":
         """These, and the other's where they say nothing."""
-        return replace(other, **self._said())
+        return replace(other, **self.said())
 
     def apply(self, sampling: SamplingParams) -> SamplingParams:
         """The same sampling, with these for what its client left open."""
-        wanted = {name: value for name, value in self._said().items() if name in sampling.left_open}
+        wanted = {name: value for name, value in self.said().items() if name in sampling.left_open}
         return replace(sampling, **wanted) if wanted else sampling
 
-    def _said(self) -> dict[str, float]:
+    def said(self) -> dict[str, float]:
+        """What is not None, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

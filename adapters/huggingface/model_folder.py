@@ -41,6 +41,14 @@ def newest_file_s(folder: Path) -> int:
         return 0
 
 
+def weight_file_bytes(folder: Path) -> int:
+    """Length of the weight files together; 0 for an unreadable folder."""
+    try:
+        return sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+    except OSError:
+        return 0
+
+
 def _absent_weights(folder: Path) -> str:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
@@ -65,4 +73,4 @@ def _read_object(path: Path) -> Mapping[str, object]:
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
-__all__ = ("missing_from", "newest_file_s", "read_config")
+__all__ = ("missing_from", "newest_file_s", "read_config", "weight_file_bytes")

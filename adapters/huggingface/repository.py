@@ -13,7 +13,7 @@ from pathlib import Path
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, EMBEDDED_NOTE, embedded_folder
 from adapters.huggingface.hub_cache import cached_folder, cached_models
 from adapters.huggingface.hub_download import download
-from adapters.huggingface.model_folder import missing_from, newest_file_s, read_config
+from adapters.huggingface.model_folder import missing_from, newest_file_s, read_config, weight_file_bytes
 from application.ports.model_repository import DownloadProgress
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
@@ -148,7 +148,8 @@ def _folders(directory: Path) -> Sequence[Path]:
 
 
 def _source(id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
-    return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note)
+    file_bytes = weight_file_bytes(folder)
+    return ModelSource(id, str(folder), newest_file_s(folder), owned_by, note=note, file_bytes=file_bytes)
 
 
 def _default_cache() -> Path:

@@ -16,6 +16,7 @@ from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.prefix.stored_tier import Land
 from application.settings import Settings
+from domain.ids import ModelId
 from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
 
@@ -120,18 +121,25 @@ def model_repository(settings: Settings) -> ModelRepository:
         from adapters.fake.models import FakeModels
 
         return FakeModels()
+    from adapters.huggingface.adapted_models import Adapted, AdaptedModels
     from adapters.huggingface.repository import HuggingFaceRepository
     from adapters.mlx.model_types import knows_model_type
 
     model = settings.model
-    named = dict.fromkeys((model.default, *model.allowed))
-    return HuggingFaceRepository(
+    adapted = {
+        ModelId(name): Adapted(ModelId(table.base or name), table.adapter)
+        for name, table in settings.models.items()
+        if table.adapter
+    }
+    named = dict.fromkeys((model.default, *model.allowed, *(entry.base for entry in adapted.values())))
+    repository = HuggingFaceRepository(
         model.dirs,
         paths=[name for name in named if "/" in name and Path(name).expanduser().is_dir()],
         allow_download=model.download,
         hub_ids=None if settings.serves_hub_cache else named,
         can_load=knows_model_type,
     )
+    return AdaptedModels(repository, adapted) if adapted else repository
 
 
 def cache_dir() -> Path:

@@ -25,6 +25,7 @@ from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.load_room import LoadRoom
@@ -141,6 +142,7 @@ class Container(containers.DeclarativeContainer):
         settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
+    manage_models = providers.Singleton(ManageModels, pool)
     check_health = providers.Singleton(
         CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
     )

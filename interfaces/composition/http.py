@@ -29,6 +29,7 @@ def build_app(container: Container) -> Litestar:
         count_tokens=container.count_tokens(),
         tokenize=container.tokenize(),
         warm_prompt=container.warm_prompt(),
+        manage_models=container.manage_models(),
         cache_stats=container.engine().cache.stats,
         clear_cache=container.engine().cache.clear,
         documents=container.documents(),

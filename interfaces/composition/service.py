@@ -73,10 +73,16 @@ class Service:
         return stopped
 
     async def _load_default(self) -> None:
+        """And whatever else is to be loaded from the start."""
         try:
             await self.ready()
         except DomainError as error:
             _logger.error("the default model %s is not served: %s", self.settings.model.default, error.message)
+        for name in (name for name, table in self.settings.models.items() if table.pin):
+            try:
+                await self.pool.pin(ModelId(name))
+            except DomainError as error:
+                _logger.error("the pinned model %s is not served: %s", name, error.message)
 
 
 def build_service(settings: Settings, **overrides: object) -> Service:

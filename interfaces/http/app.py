@@ -35,6 +35,7 @@ from interfaces.http.errors import problem_of
 from interfaces.http.guard import RequestGuard
 from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
+from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.routes import native_routes
 from interfaces.http.prompt_body import PromptBodies
 from interfaces.http.refusal import Refusals, refusals_to
@@ -81,6 +82,7 @@ def create_app(
             *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
             *_cache_routes(dialects, services, default_model),
             *native_routes(services, default_model, _bodies(dialects), dialects.of("/tokenize").error_type),
+            *managed_model_routes(services, dialects.of("/models").error_type),
             *health_routes(services.check_health, version),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],

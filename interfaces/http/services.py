@@ -14,6 +14,7 @@ from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.request import GenerationRequest
@@ -43,6 +44,7 @@ class Services:
     count_tokens: CountTokens
     tokenize: Tokenize
     warm_prompt: WarmPrompt
+    manage_models: ManageModels
     cache_stats: Callable[[], Awaitable[CacheStats]]
     clear_cache: Callable[[str | None, str | None], Awaitable[Cleared]]
     documents: Documents

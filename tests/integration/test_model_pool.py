@@ -13,6 +13,7 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
+from application.model_table import ModelTable
 from application.ports.compute import LoadSteps
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.generation import Generation
@@ -24,8 +25,10 @@ from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import ModelSettings
 from application.use_cases.generate import Generate
-from domain.errors import ModelLoadFailed, ModelNotFound, ModelsBusy
+from domain.duration import Duration
+from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
 from domain.ids import ModelId, RequestId
+from domain.load_room import LoadRoom
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import GenerationRequest, TextPrompt
 from domain.sampling import SamplingParams, StopRules
@@ -51,9 +54,17 @@ class AskedEngine(FakeEngine):
 
 
 class Bench:
-    """A pool of `max_loaded` toy models over a running engine."""
+    """A pool of toy models over a running engine. `weight_bytes`: what each is said to take."""
 
-    def __init__(self, max_loaded: int, options: Mapping[ModelId, FakeOptions] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        max_loaded: int | None = None,
+        options: Mapping[ModelId, FakeOptions] | None = None,
+        tables: Mapping[str, ModelTable] | None = None,
+        room: LoadRoom | None = None,
+        **settings: Any,
+    ) -> None:
+        self.room = room or LoadRoom()
         self.engine = AskedEngine(options)
         self.events = RecordingEvents()
         clock, cache = FakeClock(), prefix_cache()
@@ -78,6 +89,8 @@ class Bench:
             settings=ModelSettings(default="a", max_loaded=max_loaded, **settings),
             clock=clock,
             check=self._check,
+            tables=tables,
+            room=lambda: self.room,
         )
         self.encoder = PromptEncoder()
         self.generate = Generate(
@@ -263,3 +276,74 @@ def test_an_unknown_model_evicts_nothing() -> None:
 
     bench.run(work)
     assert bench.loads() == [A]
+
+
+def sized(**num_bytes: int) -> dict[ModelId, FakeOptions]:
+    return {ModelId(name): FakeOptions(weight_bytes=size) for name, size in num_bytes.items()}
+
+
+def test_a_model_that_can_never_fit_is_refused_with_its_numbers_and_evicts_nothing() -> None:
+    bench = Bench(room=LoadRoom(100, fixed_bytes=10), options=sized(a=50, b=40, c=91))
+    bench.weight_bytes = {A: 50, B: 40, C: 91}
+
+    async def work() -> None:
+        await bench.use(A)
+        await bench.use(B)
+        with pytest.raises(ModelExceedsMemory, match="91 B, and 90 B are available") as caught:
+            await bench.use(C)
+        error = caught.value
+        assert (error.needed_bytes, error.available_bytes, error.limit_bytes) == (91, 90, 100)
+        bench.weight_bytes[C] = 90  # other files; nobody remembers a failure
+        await bench.use(C)
+        assert bench.loaded() == {C}
+
+    bench.run(work)
+    assert bench.loads() == [A, B, C]
+
+
+def test_an_operator_s_pin_is_part_of_what_fits() -> None:
+    bench = Bench(room=LoadRoom(100), options=sized(a=50, b=60))
+    bench.weight_bytes = {A: 50, B: 60}
+
+    async def work() -> None:
+        await bench.pool.pin(A)
+        with pytest.raises(ModelExceedsMemory, match="10 B too much"):
+            await bench.use(B)
+        bench.pool.unpin(A)
+        await bench.use(B)
+
+    bench.run(work)
+    assert bench.loads() == [A, B]
+
+
+def test_whoever_waits_for_what_requests_hold_is_served_once_it_is_free() -> None:
+    """Nothing tells the pool that requests gave their memory back: it looks again."""
+    bench = Bench(room=LoadRoom(100, busy_bytes=60), options=sized(a=50))
+    bench.weight_bytes = {A: 50}
+
+    async def work() -> None:
+        waiting = asyncio.create_task(bench.use(A))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        bench.room = LoadRoom(100)
+        await waiting
+
+    bench.run(work)
+
+
+def test_tables_say_how_single_models_are_loaded() -> None:
+    tables = {"a": ModelTable(dtype="float16", context_length=99, salt="own", idle_ttl=Duration(7), pin=True)}
+    bench = Bench(tables=tables, dtype="bfloat16", idle_ttl=Duration(60))
+
+    async def work() -> None:
+        await bench.use(A)
+        await bench.use(B)
+        found = {served.source.id: served.description.context_length for served in bench.pool.loaded()}
+        assert found == {A: 99, B: FakeOptions().context_length}
+        assert [(bench.pool.standing(id).idle_ttl_s, bench.pool.standing(id).is_pinned) for id in (A, B)] == [
+            (7, True),
+            (60, False),
+        ]
+
+    bench.run(work)
+    assert bench.engine.asked == [LoadOptions("float16", "own"), LoadOptions("bfloat16")]

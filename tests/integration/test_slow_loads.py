@@ -8,6 +8,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.services.text_side.generation import Generation
+from application.services.text_side.served_model import ServedModel
 from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import SequenceId
 from domain.model_card import LoadOptions
@@ -40,16 +41,18 @@ def test_a_stream_ends_while_a_load_waits_for_its_files() -> None:
 
 def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
     calls: list[str] = []
+    begun: Future[None] = Future()
 
     def note(operation: str, _id: SequenceId | None, _count: int) -> None:
         calls.append(operation)
+        if operation == "decode" and not begun.done():
+            begun.set_result(None)
 
     bench = Bench(max_loaded=2, options={A: FakeOptions(hook=note), B: FakeOptions(hook=note, load_pieces=20)})
 
     async def work() -> None:
         stream = await bench.start(A, num_tokens=500)
-        while "decode" not in calls:
-            await asyncio.sleep(0)
+        await asyncio.wrap_future(begun)
         await bench.use(B)
         await read(stream)
 
@@ -72,12 +75,19 @@ def test_a_load_that_fails_in_its_last_piece_is_told_and_the_stream_goes_on() ->
 
 
 def test_an_engine_that_stops_answers_whoever_waits_for_a_load() -> None:
-    bench = Bench(max_loaded=2, options={B: FakeOptions(load_waits_for=Future())})
-    waiting: list[asyncio.Task[None]] = []
+    begun: Future[None] = Future()
+
+    def note(operation: str, _id: SequenceId | None, _count: int) -> None:
+        if operation == "load":
+            begun.set_result(None)
+
+    bench = Bench(max_loaded=2, options={B: FakeOptions(hook=note, load_waits_for=Future())})
+    waiting: list[asyncio.Task[ServedModel]] = []
 
     async def work() -> None:
-        waiting.append(asyncio.create_task(bench.use(B)))
         await bench.use(A)
+        waiting.append(asyncio.create_task(bench.pool.acquire(B)))
+        await asyncio.wrap_future(begun)
         assert await bench.loop.stop(PATIENCE_S)
         with pytest.raises(ServerUnavailable):
             await waiting[0]

@@ -6,6 +6,7 @@ Clients ask, hold a lease for a while, leave while they wait; loads take time an
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from random import Random
 
@@ -16,10 +17,13 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import ATTENTION
 from adapters.fake.tokenizer import FakeTokenizers
 from application.ports.engine import EngineModel
+from application.ports.model_repository import ModelPreview
 from application.services.text_side.model_pool import ModelPool
 from application.settings import ModelSettings
-from domain.errors import ModelLoadFailed, ModelsBusy
+from domain.duration import Duration
+from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
+from domain.load_room import LoadRoom
 from domain.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
 from tests.support.effort import scaled
 from tests.support.lanes import InlineLane
@@ -45,26 +49,30 @@ class TimedHost:
         self._max_loaded = max_loaded
         self._failure_rate = failure_rate
         self.resident: set[ModelId] = set()
+        self.sizes: dict[ModelId, int] = {}
+        self.room = LoadRoom()
         self.loads: list[ModelId] = []
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
         assert source.id not in self.resident
         assert len(self.resident) < self._max_loaded, "more is loaded than may be"
         self.resident.add(source.id)
+        idle_room = replace(self.room, busy_bytes=0)  # requests may have come since it was decided
+        assert idle_room.fits_now(sum(self.sizes[id] for id in self.resident)), "more is loaded than fits"
         self.loads.append(source.id)
         fails = self._random.random() < self._failure_rate
         await asyncio.sleep(self._random.uniform(0, MAX_LOAD_S))
         if fails:
             self.resident.remove(source.id)
             raise ModelLoadFailed(f"{source.id} fails")
-        return EngineModel(_described(source.id))
+        return EngineModel(described(source.id, self.sizes[source.id]))
 
     async def unload(self, id: ModelId) -> None:
         await asyncio.sleep(self._random.uniform(0, MAX_LOAD_S))
         self.resident.remove(id)
 
 
-def _described(id: ModelId) -> ModelDescription:
+def described(id: ModelId, weight_bytes: int) -> ModelDescription:
     return ModelDescription(
         id=id,
         model_type="fake",
@@ -72,7 +80,7 @@ def _described(id: ModelId) -> ModelDescription:
         context_length=4096,
         eos_token_ids=frozenset(),
         dtype="uint64",
-        weight_bytes=1,
+        weight_bytes=weight_bytes,
         layout=ATTENTION,
         decode_mode=DecodeMode.BATCHED,
     )
@@ -89,7 +97,12 @@ class PoolRun:
         self.max_loaded = random.randint(1, len(self._ids) - 1) if not is_calm else 1
         self.host = TimedHost(random, self.max_loaded, 0.0 if is_calm else random.choice((0.0, 0.1)))
         self._leave_rate = 0.0 if is_calm else random.choice((0.0, 0.3))
-        settings = ModelSettings(default="m0", max_loaded=self.max_loaded, room_wait_s=ROOM_WAIT_S)
+        self.host.sizes = {id: 1 if is_calm else random.randint(1, 60) for id in self._ids}
+        self.is_bounded = not is_calm and random.random() < 0.5
+        if self.is_bounded:
+            self.host.room = LoadRoom(100, fixed_bytes=random.randint(0, 50))
+        ttl = Duration(random.randint(1, 9)) if not is_calm and random.random() < 0.3 else None
+        settings = ModelSettings(default="m0", max_loaded=self.max_loaded, room_wait_s=ROOM_WAIT_S, idle_ttl=ttl)
         workers = InlineLane()
         self.pool = ModelPool(
             repository=FakeModels(self._ids),
@@ -98,6 +111,8 @@ class PoolRun:
             settings=settings,
             clock=LoopClock(),
             workers=workers,
+            check=lambda source, _options: ModelPreview(self.host.sizes[source.id]),
+            room=lambda: self.host.room,
         )
         self.counts: Counter[str] = Counter()
         self.granted: list[ModelId] = []
@@ -105,7 +120,8 @@ class PoolRun:
     async def run(self) -> None:
         clients = self._random.randint(2, 12)
         await asyncio.gather(*(self._client(self._random.randint(1, 8)) for _ in range(clients)))
-        await asyncio.sleep(2 * MAX_LOAD_S)  # a load whose clients have all left ends by itself
+        self.host.room = replace(self.host.room, busy_bytes=0)
+        await asyncio.sleep(4 * MAX_LOAD_S)  # a load whose clients have all left ends by itself
         assert [self.pool.num_leases(id) for id in self._ids] == [0] * len(self._ids)
         assert {served.source.id for served in self.pool.loaded()} == self.host.resident
         for id in self._ids:  # and everything can still be had, unless it has just failed
@@ -132,6 +148,8 @@ class PoolRun:
             served = await self.pool.acquire(id)
         except (ModelsBusy, ModelLoadFailed) as error:
             self.counts[error.code] += 1
+            if isinstance(error, ModelExceedsMemory):
+                self._check_too_large(error, self.host.sizes[id], loop.time() - asked_s)
             return
         finally:
             # It may stand in line until the last moment, and then one is unloaded for it and it is loaded.
@@ -145,9 +163,16 @@ class PoolRun:
                 if loop.time() >= end_s:
                     break
                 await asyncio.sleep(0.5)
+                if self.is_bounded:  # requests take and give back; what is held never keeps a load from fitting at all
+                    room = self.host.room
+                    self.host.room = replace(room, busy_bytes=self._random.choice((0, 0, 10, 40)))
             self.counts["served"] += 1
         finally:
             self.pool.release(served)
+
+    def _check_too_large(self, error: ModelExceedsMemory, num_bytes: int, waited_s: float) -> None:
+        assert self.host.room.available_bytes(0) == error.available_bytes < num_bytes
+        assert not waited_s, "nobody waits for what can never be"
 
 
 def play(seed: int, *, is_calm: bool = False) -> PoolRun:

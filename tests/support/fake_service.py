@@ -17,10 +17,13 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.memory.document_store import MemoryDocumentStore
+from application.model_table import ModelTable
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
+from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
 from application.services.documents import Documents
+from application.services.text_side.model_finder import nothing_to_check
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
@@ -35,11 +38,13 @@ from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
 from application.use_cases.generate import Generate
 from application.use_cases.list_models import ListModels
+from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from domain.key_ring import KeyRing
+from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import generated_calls
@@ -118,6 +123,9 @@ def fake_service(
     dialects: Dialects = DIALECTS,
     documents: DocumentStore | None = None,
     keys: KeyRing | None = None,
+    tables: Mapping[str, ModelTable] | None = None,
+    check: ModelCheck = nothing_to_check,
+    room: Callable[[], LoadRoom] = LoadRoom,
     room_bytes: int | None = None,
     guard: StepGuard | None = None,
     waits: QueueWaits | None = None,
@@ -162,6 +170,9 @@ def fake_service(
         engine=loop,
         settings=model_settings,
         clock=clock,
+        check=check,
+        tables=tables,
+        room=room,
     )
     document_store = documents or MemoryDocumentStore(64 << 20, clock)
     salt = cache_settings.salt if cache_settings is not None else ""
@@ -185,6 +196,7 @@ def fake_service(
         CountTokens(pool, encoder),
         Tokenize(pool, encoder),
         WarmPrompt(pool, generate, loop.cache),
+        ManageModels(pool),
         loop.cache.stats,
         loop.cache.clear,
         kept,

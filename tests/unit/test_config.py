@@ -1,5 +1,6 @@
 """Settings from file, environment and flags: who wins, what is refused, and how that is said."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,12 @@ import pytest
 from adapters.config.fields import setting_fields
 from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, load_settings
 from adapters.config.locations import config_file
+from adapters.config.model_tables import table_rows
+from application.model_table import ModelTable
 from application.settings import Settings
 from domain.byte_size import ByteSize
+from domain.duration import Duration
+from domain.sampling_defaults import SamplingDefaults
 
 
 class Home:
@@ -235,3 +240,69 @@ def test_lists_in_variables_are_separated_by_commas_unless_they_are_paths(home: 
 
 def test_the_largest_body_is_sixteen_mebibytes():
     assert Settings().server.max_body == ByteSize(num_bytes=16 * 2**20)
+
+
+def test_tables_of_single_models(home: Home):
+    home.write(
+        """
+        [model]
+        idle_ttl = "30m"
+        max_loaded = 3
+        [models."org/Name-4bit"]
+        context_length = 8192
+        dtype = "bfloat16"
+        parser = "hermes"
+        salt = "s3cret"
+        pin = true
+        idle_ttl = "2h"
+        sampling = { temperature = 0.6, top_k = 20 }
+        [models.mine]
+        base = "org/Name-4bit"
+        adapter = "/adapters/mine"
+        [models.mine.sampling]
+        top_p = 1
+        """
+    )
+    settings = home.load().settings
+    assert settings.model.idle_ttl == Duration(1800)
+    assert settings.models == {
+        "org/Name-4bit": ModelTable(
+            context_length=8192,
+            dtype="bfloat16",
+            parser="hermes",
+            salt="s3cret",
+            pin=True,
+            idle_ttl=Duration(7200),
+            sampling=SamplingDefaults(temperature=0.6, top_k=20),
+        ),
+        "mine": ModelTable(base="org/Name-4bit", adapter="/adapters/mine", sampling=SamplingDefaults(top_p=1.0)),
+    }
+    assert settings.parser_of == {"org/Name-4bit": "hermes"}
+    rows = table_rows(settings.models)
+    assert rows['models."org/Name-4bit".salt'] == "set"
+    assert rows['models."mine".sampling.top_p'] == 1.0
+    assert "s3cret" not in str(rows)
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("models = 3", "models must be a table"),
+        ("[models]\nname = 3", 'models."name" must be a table'),
+        ('[models."x"]\npinned = true', 'models."x".pinned is not a setting'),
+        ('[models."x"]\npin = "yes"', 'models."x".pin must be true or false'),
+        ('[models."x"]\nsalt = 7', 'models."x".salt must be text, not what was given'),
+        ('[models."x"]\ndtype = "int3"', 'models."x".dtype must be one of'),
+        ('[models."x"]\ncontext_length = 1', 'models."x".context_length must be at least 2'),
+        ('[models."x"]\nidle_ttl = "0s"', 'models."x".idle_ttl must be in'),
+        ('[models."x"]\nbase = "y"', 'models."x".base needs an adapter'),
+        ('[models."x"]\nsampling = 1', 'models."x".sampling must be a table'),
+        ('[models."x".sampling]\ntemperature = 11', 'models."x".sampling.temperature must be between'),
+        ('[models."x".sampling]\ntemprature = 1', 'models."x".sampling.temprature is not a setting'),
+        ('[models."x".sampling]\ntop_k = 0.5', 'models."x".sampling.top_k must be a whole number'),
+    ],
+)
+def test_tables_of_models_are_checked(home: Home, toml: str, said: str):
+    home.write(toml)
+    with pytest.raises(InvalidSettings, match=re.escape(said)):
+        home.load()

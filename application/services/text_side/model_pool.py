@@ -8,6 +8,7 @@ found sound, before it is known that it fits at all, and before it is known not 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -241,7 +242,8 @@ class ModelPool:
     async def _load(self, found: FoundModel) -> None:
         id = found.source.id
         try:
-            model = await self._engine.load(found.source, found.options)
+            options = replace(found.options, weight_bytes=found.weight_bytes)
+            model = await self._engine.load(found.source, options)
         except Exception as error:
             self._finder.note_failure(found.source, error)
             self._end_waiting(id, error)

@@ -16,7 +16,7 @@ from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.step_guard import StepGuard
-from domain.errors import DomainError, ModelLoadFailed
+from domain.errors import DomainError, ModelExceedsMemory, ModelLoadFailed
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
 
@@ -74,8 +74,8 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
     ) -> Generator[Future[Any] | None, None, EngineModel | DomainError]:
         model: LoadedModel | None = None
-        if (why := self._guard.begin_load(source.id, source.file_bytes)) is not None:
-            return ModelLoadFailed(f"{source.id} does not fit: {why}")
+        if (why := self._guard.begin_load(source.id, options.weight_bytes or source.file_bytes)) is not None:
+            return ModelExceedsMemory(f"{source.id} does not fit: {why}", param="model")
         try:
             model = yield from engine.load(source, options)
             description = model.description

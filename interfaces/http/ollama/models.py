@@ -1,6 +1,7 @@
 """GET /api/tags, /api/ps and /api/version, POST /api/show: which models there are; and what is refused.
 
-Nobody reads weights for this: a digest stands for a model's name and age, and sizes are known once a model is loaded.
+Nobody reads weights for this: a digest stands for a model's name and age. A size is that of the weights as they are
+loaded, or else of their files.
 """
 
 from datetime import UTC, datetime
@@ -163,8 +164,7 @@ def _refused(path: str) -> HTTPRouteHandler:
 
 def _tagged(entry: ModelEntry) -> TaggedModel:
     id = entry.source.id
-    size = 0 if entry.description is None else entry.description.weight_bytes
-    return TaggedModel(id, id, _modified_at(entry), size, _digest(entry), _details(entry))
+    return TaggedModel(id, id, _modified_at(entry), entry.num_bytes, _digest(entry), _details(entry))
 
 
 def _running(entry: ModelEntry) -> RunningModel | None:

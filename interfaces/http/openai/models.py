@@ -48,13 +48,17 @@ class LoadedBody(Struct):
 
 class ModelBody(Struct, tag_field="object", tag="model"):
     """`note`: what to know of a model that nobody chose, the embedded ones. `cairn` is null until the model is loaded,
-    which its first request does."""
+    which its first request does. `state`: `absent`, `loading`, `loaded` or `unloading`. `bytes`: of its weights as they
+    are loaded, or else as they lie in its files. `pinned`: never unloaded to make room."""
 
     id: str
     created: int
     owned_by: str
     note: str
     cairn: LoadedBody | None
+    state: str = "absent"
+    bytes: int = 0
+    pinned: bool = False
 
 
 class ModelListBody(Struct, tag_field="object", tag="list"):
@@ -84,7 +88,17 @@ def model_routes(services: Services) -> list[HTTPRouteHandler]:
 def _body(entry: ModelEntry) -> ModelBody:
     source, model, tokenizer = entry.source, entry.description, entry.tokenizer
     loaded = None if model is None or tokenizer is None else _loaded(model, tokenizer, entry.reuse_note)
-    return ModelBody(source.id, source.created_s, source.owned_by, source.note, loaded)
+    standing = entry.standing
+    return ModelBody(
+        source.id,
+        source.created_s,
+        source.owned_by,
+        source.note,
+        loaded,
+        standing.residence.value,
+        entry.num_bytes,
+        standing.is_pinned,
+    )
 
 
 def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> LoadedBody:

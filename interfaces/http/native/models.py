@@ -1,0 +1,132 @@
+"""GET /models, POST /models/load, /models/unload, /models/pin, /models/unpin: what is in memory, by hand. For admins.
+
+The paths of the first three are llama.cpp's router's; the bodies are Cairn's own.
+"""
+
+from typing import Any
+
+from litestar import get, post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from application.services.text_side.served_model import ModelStanding
+from application.use_cases.list_models import ModelEntry
+from domain.ids import ModelId
+from interfaces.http.disconnect import unless_client_leaves
+from interfaces.http.documented import errors
+from interfaces.http.json_body import json_body
+from interfaces.http.services import Services
+from interfaces.http.visit import admins_only, visit_of
+
+_STATUSES = (400, 401, 403, 404, 413, 415, 500, 503)
+
+
+class ModelNamed(Struct, forbid_unknown_fields=True):
+    model: str
+
+
+class StandingBody(Struct):
+    """`state`: `absent`, `loading`, `loaded` or `unloading`. `requests`: that hold it now; one that is to be unloaded
+    goes when there are none. `idle_ttl_s`: it is unloaded after so long without one; null: only to make room."""
+
+    id: str
+    state: str
+    pinned: bool
+    requests: int
+    idle_ttl_s: int | None
+
+
+class ManagedBody(Struct):
+    """`bytes`: of its weights as they are loaded, or else as they lie in its files. `adapter`: folder of the adapter
+    over them, else null. `sampling`: what requests have that do not say, once it is loaded."""
+
+    standing: StandingBody
+    bytes: int
+    context_length: int | None
+    adapter: str | None
+    sampling: dict[str, float]
+
+
+class RoomBody(Struct):
+    """Bytes. `limit`: what may be held in all, null: nothing bounds it. `fixed`: held whatever is loaded. `requests`:
+    what those that run hold and still grow into."""
+
+    limit: int | None
+    fixed: int
+    requests: int
+
+
+class ManagedListBody(Struct):
+    data: list[ManagedBody]
+    room: RoomBody
+
+
+def managed_model_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+    """The handlers, bound to what they need."""
+    manage = services.manage_models
+
+    @get("/models", guards=[admins_only], operation_id="manageModels", responses=errors(error_type, 401, 403))
+    async def list_models() -> ManagedListBody:
+        room = manage.room
+        entries = await services.list_models.all()
+        return ManagedListBody(
+            [_managed(entry) for entry in entries], RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes)
+        )
+
+    def action(name: str) -> Any:
+        return post(
+            f"/models/{name}",
+            guards=[admins_only],
+            dto=json_body(ModelNamed),
+            return_dto=None,
+            status_code=200,
+            operation_id=f"{name}Model",
+            responses=errors(error_type, *_STATUSES),
+        )
+
+    @action("load")
+    async def load(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
+        id = _named(data, request)
+        return _standing(id, await unless_client_leaves(request, manage.load(id)))
+
+    @action("unload")
+    async def unload(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
+        id = _named(data, request)
+        return _standing(id, manage.unload(id))
+
+    @action("pin")
+    async def pin(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
+        id = _named(data, request)
+        return _standing(id, await unless_client_leaves(request, manage.pin(id)))
+
+    @action("unpin")
+    async def unpin(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
+        id = _named(data, request)
+        return _standing(id, manage.unpin(id))
+
+    return [list_models, load, unload, pin, unpin]
+
+
+def _named(data: ModelNamed, request: Request[Any, Any, Any]) -> ModelId:
+    id = ModelId(data.model)
+    visit_of(request.scope).client.check_model(id)
+    return id
+
+
+def _standing(id: ModelId, standing: ModelStanding) -> StandingBody:
+    return StandingBody(id, standing.residence.value, standing.is_pinned, standing.num_leases, standing.idle_ttl_s)
+
+
+def _managed(entry: ModelEntry) -> ManagedBody:
+    source, model = entry.source, entry.description
+    return ManagedBody(
+        _standing(source.id, entry.standing),
+        entry.num_bytes,
+        None if model is None else model.context_length,
+        source.adapter or None,
+        dict(entry.sampling.said()),
+    )
+
+
+__all__ = ("ManagedListBody", "ModelNamed", "StandingBody", "managed_model_routes")
