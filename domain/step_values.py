@@ -43,7 +43,8 @@ class SequenceView:
     sequence that was preempted the prompt includes what it has put out. `charge_bytes`: what it holds at its longest
     once it is admitted, and gives back when it is preempted; 0: unknown. `num_waited`: of one that waits, how many
     later ones were admitted since; of one that is looked up and restored, for how many steps a turn was held for it; of
-    one that prefills, how many turns others have had since its last.
+    one that prefills, how many turns others have had since its last. `is_scored`: logits of every token of its prompt
+    are computed.
     """
 
     id: SequenceId
@@ -55,6 +56,7 @@ class SequenceView:
     priority: Priority = Priority.INTERACTIVE
     num_waited: int = 0
     num_preempted: int = 0
+    is_scored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
