@@ -134,11 +134,10 @@ class StepRunner:
     ) -> None:
         """See the engine port."""
         for run in [run for run in self._runs.choices(id) if choice in (None, run.choice)]:
+            has_stopped = reason is not FinishReason.CANCELLED and bool(run.sequence.output_ids)
+            phase, why = (Phase.FINISHED, reason) if has_stopped else (Phase.CANCELLED, FinishReason.CANCELLED)
             run.cut(num_tokens)
-            if reason is FinishReason.CANCELLED or not run.sequence.output_ids:
-                self._end(run, Phase.CANCELLED, Ended(run.usage(), FinishReason.CANCELLED))
-            else:
-                self._end(run, Phase.FINISHED, Ended(run.usage(), reason))
+            self._end(run, phase, Ended(run.usage(), why))
         self._outlet.deliver()
 
     def end_all(self, error: DomainError) -> None:
@@ -174,11 +173,10 @@ class StepRunner:
         self._guard.budget((), {})
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
-        num_running = self.num_running
         self._outlet.emit(
             StepCompleted(
-                num_waiting=len(self._runs) - num_running,
-                num_running=num_running,
+                num_waiting=self.num_waiting,
+                num_running=self.num_running,
                 num_prefill_tokens=num_prefilled,
                 num_decode_tokens=num_decoded,
                 started_ns=started_ns,
@@ -216,9 +214,8 @@ class StepRunner:
 
     def _charge(self, run: SequenceRun) -> None:
         if run.shape is not None:
-            fed, asked = run.sequence.fed_ids, run.submission
-            num_new = asked.max_new_tokens - len(run.sequence.output_ids)
-            run.charge_bytes = self._guard.charge_bytes(run.shape, len(fed), num_new)
+            num_new = run.submission.max_new_tokens - len(run.sequence.output_ids)
+            run.charge_bytes = self._guard.charge_bytes(run.shape, len(run.sequence.fed_ids), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
         self._guarded(run, partial(run.queue_up, self._prefix_cache))
