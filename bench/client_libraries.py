@@ -1,6 +1,7 @@
 """Client libraries on a running Cairn: chat, stream, a tool that is really run, structured output, errors, leaving.
 
-    python -m venv DIR && DIR/bin/pip install litellm mcp 'pydantic-ai-slim[openai,anthropic]' langchain-openai
+    python -m venv DIR && DIR/bin/pip install litellm mcp langchain-openai 'anthropic<1' \\
+        'pydantic-ai-slim[openai,anthropic]'
     cairn serve --model cairn-demo          # answers these questions with certainty, and knows nothing else
     DIR/bin/python bench/client_libraries.py http://127.0.0.1:8000
 
@@ -11,6 +12,7 @@ come: what they send and what they make of the answers is what is looked at, bes
 import argparse
 import asyncio
 import json
+import os
 import sys
 import traceback
 import urllib.request
@@ -35,6 +37,8 @@ CAT_SCHEMA = {
     "required": ["name", "kind"],
     "additionalProperties": False,
 }
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or it asks the internet for prices
+
 PLAIN: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 LONG = "My cat is called Miso. Tell me everything you know about it. "
 
@@ -48,7 +52,9 @@ class Server:
         """Whether nothing waits or runs, as the metrics tell."""
         with urllib.request.urlopen(f"{self.url}/metrics") as response:
             lines = response.read().decode().splitlines()
-        return all(line.endswith(" 0.0") for line in lines if line.startswith("cairn_requests_open"))
+        gauges = [line for line in lines if line.startswith(("cairn_requests_waiting", "cairn_requests_running"))]
+        assert gauges, "the server tells no metrics"
+        return all(line.endswith(" 0.0") for line in gauges)
 
 
 Check = Callable[[Server], Awaitable[None]]
@@ -165,6 +171,7 @@ async def litellm_leaves(server: Server) -> None:
     stream = await acompletion(messages=[{"role": "user", "content": LONG}], stream=True, **options, **extra)
     async for _ in stream:
         break
+    assert not server.is_idle(), "nothing runs that could be left"
     await stream.completion_stream.response.aclose()
     await until_idle(server)
 

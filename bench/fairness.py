@@ -1,6 +1,6 @@
 """Who waits for whom while prompts prefill, over HTTP: a question behind a long prompt, eight at once, streams.
 
-    python -m bench.fairness [--model DIR] [--long 4000] [--json FILE]
+    python -m bench.fairness [--model DIR] [--long 3000] [--json FILE]
 
 Baselines of the same run: the same request on an idle server, the longest chunk, the streams' rate without a prompt.
 """
@@ -20,9 +20,9 @@ from bench.http_client import Timeline, measure
 from bench.servers import EventLog, cairn_in_process
 
 SHORT = 20
-MIXED = (20, 60, 100, 200, 500, 1000, 2000, 3000)
+MIXED = (20, 60, 100, 200, 500, 1000, 1500, 2000)
 NUM_STREAMS = 2
-REPEATS = 3
+REPEATS = 2
 
 
 class Fairness:
@@ -61,9 +61,9 @@ class Fairness:
 
     def running(self, num_long: int) -> dict[str, float]:
         """Tokens a second of each running stream without and beside a long prompt, and the longest gap beside it."""
-        streams = [self._request(SHORT, max_tokens=300) for _ in range(NUM_STREAMS)]
+        streams = [self._request(SHORT, max_tokens=200) for _ in range(NUM_STREAMS)]
         *running, long = self._measure([*streams, self._request(num_long, at_s=1.0)])
-        alone = self._measure([self._request(SHORT, max_tokens=100) for _ in range(NUM_STREAMS)])
+        alone = self._measure([self._request(SHORT, max_tokens=60) for _ in range(NUM_STREAMS)])
         start, end = long.sent_s, long.first_token_s
         rates = [sum(start < at <= end for at in line.token_s) / (end - start) for line in running]
         gaps = [gap for line in running for gap in _gaps(line, start, end)]
@@ -111,7 +111,7 @@ def _gaps(line: Timeline, start: float, end: float) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="adapters/huggingface/embedded/cairn-demo")
-    parser.add_argument("--long", type=int, default=4000)
+    parser.add_argument("--long", type=int, default=3000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     from adapters.system.blas import load_blas
@@ -124,16 +124,18 @@ def main() -> None:
         )
         with cairn_in_process(settings, log) as url:
             bench = Fairness(url, options.model, log)
-            bench.question_behind(1000)  # the first requests of a process compile kernels
-            result = {
-                "question": bench.question_behind(options.long),
-                "mixed": bench.mixed(),
-                "running": bench.running(options.long),
+            bench.question_behind(600)  # the first requests of a process compile kernels
+            parts = {
+                "question": lambda: bench.question_behind(options.long),
+                "mixed": bench.mixed,
+                "running": lambda: bench.running(options.long),
             }
-    for name, figures in result.items():
-        print(name)
-        for key, value in figures.items():
-            print(f"    {key:<22} {value:>10.2f}")
+            result: dict[str, dict[str, float]] = {}
+            for name, part in parts.items():
+                result[name] = part()
+                print(name)
+                for key, value in result[name].items():
+                    print(f"    {key:<22} {value:>10.2f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(result, indent=2))
 

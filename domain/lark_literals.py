@@ -51,7 +51,10 @@ class LiteralRules:
 
         Raises InvalidRequest."""
         self._prefix = prefix
-        return self._value(schema), self._rules
+        try:
+            return self._value(schema), self._rules
+        except RecursionError:
+            raise refused("$ref", "leads too deep to be enforced", self._param) from None
 
     def string(self, terminal: str, prefix: str) -> tuple[str, list[str]]:
         """As `value`, for strings that match a terminal."""

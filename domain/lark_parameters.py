@@ -10,7 +10,7 @@ from typing import cast
 
 from domain.chat import Json
 from domain.errors import InvalidRequest
-from domain.grammar import Pieces, pieces
+from domain.grammar import MAX_GRAMMAR_BYTES, Pieces, pieces
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
 from domain.lark_literals import LiteralRules
 from domain.lark_members import ANY_KEY, listed_members, members
@@ -48,14 +48,19 @@ class ParameterRules:
         self._param = param
         self._is_strict = is_strict
         self._num_rules = 0
+        self._num_chars = 0
 
     def arguments(self, schema: Mapping[str, Json]) -> str:
         """A term for what is written in place of an object that fits this schema. Raises InvalidRequest."""
         try:
-            return self._object(schema)
+            term = self._object(schema)
+            self._check_size()
         except InvalidRequest:
             if self._is_strict:
                 raise
+        else:
+            return term
+        self.rules, self._num_chars = [], 0
         return self._object({})
 
     def only_text(self, key: str, terminal: str) -> str:
@@ -151,6 +156,7 @@ class ParameterRules:
             word = _WORDS.get(str(inner.get("type")))
             if word is not None:
                 return f"({word})"
+        self._check_size()  # before each: what the parameters have in common is written with every one
         return self._rule(json_rule(_with_definitions(inner, self._root, self._param)))
 
     def _pieces(self, text: str) -> Pieces:
@@ -159,7 +165,14 @@ class ParameterRules:
     def _rule(self, body: str) -> str:
         name = self._name("part")
         self.rules.append(f"{name}: {body}")
+        self._num_chars += len(body)
         return name
+
+    def _check_size(self) -> None:
+        if self._num_chars > MAX_GRAMMAR_BYTES:
+            raise InvalidRequest(
+                f"{self._param} needs a grammar of more than {MAX_GRAMMAR_BYTES} bytes", param=self._param
+            )
 
     def _name(self, what: str) -> str:
         self._num_rules += 1

@@ -57,6 +57,8 @@ FORMATS: Mapping[str, str] = {
 }
 """Some of what each format allows: what people write."""
 
+MAX_PATTERN_CHARS = 2_000
+
 _SIZES = frozenset({"minLength", "maxLength"})
 _PART = re.compile(r"\\.|\(\?:?|\[\^?\]?(?:[^\]\\]|\\.)*\]|.", re.DOTALL)
 _CLASSES = {"\\d": "[0-9]", "\\w": "[A-Za-z0-9_]", "\\D": "[^0-9]", "\\W": "[^A-Za-z0-9_]"}
@@ -110,6 +112,8 @@ def _pattern(schema: Mapping[str, Json], param: str) -> str:
     pattern = schema.get("pattern")
     if not isinstance(pattern, str):
         return ""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise refused("pattern", f"{shown(pattern)!r} is too long to be enforced", param)
     parts = _PART.findall(pattern)
     before = "" if parts[:1] == ["^"] else "(?s:.*)"
     after = "" if parts[-1:] == ["$"] else "(?s:.*)"

@@ -14,11 +14,13 @@ is for the prompt that has waited for most turns; before its chunk only a quarte
 that a question never waits for two long chunks. Whoever waits is passed by those only that have waited longer, each of
 which has one turn: so nobody waits for more than `aging` turns for each prompt that is open.
 
-Running streams have their share of the time between turns.
+Running streams have their share of the time between turns. And a turn is held, for a few steps at most, while a prompt
+shorter than whoever would have it is still looked up.
 """
 
 from collections.abc import Sequence
 
+from domain.ids import SequenceId
 from domain.priority import Priority
 from domain.sequence import Phase
 from domain.step_values import PrefillChunk, SequenceView, StepLimits, StepPace
@@ -67,9 +69,23 @@ def plan_prefill(
     return chunks + _fill([longest], limits, 0, max_chunk)
 
 
+def held_for(
+    sequences: Sequence[SequenceView], admitted: Sequence[SequenceId], limits: StepLimits
+) -> tuple[SequenceId, ...]:
+    """For whom the next turn is to be held: shorter than all prompts that are open, and not restored yet."""
+    rests = [view.num_prompt - view.num_computed for view in sequences if view.phase is Phase.PREFILLING]
+    return tuple(
+        view.id
+        for view in sequences
+        if view.id in admitted or (view.phase is Phase.RESTORING and view.num_waited < limits.max_held)
+        if view.num_prompt < min(rests, default=0)
+    )
+
+
 def _owes_decoding(limits: StepLimits, pace: StepPace) -> bool:
-    share = limits.decode_share
-    return pace.num_decodes < MAX_DECODES and pace.decode_s * (1 - share) < pace.turn_s * share
+    """Whether the step that comes before the next turn does not make up for the last one."""
+    share, decode_s = limits.decode_share, pace.decode_s + pace.step_s
+    return pace.num_decodes < MAX_DECODES and decode_s * (1 - share) < pace.turn_s * share
 
 
 def _fill(
@@ -92,4 +108,4 @@ def _fill(
     return tuple(chunks)
 
 
-__all__ = ("MAX_DECODES", "next_chunk_end", "next_prompt_chunk", "plan_prefill")
+__all__ = ("MAX_DECODES", "held_for", "next_chunk_end", "next_prompt_chunk", "plan_prefill")

@@ -66,6 +66,9 @@ _CLASSES = frozenset("dDwWsS")
 MAX_DEPTH = 32
 """Of terminals in terminals."""
 
+MAX_PATTERN_CHARS = 2_000
+"""Of one regular expression: taking a wrong one to pieces costs their square."""
+
 
 class RegularGrammar(NamedTuple):
     """`start`: the terminal that matches the text; `rules` define it."""
@@ -180,6 +183,8 @@ def _string(text: str, caseless: str, *, is_quoted: bool) -> str:
 
 def written_regex(pattern: str, *, dot_all: bool = False, is_quoted: bool = True) -> str:
     """A regular expression of what is written for what this one matches. Raises InvalidRequest."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise _refused(pattern)
     return "".join(_part(part, dot_all=dot_all, is_quoted=is_quoted) for part in _PART.findall(pattern))
 
 

@@ -14,7 +14,7 @@ The chunk that ends a prompt gives the first token, and decoding begins in the n
 from collections.abc import Sequence
 
 from domain.ids import SequenceId
-from domain.prefill_turns import next_chunk_end, next_prompt_chunk, plan_prefill
+from domain.prefill_turns import held_for, next_chunk_end, next_prompt_chunk, plan_prefill
 from domain.priority import Priority
 from domain.sequence import ACTIVE, WAITING, Phase
 from domain.step_values import (
@@ -42,14 +42,16 @@ def plan_step(
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
     admit, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
-    prefill = plan_prefill(staying, limits, pace, budget.max_chunk)
+    held_for_ids = held_for(staying, admit, limits)
+    prefill = plan_prefill(staying, limits, pace, budget.max_chunk) if not held_for_ids else ()
     return StepPlan(
         admit=admit,
         prefill=prefill,
         decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
         preempt=preempt,
-        num_waited=_waited(staying, admit, prefill),
+        num_waited=_waited(staying, admit, prefill, held_for_ids),
         room_bytes=room,
+        is_held=bool(held_for_ids),
     )
 
 
@@ -97,7 +99,10 @@ def _is_deferred(view: SequenceView, limits: StepLimits) -> bool:
 
 
 def _waited(
-    sequences: Sequence[SequenceView], admit: Sequence[SequenceId], prefill: Sequence[PrefillChunk]
+    sequences: Sequence[SequenceView],
+    admit: Sequence[SequenceId],
+    prefill: Sequence[PrefillChunk],
+    held_for_ids: Sequence[SequenceId],
 ) -> dict[SequenceId, int]:
     """What changes of `num_waited`."""
     served = {chunk.id for chunk in prefill}
@@ -108,6 +113,8 @@ def _waited(
             changes[view.id] = view.num_waited + 1
         elif view.id in admit:
             num_passed += 1
+        elif view.id in held_for_ids:
+            changes[view.id] = view.num_waited + 1
         elif view.phase in WAITING and num_passed:
             changes[view.id] = view.num_waited + num_passed
     return changes

@@ -14,7 +14,8 @@ class StepLimits:
 
     `max_batch`: sequences computed at once. `prefill_budget`, `grid` and `max_last_chunk` (of the chunk that ends a
     prompt) in tokens. `aging`: of so many prefill turns one is for the prompt that has waited longest. `patience`: so
-    many later ones may be admitted before a waiting sequence. `decode_share`: of the time, for running streams while
+    many later ones may be admitted before a waiting sequence. `max_held`: for so many steps the next turn waits for a
+    shorter prompt to be restored. `decode_share`: of the time, for running streams while
     prompts prefill. `max_preemptions`: who was preempted so often is spared while there are others.
     """
 
@@ -24,6 +25,7 @@ class StepLimits:
     max_last_chunk: int = 32
     aging: int = 4
     patience: int = 16
+    max_held: int = 2
     decode_share: float = 0.25
     max_preemptions: int = 3
 
@@ -40,7 +42,9 @@ class SequenceView:
     `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`; of a
     sequence that was preempted the prompt includes what it has put out. `charge_bytes`: what it holds at its longest
     once it is admitted, and gives back when it is preempted; 0: unknown. `num_waited`: of one that waits, how many
-    later ones were admitted since; of one that prefills, how many turns others have had since its last.
+    later ones were admitted since; of one that is looked up and restored, for how many steps a turn was held for it; of
+    one that prefills, how many turns others have had since its last. `is_scored`: logits of every token of its prompt
+    are computed.
     """
 
     id: SequenceId
@@ -52,6 +56,7 @@ class SequenceView:
     priority: Priority = Priority.INTERACTIVE
     num_waited: int = 0
     num_preempted: int = 0
+    is_scored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,14 @@ class StepBudget:
 @dataclass(frozen=True, slots=True)
 class StepPace:
     """What the last steps took. `num_turns`: prefill turns so far. `turn_s`: how long the last one took; since then
-    running streams have had `num_decodes` steps, which took `decode_s`. The default knows of none."""
+    running streams have had `num_decodes` steps, which took `decode_s`, and an ordinary one takes `step_s`. The default
+    knows of none."""
 
     num_turns: int = 0
     turn_s: float = 0.0
     decode_s: float = 0.0
     num_decodes: int = 0
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +98,8 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """`preempt`: after their last `decode`. `num_waited`: what changes of it, by sequence. `room_bytes`: what
-    is left of the budget's."""
+    """`preempt`: after their last `decode`. `is_held`: a turn waits for somebody to be restored. `num_waited`: what
+    changes of it, by sequence. `room_bytes`: what is left of the budget's."""
 
     admit: tuple[SequenceId, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
@@ -100,6 +107,7 @@ class StepPlan:
     preempt: tuple[SequenceId, ...] = ()
     num_waited: Mapping[SequenceId, int] = field(default_factory=dict[SequenceId, int])
     room_bytes: int | None = None
+    is_held: bool = False
 
     @property
     def is_empty(self) -> bool:

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 
 from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
-from domain.grammar import MAX_GRAMMAR_BYTES
 from domain.regular_lark import RegularGrammar, regular_grammar, written_regex
+
+MAX_CHARS = 16 * 1024
+"""Of a grammar that is held: reading one takes some microseconds a character. Codex's has one thousand."""
 
 _ENDS = re.compile(r"\A\^?(.*?)\$?\Z", re.DOTALL)
 
@@ -24,7 +26,7 @@ def text_terminal(tool: ToolSpec, prefix: str, *, is_quoted: bool) -> RegularGra
     """What the text may be, as it stands or in JSON's quotes; None where that is free. `prefix`: begins the names of
     the rules, in capitals."""
     told = tool.text_grammar
-    if told is None or not text_parameter(tool) or len(told.definition) > MAX_GRAMMAR_BYTES:
+    if told is None or not text_parameter(tool) or len(told.definition) > MAX_CHARS:
         return None
     try:
         if told.syntax == "lark":

@@ -71,8 +71,7 @@ def assemble(
     found = yield from probe(network, rows)
     weights = parameters(network)
     context_length = context_length_of(facts.config)
-    yield
-    memory = shape_of_network(network, found.layout, facts.config, context_length)
+    memory = yield from shape_of_network(network, found.layout, facts.config, context_length)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),

@@ -154,16 +154,16 @@ class DecodeGroup:
                 alone.waiting = waiting
             except Exception as error:
                 row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
-        self._sampler = self._new_sampler()
-        self.narrow()
+        self._drop_gone()
 
     def narrow(self) -> None:
         """Drop whoever left, all at once. A failure is left on the rows."""
-        kept = [index for index, row in enumerate(self.rows) if row.group is self]
-        if len(kept) == len(self.rows):
-            return
-        self._sampler.detach()
-        order = rows_in_place(len(self.rows), kept)
+        if any(row.group is not self for row in self.rows):
+            self._sampler.detach()
+            self._drop_gone()
+
+    def _drop_gone(self) -> None:
+        order = rows_in_place(len(self.rows), [index for index, row in enumerate(self.rows) if row.group is self])
         try:
             if len(order) == 1 and self.caches:
                 self.caches = take_row(self.caches, order[0], is_last=True)

@@ -6,7 +6,7 @@ estimate made before loading agrees with the one made after.
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from adapters.mlx.state_costs import lazy_caches, state_costs
 from domain.memory.config_shape import step_of_config
 from domain.memory.op_trace import RunAhead
 from domain.memory.shape import MemoryShape, StepCost
-from domain.memory.step_fit import fit_step
+from domain.memory.step_fit import fit_points, fit_step
 from domain.state_layout import StateLayout
 
 logger = logging.getLogger("cairn.memory")
@@ -38,15 +38,26 @@ _SAMPLING_COPIES = 6
 """float32 copies of a row of logits that choosing a token may hold at once: temperature, sorts and sums of top-p."""
 
 
-def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any], context_length: int) -> MemoryShape:
-    """`context_length`: tokens; estimates go up to there. The thread that computes; takes some tens of milliseconds."""
-    weights = parameters(network)
+def shape_of_network(
+    network: Any, layout: StateLayout, config: Mapping[str, Any], context_length: int
+) -> Generator[None, None, MemoryShape]:
+    """`context_length`: tokens; estimates go up to there. On the thread that computes, piece by piece: a trace takes
+    some milliseconds, and up to a second where a large network goes through its tokens one by one."""
+    weight_bytes = sum(array.nbytes for _, array in parameters(network))
     logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
     num_logits, dtype_bytes = int(logits.shape[-1]), int(logits.dtype.size)
+    step = None
+    if layout.is_reusable:
+        # An adapter changes the weights' size, and the operations; a dtype does neither where all is quantised.
+        key = (json.dumps(config, sort_keys=True, default=str), weight_bytes, dtype_bytes, context_length)
+        step = _traced_steps.get(key)
+        if step is None:
+            step = yield from _try_traced(network, layout, context_length)
+            _remember(key, step)
     return MemoryShape(
-        weight_bytes=sum(array.nbytes for _, array in weights),
+        weight_bytes=weight_bytes,
         states=state_costs(layout, network),
-        step=_step(network, layout, config, context_length, dtype_bytes),
+        step=step or step_of_config(config, dtype_bytes),
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
     )
@@ -60,24 +71,23 @@ def run_ahead() -> RunAhead:
     return RunAhead(50, 50 << 20) if mx.metal.is_available() else RunAhead(100, 1000 << 20)
 
 
-def _step(
-    network: Any, layout: StateLayout, config: Mapping[str, Any], context_length: int, dtype_bytes: int
-) -> StepCost:
-    if layout.is_reusable:
-        key = (json.dumps(config, sort_keys=True, default=str), dtype_bytes, context_length, preferred_grid())
-        try:
-            if key not in _traced_steps:
-                step = _traced(network, layout, context_length)
-                if len(_traced_steps) >= _MAX_TRACED:
-                    _traced_steps.clear()
-                _traced_steps[key] = step
-            return _traced_steps[key]
-        except Exception as error:  # whatever a family's code does that cannot be traced
-            logger.debug("the forward pass cannot be traced, its memory is estimated by its config: %s", error)
-    return step_of_config(config, dtype_bytes)
+def _remember(key: tuple[str, int, int, int], step: StepCost | None) -> None:
+    if step is None:
+        return
+    if len(_traced_steps) >= _MAX_TRACED:
+        _traced_steps.clear()
+    _traced_steps[key] = step
 
 
-def _traced(network: Any, layout: StateLayout, context_length: int) -> StepCost:
+def _try_traced(network: Any, layout: StateLayout, context_length: int) -> Generator[None, None, StepCost | None]:
+    try:
+        return (yield from _traced(network, layout, context_length))
+    except Exception as error:  # whatever a family's code does that cannot be traced
+        logger.info("the forward pass cannot be traced, its memory is estimated by its config: %s", error)
+        return None
+
+
+def _traced(network: Any, layout: StateLayout, context_length: int) -> Generator[None, None, StepCost]:
     pattern, ahead = lazy_caches(network, _SOME), run_ahead()
     trace = cache(partial(trace_chunk, network, layout, pattern))
     grid = max(2, min(preferred_grid(), context_length // 4))
@@ -88,7 +98,11 @@ def _traced(network: Any, layout: StateLayout, context_length: int) -> StepCost:
         chunks, aheads = (max(1, grid // 4), grid), None
     # What the widest layer takes bends upwards with the position, so a plane from the first one on lies above it.
     ends = (chunks[1], max(chunks[1], min(_FAR * chunks[1], context_length)))
-    return fit_step(lambda chunk, end: trace(chunk, end).peak_bytes(aheads(chunk) if aheads else ahead), chunks, ends)
+    peaks: dict[tuple[int, int], int] = {}
+    for chunk, end in fit_points(chunks, ends):
+        yield
+        peaks[chunk, end] = trace(chunk, end).peak_bytes(aheads(chunk) if aheads else ahead)
+    return fit_step(peaks, chunks, ends)
 
 
 def _through_loops(ahead: RunAhead, grid: int) -> tuple[tuple[int, int], Callable[[int], RunAhead] | None]:

@@ -21,7 +21,7 @@ _highest_bytes = 0
 
 
 def highest_bytes() -> int:
-    """The most memory that was ever in use, however often the peak was begun anew. Compute thread only."""
+    """The most memory that was ever in use, however often the peak was begun anew. Any thread."""
     return max(_highest_bytes, mx.get_peak_memory())
 
 

@@ -16,6 +16,7 @@ from adapters.mlx.caches.layout import layout_of, new_caches
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import cast_network, open_folder, read_config
 from adapters.mlx.memory_shape import shape_of_network
+from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
@@ -49,7 +50,7 @@ def _plan(folder: Path, dtype: str) -> PlannedModel:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))
         context_length = context_length_of(config)
-        shape = shape_of_network(network, layout, config, context_length)
+        shape = whole(shape_of_network(network, layout, config, context_length))
     except Exception as error:
         raise ModelLoadFailed(f"{folder} cannot be planned for: {str(error) or type(error).__name__}") from error
     return PlannedModel(str(config["model_type"]), context_length, layout, shape, has_weights)

@@ -90,8 +90,9 @@ class Generating(Protocol):
     def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
         """Open each of `into` with what `id`, which must not decode yet, holds: its state, at its present position.
 
-        Costs next to nothing: memory is shared until one of them computes on, and from then on none changes another.
-        When it fails, none of `into` is open.
+        Costs next to nothing now: memory is shared until one of them computes on, which copies its whole state, and
+        from then on none changes another. So each fork is to be charged like a sequence at this position. When it
+        fails, none of `into` is open.
         """
         ...
 
@@ -128,7 +129,8 @@ class Generating(Protocol):
         ...
 
     def close(self, ids: Sequence[SequenceId]) -> None:
-        """Release sequences in any phase. Ids that are not open are ignored."""
+        """Release sequences in any phase. Ids that are not open are ignored. The bytes of a row of a batch may be kept
+        until the next `decode` or `ComputeEngine.clear_cache`, where all that left are dropped together."""
         ...
 
 

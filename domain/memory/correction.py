@@ -15,12 +15,13 @@ MIN_BYTES = 1 << 20
 """Of a measurement that says anything: below, what others allocate at the same time is more."""
 _LARGE_SHARE = 2
 _DESCENT = 16
+_FORGETTING = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PeakCorrection:
     """`factor`: on what a step needs beyond states and logits, in LEAST..MOST. `largest_bytes`: the largest estimate
-    that was measured so far; `num_measured`: how many were."""
+    that was measured lately; `num_measured`: how many were ever."""
 
     factor: float = 1.0
     largest_bytes: int = 0
@@ -36,7 +37,7 @@ class PeakCorrection:
             factor = ratio
         elif estimated_bytes * _LARGE_SHARE >= self.largest_bytes:
             factor -= (factor - ratio) / _DESCENT
-        largest = max(self.largest_bytes, estimated_bytes)
+        largest = max(self.largest_bytes - self.largest_bytes // _FORGETTING, estimated_bytes)
         return replace(self, factor=factor, largest_bytes=largest, num_measured=self.num_measured + 1)
 
     def applied(self, shape: MemoryShape) -> MemoryShape:

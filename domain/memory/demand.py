@@ -97,7 +97,7 @@ def _waiting_bytes(known: Sequence[Pair], prompts: Sequence[Pair], chunk: int) -
     view, shape = next(pair for pair in known if pair[0] is first)
     is_alone = not any(other.phase in ACTIVE for other, _ in known)
     length = min(LEAST_CHUNK if is_alone else chunk, chunk, view.num_prompt)
-    peak = shape.peak_bytes(length, view.num_prompt)
+    peak = _peak(view, shape, length, view.num_prompt)
     if is_alone:
         return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + peak)
     return view.charge_bytes + max(0, peak - _widest(prompts, length))
@@ -117,9 +117,13 @@ def _widest(prompts: Sequence[Pair], chunk: int) -> int:
     peaks = [0]
     for view, shape in prompts:
         length = min(chunk, view.num_prompt - view.num_computed)
-        peaks.append(shape.peak_bytes(length, view.num_computed + length))
-        peaks.append(shape.peak_bytes(min(LEAST_CHUNK, chunk, view.num_prompt), view.num_prompt))
+        peaks.append(_peak(view, shape, length, view.num_computed + length))
+        peaks.append(_peak(view, shape, min(LEAST_CHUNK, chunk, view.num_prompt), view.num_prompt))
     return max(peaks)
+
+
+def _peak(view: SequenceView, shape: MemoryShape, chunk: int, end: int) -> int:
+    return shape.peak_bytes(chunk, end, num_logits=chunk) if view.is_scored else shape.peak_bytes(chunk, end)
 
 
 def _prefill_bytes(prompts: Sequence[Pair], chunk: int) -> int:

@@ -1,23 +1,31 @@
 """From a few estimated peaks to the plane through them."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from domain.memory.shape import StepCost
 
 BLOCK = 256
 
+Pair: TypeAlias = tuple[int, int]
 
-def fit_step(peak_bytes: Callable[[int, int], int], chunks: tuple[int, int], ends: tuple[int, int]) -> StepCost:
-    """The plane through the four corners, lifted so that it is nowhere under `peak_bytes(chunk, end)` there and at the
-    first chunk of a prompt, be it short or about half as long: state space models grow with the square of a chunk up
-    to BLOCK tokens. No part of the plane is negative.
+
+def fit_points(chunks: Pair, ends: Pair) -> list[tuple[int, int]]:
+    """What the plane is made from: (chunk, end) of the four corners, and of the first chunk of a prompt, be it short or
+    about half as long: state space models grow with the square of a chunk up to BLOCK tokens. Each once.
 
     Both pairs ascend; equal ends mean that nothing is known of the growth with position.
     """
-    (few, many), (near, far) = chunks, ends
+    few, many = chunks
     middle = max(few, (few + many) // 2 // BLOCK * BLOCK)
-    points = [*((chunk, end) for chunk in chunks for end in ends), (few, few), (middle, middle)]
-    peaks = {(chunk, end): peak_bytes(chunk, end) for chunk, end in dict.fromkeys(points)}
+    corners = [(chunk, end) for chunk in chunks for end in ends]
+    return list(dict.fromkeys([*corners, (few, few), (middle, middle)]))
+
+
+def fit_step(peaks: Mapping[tuple[int, int], int], chunks: Pair, ends: Pair) -> StepCost:
+    """The plane through the corners, lifted so that it is nowhere under the peaks, which are those of `fit_points`. No
+    part of it is negative."""
+    (few, many), (near, far) = chunks, ends
     reach, width = max(far - near, 1), max(many - few, 1)
     slopes = {chunk: (peaks[chunk, far] - peaks[chunk, near]) / reach for chunk in chunks}
     pair = max(0, _ceil((slopes[many] - slopes[few]) / width))
@@ -32,4 +40,4 @@ def _ceil(value: float) -> int:
     return -int(-value // 1)
 
 
-__all__ = ("BLOCK", "fit_step")
+__all__ = ("BLOCK", "fit_points", "fit_step")

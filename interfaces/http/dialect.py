@@ -8,7 +8,7 @@ Whoever adds a dialect writes these objects in a folder of its own and names the
 fan-in of choices, keep-alive timing, disconnects, cache headers and the status of errors exist once, in this folder.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -115,15 +115,17 @@ BodyT = TypeVar("BodyT", bound=Body)
 class Operation(Protocol[BodyT]):
     """One route on which a dialect's clients ask for generation. Stateless: one object serves every request.
 
-    `body_type` and `answer_type` are what the OpenAPI document says. `stream_type`: the media type of its streams.
-    `told_by`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this operation;
-    empty for one they do not take. `noun` names it there: "a chat". `links`: what the document says can be asked next.
+    `body_type`, `answer_type`: what the OpenAPI document says. `decoder`: makes a body of bytes, as `decode` says.
+    `stream_type`: the media type of its streams. `told_by`: the field by which `/v1/cache/*`, which take bodies of any
+    dialect, recognise a body of this operation; empty for one they do not take. `noun` names it there: "a chat".
+    `links`: what the document says can be asked next.
     """
 
     path: str
     operation_id: str
     body_type: type[BodyT]
     answer_type: type[Struct]
+    decoder: Callable[[bytes], BodyT]
     stream_type: str = SERVER_SENT_EVENTS
     told_by: str = ""
     noun: str = ""
@@ -131,7 +133,7 @@ class Operation(Protocol[BodyT]):
 
     def decode(self, raw: bytes) -> BodyT:
         """Raises InvalidRequest, also for fields that are refused by name."""
-        ...
+        return self.decoder(raw)
 
     def wire_names(self, body: BodyT) -> Mapping[str, str]:
         """The client's names for fields that the domain calls otherwise: errors name what the client sent."""

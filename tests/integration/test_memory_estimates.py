@@ -19,6 +19,7 @@ from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_meter import PeakMeter
 from adapters.mlx.planned_network import network_of
 from adapters.mlx.state_costs import state_costs
+from application.services.token_side.model_loads import whole
 from domain.ids import SequenceId
 from domain.memory.correction import MIN_BYTES, PeakCorrection
 from tests.support import tiny_models
@@ -77,7 +78,8 @@ def test_the_configuration_alone_says_what_is_found_at_load(loaded: MlxModel):
     config = tiny_models.config_of(str(loaded.description.id))
     network = network_of(config, "float32")
     before = mx.get_active_memory()
-    planned = shape_of_network(network, layout_of(new_caches(network)), config, context_length_of(config))
+    layout = layout_of(new_caches(network))
+    planned = whole(shape_of_network(network, layout, config, context_length_of(config)))
     assert mx.get_active_memory() - before < 100_000, "planning must not compute a weight"
     assert planned == loaded.description.memory
 

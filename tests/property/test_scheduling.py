@@ -31,6 +31,7 @@ class Life:
     view: SequenceView
     arrival: int
     num_to_decode: int
+    num_to_restore: int = 0
 
 
 lives = st.lists(
@@ -76,7 +77,7 @@ class Run:
             )
             for index, (arrival, end, num_to_decode, stops, priority) in enumerate(sorted(drawn, key=lambda it: it[0]))
         ]
-        self.num_turns = 0
+        self.num_turns = self.num_held = 0
         self._random = Random(seed)
         self._is_tight = is_tight
 
@@ -86,6 +87,11 @@ class Run:
                 self.lives.append(self.waiting.pop(0))
             if not self.lives and not self.waiting:
                 return
+            for life in self.lives:
+                if life.view.phase is Phase.RESTORING:
+                    life.num_to_restore -= 1
+                    if life.num_to_restore < 0:
+                        life.view = replace(life.view, phase=Phase.PREFILLING)
             self._step(self._budget())
         raise AssertionError("somebody starves")
 
@@ -105,6 +111,8 @@ class Run:
         pace = StepPace(self.num_turns, self._random.choice((0.0, 1.0)), self._random.random(), 1)
         plan = plan_step([life.view for life in self.lives], self.limits, budget, pace)
         self._check(plan, budget)
+        self.num_held = self.num_held + 1 if plan.is_held else 0
+        assert self.num_held <= (self.limits.max_held + 1) * len(self.lives)
         self.num_turns += bool(plan.prefill)
         by_id = {life.view.id: life for life in self.lives}
         for id in plan.decode:
@@ -117,7 +125,8 @@ class Run:
             view = by_id[id].view
             by_id[id].view = replace(view, phase=Phase.PREEMPTED, num_computed=0, num_preempted=view.num_preempted + 1)
         for id in plan.admit:
-            by_id[id].view = replace(by_id[id].view, phase=Phase.PREFILLING)
+            by_id[id].view = replace(by_id[id].view, phase=Phase.RESTORING)
+            by_id[id].num_to_restore = self._random.choice((0, 1, 5))
         for id, num_waited in plan.num_waited.items():
             by_id[id].view = replace(by_id[id].view, num_waited=num_waited)
         self.lives = [life for life in self.lives if life.num_to_decode > 0]
@@ -204,13 +213,27 @@ def test_a_long_prompt_has_one_turn_in_four_behind_an_endless_stream_of_shorter_
     assert num_chunks == num_turns // LIMITS.aging
 
 
+def test_a_turn_is_held_for_a_shorter_prompt_that_is_looked_up_but_not_for_long() -> None:
+    long, short = view(0, Phase.PREFILLING, 10_000), view(1, Phase.QUEUED, 4)
+    plan = plan_step([long, short], LIMITS)
+    assert (plan.admit, plan.prefill, plan.is_held) == ((1,), (), True)
+    held = 0
+    short = replace(short, phase=Phase.RESTORING, num_waited=plan.num_waited[short.id])
+    while (plan := plan_step([long, short], LIMITS)).is_held:
+        held, short = held + 1, replace(short, num_waited=plan.num_waited[short.id])
+    assert held == LIMITS.max_held
+    assert plan.prefill
+    longer = view(1, Phase.RESTORING, 20_000)
+    assert plan_step([long, longer], LIMITS).prefill
+
+
 def test_running_streams_have_their_share_of_the_time_between_two_turns() -> None:
     views = [view(0, Phase.DECODING), view(1, Phase.PREFILLING)]
     limits = replace(LIMITS, decode_share=0.25)
-    owing = plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.29, num_decodes=3))
+    owing = plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.19, num_decodes=2, step_s=0.1))
     assert not owing.prefill
     assert owing.decode == (0,)
-    assert plan_step(views, limits, pace=StepPace(1, turn_s=0.9, decode_s=0.301, num_decodes=3)).prefill
+    assert plan_step(views, limits, pace=StepPace(1, 0.9, 0.201, 2, step_s=0.1)).prefill
     assert plan_step(views[1:], limits, pace=StepPace(1, turn_s=0.9)).prefill
     assert plan_step(views, limits, pace=StepPace(1, turn_s=0.9, num_decodes=64)).prefill
 

@@ -7,6 +7,7 @@ import decimal
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
@@ -113,3 +114,14 @@ def test_what_no_form_states_is_refused_by_name(
     with pytest.raises(InvalidRequest, match=keyword) as error:
         model_of(family).grammar(tool)
     assert error.value.param == "tools[weather]"
+
+
+@pytest.mark.parametrize("family", PARAMETRIC)
+def test_a_schema_that_costs_too_much_is_refused(family: str, model_of: Callable[[str], WritingModel]) -> None:
+    chain = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}]} for at in range(1_500)}
+    chain["d1500"] = {"type": "string", "description": "x" * 2_000}
+    properties = {f"p{at}": {"$ref": "#/$defs/d0"} for at in range(300)}
+    free = ToolSpec("weather", "", {"type": "object", "$defs": chain, "properties": properties})
+    assert model_of(family).grammar(free)
+    with pytest.raises(InvalidRequest):
+        model_of(family).grammar(replace(free, strict=True))

@@ -80,9 +80,7 @@ class Send(Operation[Telegram]):
     answer_type = Reply
     told_by = "telegram"
     noun = "a telegram"
-
-    def decode(self, raw: bytes) -> Telegram:
-        return body_decoder(Telegram, {"urgent": (False,)})(raw)
+    decoder = staticmethod(body_decoder(Telegram, {"urgent": (False,)}))
 
     def wire_names(self, body: Telegram) -> dict[str, str]:
         return {"max_tokens": "words"}

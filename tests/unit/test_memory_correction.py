@@ -26,10 +26,17 @@ def test_less_than_was_said_counts_slowly():
 
 def test_small_steps_say_nothing_of_large_ones():
     correction = PeakCorrection().learnt(LARGE, 2 * LARGE)
-    for _ in range(100):
+    for _ in range(20):
         correction = correction.learnt(LARGE // 3, LARGE // 9)
     assert correction.factor == 2.0
     assert PeakCorrection().learnt(MIN_BYTES - 1, LARGE) == PeakCorrection()
+
+
+def test_a_factor_that_has_large_steps_refused_does_not_stay():
+    correction = PeakCorrection().learnt(LARGE, 4 * LARGE)
+    for _ in range(300):
+        correction = correction.learnt(LARGE // 8, LARGE // 8)
+    assert correction.factor == pytest.approx(1.0, abs=0.05)
 
 
 def test_no_measurement_moves_it_out_of_bounds():

@@ -1,5 +1,7 @@
 """The guard: what it counts, when it reads and clears, what it gives the planner, and what it tells."""
 
+from dataclasses import replace
+
 from adapters.fake.clock import FakeClock
 from adapters.fake.memory_probe import FakeMemory
 from application.memory_events import MemoryMeasured, PressureRelieved
@@ -8,7 +10,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.memory_guard import MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
 from domain.scheduling import SequenceView
 from domain.sequence import Phase
 from tests.support.sized_state import sized_record
@@ -78,6 +80,17 @@ def test_every_purpose_is_counted():
     assert ledger.state_bytes == 1_024 + 2_100  # what decodes grows in steps, and no further than its charge
     assert ledger.growth_bytes == 4_100 - 1_024
     assert ledger.transient_bytes > 2 * 512  # a chunk's growth and its copy, and what the layer works on
+
+
+def test_a_prompt_that_is_scored_takes_the_logits_of_all_its_tokens():
+    shape = replace(SHAPE, logit_bytes=100)
+    plain = view(1, Phase.PREFILLING, 1_024, 4_000)
+    scored = replace(plain, is_scored=True)
+    bench = Bench()
+    bench.guard.budget((plain,), {plain.id: shape})
+    before = bench.guard.ledger.transient_bytes
+    bench.guard.budget((scored,), {scored.id: shape})
+    assert bench.guard.ledger.transient_bytes - before == (100 + 1) * (CHUNK - NUM_LAST_TOKENS)
 
 
 def test_room_is_what_is_neither_held_nor_promised():

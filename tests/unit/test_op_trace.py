@@ -1,11 +1,12 @@
 """How much room a graph of operations takes, by hand-made graphs."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from domain.memory.eval_order import evaluation_order
 from domain.memory.op_trace import MAX_GROUPS, Op, OpTrace, RunAhead
 from domain.memory.shape import StepCost
-from domain.memory.step_fit import fit_step
+from domain.memory.step_fit import fit_points, fit_step
 
 AT_ONCE = RunAhead(1_000, 1_000_000)
 ONE_BY_ONE = RunAhead(0, 0)
@@ -58,15 +59,20 @@ def test_every_operation_comes_after_what_it_reads_however_wide_the_graph_is():
     assert all(order.index(read) < order.index(number) for number, reads in wide.items() for read in reads)
 
 
+def fitted(peak_bytes: Callable[[int, int], int]) -> StepCost:
+    chunks, ends = (16, 64), (64, 4096)
+    return fit_step({point: peak_bytes(*point) for point in fit_points(chunks, ends)}, chunks, ends)
+
+
 def test_the_plane_goes_through_its_corners():
     plane = StepCost(base_bytes=5, token_bytes=7, seen_bytes=3, pair_bytes=2)
-    assert fit_step(plane.bytes_at, (16, 64), (64, 4096)) == plane
+    assert fitted(plane.bytes_at) == plane
 
 
 def test_the_plane_is_nowhere_below_a_corner():
     def bent(chunk: int, end: int) -> int:
         return max(10_000 - end, chunk * chunk, 3 * end)
 
-    found = fit_step(bent, (16, 64), (64, 4096))
+    found = fitted(bent)
     assert min(found.base_bytes, found.token_bytes, found.seen_bytes, found.pair_bytes) >= 0
     assert all(found.bytes_at(chunk, end) >= bent(chunk, end) for chunk in (16, 64) for end in (64, 4096))

@@ -42,6 +42,9 @@ IDLE_WAKE_S = 1.0
 """How often an engine without work wakes up: a dead thread is told from an idle one, and workers' events are handed
 over."""
 
+HELD_WAKE_S = 0.005
+"""How long a prefill turn is held at most for a prompt that is being looked up; when that is done, it wakes us."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Call:
@@ -231,7 +234,8 @@ class EngineThread:
 
     def _take_calls(self) -> None:
         try:
-            call = self._inbox.get(block=not self._has_work, timeout=IDLE_WAKE_S)
+            timeout_s = HELD_WAKE_S if self._runner.is_held else IDLE_WAKE_S
+            call = self._inbox.get(block=not self._has_work, timeout=timeout_s)
             while True:
                 self._outlet.attempt("engine.call", call.run)
                 call = self._inbox.get_nowait()

@@ -92,6 +92,7 @@ class SequenceRun:
             priority=self.submission.priority,
             num_waited=self.num_waited,
             num_preempted=self._preemptions.count,
+            is_scored=self._told.num_logprobs is not None,
         )
 
     def usage(self) -> Usage:

@@ -1,7 +1,8 @@
 """What steps take, measured: how long a prefill turn was, and what running streams have had since.
 
 A backend may return from a chunk before it is computed. Then the next decode step waits for it: what that one takes
-beyond an ordinary decode step belongs to the chunk. Sans-io: times are given.
+beyond an ordinary decode step belongs to the turn, and until it is known the turn counts as late as the last one was.
+Sans-io: times are given.
 """
 
 from domain.step_values import StepPace
@@ -9,32 +10,29 @@ from domain.step_values import StepPace
 
 class StepClock:
     def __init__(self) -> None:
-        self._pace = StepPace()
-        self._usual_ns: int | None = None
-        self._turn_ns = self._decode_ns = 0
+        self._num_turns = self._num_decodes = 0
+        self._turn_ns = self._late_ns = self._decode_ns = self._step_ns = 0
 
     @property
     def pace(self) -> StepPace:
-        return self._pace
+        turn_ns = self._turn_ns + self._late_ns
+        return StepPace(self._num_turns, turn_ns / 1e9, self._decode_ns / 1e9, self._num_decodes, self._step_ns / 1e9)
 
     def decoded(self, duration_ns: int) -> None:
         """A decode step took so long."""
-        own_ns = duration_ns
-        if self._pace.num_decodes == 0 and self._pace.num_turns:
-            own_ns = min(duration_ns, self._usual_ns or 0)
-            self._turn_ns += duration_ns - own_ns
+        if self._num_decodes == 0 and self._num_turns:
+            own_ns = self._step_ns = min(duration_ns, self._step_ns)
+            self._late_ns = duration_ns - own_ns
         else:
-            self._usual_ns = duration_ns
+            own_ns = self._step_ns = duration_ns
         self._decode_ns += own_ns
-        self._tell(self._pace.num_turns, self._pace.num_decodes + 1)
+        self._num_decodes += 1
 
     def prefilled(self, duration_ns: int) -> None:
         """A prefill turn took so long."""
         self._turn_ns, self._decode_ns = duration_ns, 0
-        self._tell(self._pace.num_turns + 1, 0)
-
-    def _tell(self, num_turns: int, num_decodes: int) -> None:
-        self._pace = StepPace(num_turns, self._turn_ns / 1e9, self._decode_ns / 1e9, num_decodes)
+        self._num_turns += 1
+        self._num_decodes = 0
 
 
 __all__ = ("StepClock",)

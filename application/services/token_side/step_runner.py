@@ -39,7 +39,7 @@ LOOK_AHEAD = 4
 
 
 class StepRunner:
-    """The models that are loaded, and the sequences they compute."""
+    """The models that are loaded, and the sequences they compute. `is_held`: the next turn waits for a lookup."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class StepRunner:
         self._step_clock = StepClock()
         self._models = LoadedModels(outlet, prefix_cache, constraints, self._guard)
         self._next_id = 0
+        self.is_held = False
 
     @property
     def is_busy(self) -> bool:
@@ -118,10 +119,9 @@ class StepRunner:
     def _constrain(self, run: SequenceRun) -> bool:
         """Begin to compile its grammar, which it waits for before it is restored, so that nobody else does. False when
         it failed over it."""
-        asked = run.submission
-        if (model := self._models.get(asked.model)) is not None:
+        if (model := self._models.get(run.submission.model)) is not None:
             vocab_size = model.description.vocab_size
-            self._guarded(run, lambda: run.hold_to(constraint_of(asked, vocab_size, self._constraints)))
+            self._guarded(run, lambda: run.hold_to(constraint_of(run.submission, vocab_size, self._constraints)))
         return run in self._runs
 
     def cancel(
@@ -134,11 +134,10 @@ class StepRunner:
     ) -> None:
         """See the engine port."""
         for run in [run for run in self._runs.choices(id) if choice in (None, run.choice)]:
+            has_stopped = reason is not FinishReason.CANCELLED and bool(run.sequence.output_ids)
+            phase, why = (Phase.FINISHED, reason) if has_stopped else (Phase.CANCELLED, FinishReason.CANCELLED)
             run.cut(num_tokens)
-            if reason is FinishReason.CANCELLED or not run.sequence.output_ids:
-                self._end(run, Phase.CANCELLED, Ended(run.usage(), FinishReason.CANCELLED))
-            else:
-                self._end(run, Phase.FINISHED, Ended(run.usage(), reason))
+            self._end(run, phase, Ended(run.usage(), why))
         self._outlet.deliver()
 
     def end_all(self, error: DomainError) -> None:
@@ -152,6 +151,8 @@ class StepRunner:
         restoring = self._runs.in_phase(Phase.RESTORING)
         num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
         plan = self._plan()
+        for run in self._runs.of_ids(plan.admit):
+            self._guarded(run, run.admit)
         leaving = self._runs.of_ids(plan.preempt)
         for run in leaving:
             run.suspend()
@@ -160,8 +161,6 @@ class StepRunner:
         if plan.prefill:
             self._outlet.deliver()
         num_prefilled = self._prefill(plan)
-        for run in self._runs.of_ids(plan.admit):
-            self._guarded(run, run.admit)
         for run in self._runs.in_phase(*WAITING)[:LOOK_AHEAD]:
             self._guarded(run, run.look_ahead)
         if not plan.is_empty:
@@ -174,11 +173,10 @@ class StepRunner:
         self._guard.budget((), {})
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
-        num_running = self.num_running
         self._outlet.emit(
             StepCompleted(
-                num_waiting=len(self._runs) - num_running,
-                num_running=num_running,
+                num_waiting=self.num_waiting,
+                num_running=self.num_running,
                 num_prefill_tokens=num_prefilled,
                 num_decode_tokens=num_decoded,
                 started_ns=started_ns,
@@ -193,6 +191,7 @@ class StepRunner:
         plan = plan_step(views, self._limits, self._guard.budget(views, shapes), self._step_clock.pace)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
+        self.is_held = plan.is_held
         self._look_at_queue(views, plan)
         return plan
 
@@ -215,9 +214,8 @@ class StepRunner:
 
     def _charge(self, run: SequenceRun) -> None:
         if run.shape is not None:
-            fed, asked = run.sequence.fed_ids, run.submission
-            num_new = asked.max_new_tokens - len(run.sequence.output_ids)
-            run.charge_bytes = self._guard.charge_bytes(run.shape, len(fed), num_new)
+            num_new = run.submission.max_new_tokens - len(run.sequence.output_ids)
+            run.charge_bytes = self._guard.charge_bytes(run.shape, len(run.sequence.fed_ids), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
         self._guarded(run, partial(run.queue_up, self._prefix_cache))
@@ -225,13 +223,12 @@ class StepRunner:
     def _preempt(self, leaving: Iterable[SequenceRun]) -> None:
         for run in leaving:
             if run in self._runs:
-                is_alone = self.num_running == 1
-                self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=is_alone))
+                self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
                 self._charge(run)
 
     def _prefill(self, plan: StepPlan) -> int:
         num_tokens, started = 0, self._outlet.now_ns()
-        room = BatchRoom(self._limits.max_batch - self.num_running - len(plan.admit), plan.room_bytes)
+        room = BatchRoom(self._limits.max_batch - self.num_running, plan.room_bytes)
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 if run.ends_prompt(chunk):

@@ -26,10 +26,7 @@ class Messages(Operation[MessagesRequest]):
     operation_id = "createMessage"
     body_type = MessagesRequest
     answer_type = MessageBody
-    _decode = staticmethod(body_decoder(MessagesRequest))
-
-    def decode(self, raw: bytes) -> MessagesRequest:
-        return self._decode(raw)
+    decoder = staticmethod(body_decoder(MessagesRequest))
 
     def wire_names(self, body: MessagesRequest) -> Mapping[str, str]:
         return wire_names(body)

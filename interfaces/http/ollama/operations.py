@@ -1,9 +1,10 @@
 """POST /api/chat and POST /api/generate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
-from domain.request import GenerationRequest
+from domain.request import GenerationRequest, Prompt
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
@@ -12,6 +13,7 @@ from interfaces.http.ollama.answer import (
     ChatAnswer,
     GenerateAnswer,
     Piece,
+    Shape,
     Teller,
     chat_answer,
     generate_answer,
@@ -24,52 +26,53 @@ from interfaces.http.ollama.prompt import chat_prompt, generate_prompt, generati
 AnswerFieldsT = TypeVar("AnswerFieldsT", bound=AnswerFields)
 
 
-class Chat(Operation[ChatRequest]):
+class _OllamaOperation(Operation[AnswerFieldsT]):
+    """`prompt` and `shape` are all that the two do each in its own way."""
+
+    stream_type = MEDIA_TYPE
+    names: Mapping[str, str] = WIRE_NAMES
+    prompt: Callable[[AnswerFieldsT], Prompt]
+    shape: Shape
+
+    def decode(self, raw: bytes) -> AnswerFieldsT:
+        """A stream unless the client says otherwise."""
+        body = super().decode(raw)
+        if body.stream is None:
+            body.stream = True
+        return body
+
+    def wire_names(self, body: AnswerFieldsT) -> Mapping[str, str]:
+        return self.names
+
+    async def requests(self, body: AnswerFieldsT, asked: Asked) -> list[GenerationRequest]:
+        return [generation_request(body, asked, self.prompt(body))]
+
+    def answer(self, body: AnswerFieldsT, started: Started, choices: Sequence[Collected]) -> Answer:
+        return whole_answer(Teller.of(started, body.model, self.shape), choices[0])
+
+    def framing(self, body: AnswerFieldsT, started: Started) -> Framing:
+        return LineFraming(Teller.of(started, body.model, self.shape))
+
+
+class Chat(_OllamaOperation[ChatRequest]):
     path = "/api/chat"
     operation_id = "ollamaChat"
     body_type = ChatRequest
     answer_type = ChatAnswer
-    stream_type = MEDIA_TYPE
-    _decode = staticmethod(body_decoder(ChatRequest))
-
-    def decode(self, raw: bytes) -> ChatRequest:
-        return _streaming(self._decode(raw))
-
-    def wire_names(self, body: ChatRequest) -> Mapping[str, str]:
-        return WIRE_NAMES
-
-    async def requests(self, body: ChatRequest, asked: Asked) -> list[GenerationRequest]:
-        return [generation_request(body, asked, chat_prompt(body))]
-
-    def answer(self, body: ChatRequest, started: Started, choices: Sequence[Collected]) -> Answer:
-        return whole_answer(Teller.of(started, body.model, chat_answer), choices[0])
-
-    def framing(self, body: ChatRequest, started: Started) -> Framing:
-        return LineFraming(Teller.of(started, body.model, chat_answer))
+    decoder = staticmethod(body_decoder(ChatRequest))
+    prompt = staticmethod(chat_prompt)
+    shape = staticmethod(chat_answer)
 
 
-class Generate(Operation[GenerateRequest]):
+class Generate(_OllamaOperation[GenerateRequest]):
     path = "/api/generate"
     operation_id = "ollamaGenerate"
     body_type = GenerateRequest
     answer_type = GenerateAnswer
-    stream_type = MEDIA_TYPE
-    _decode = staticmethod(body_decoder(GenerateRequest))
-
-    def decode(self, raw: bytes) -> GenerateRequest:
-        return _streaming(self._decode(raw))
-
-    def wire_names(self, body: GenerateRequest) -> Mapping[str, str]:
-        return {**WIRE_NAMES, "messages": "prompt"}
-
-    async def requests(self, body: GenerateRequest, asked: Asked) -> list[GenerationRequest]:
-        return [generation_request(body, asked, generate_prompt(body))]
-
-    def answer(self, body: GenerateRequest, started: Started, choices: Sequence[Collected]) -> Answer:
-        return whole_answer(Teller.of(started, body.model, generate_answer), choices[0])
-
-    def framing(self, body: GenerateRequest, started: Started) -> Framing:
-        return LineFraming(Teller.of(started, body.model, generate_answer))
+    decoder = staticmethod(body_decoder(GenerateRequest))
+    names = MappingProxyType({**WIRE_NAMES, "messages": "prompt"})
+    prompt = staticmethod(generate_prompt)
+    shape = staticmethod(generate_answer)
 
 
 def whole_answer(teller: Teller, choice: Collected) -> Answer:
@@ -77,13 +80,6 @@ def whole_answer(teller: Teller, choice: Collected) -> Answer:
     for part in choice.parts():
         piece.add(part)
     return teller.last(piece, choice.finished, choice.first_ns)
-
-
-def _streaming(body: AnswerFieldsT) -> AnswerFieldsT:
-    """A stream unless the client says otherwise."""
-    if body.stream is None:
-        body.stream = True
-    return body
 
 
 __all__ = ("Chat", "Generate", "whole_answer")

@@ -27,10 +27,7 @@ class ChatCompletions(Operation[ChatCompletionRequest]):
     answer_type = ChatCompletion
     told_by = "messages"
     noun = "a chat"
-    _decode = staticmethod(body_decoder(ChatCompletionRequest, IN_CHAT))
-
-    def decode(self, raw: bytes) -> ChatCompletionRequest:
-        return self._decode(raw)
+    decoder = staticmethod(body_decoder(ChatCompletionRequest, IN_CHAT))
 
     def wire_names(self, body: ChatCompletionRequest) -> Mapping[str, str]:
         return wire_names(body)

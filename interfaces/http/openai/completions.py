@@ -26,10 +26,7 @@ class Completions(Operation[CompletionRequest]):
     answer_type = Completion
     told_by = "prompt"
     noun = "a text completion"
-    _decode = staticmethod(body_decoder(CompletionRequest, IN_COMPLETIONS))
-
-    def decode(self, raw: bytes) -> CompletionRequest:
-        return self._decode(raw)
+    decoder = staticmethod(body_decoder(CompletionRequest, IN_COMPLETIONS))
 
     def wire_names(self, body: CompletionRequest) -> Mapping[str, str]:
         return wire_names(body)

@@ -36,10 +36,7 @@ class Responses(Operation[ResponsesRequest]):
     told_by = "input"
     noun = "a response"
     links = STORED_LINKS
-    _decode = staticmethod(body_decoder(ResponsesRequest))
-
-    def decode(self, raw: bytes) -> ResponsesRequest:
-        return self._decode(raw)
+    decoder = staticmethod(body_decoder(ResponsesRequest))
 
     def wire_names(self, body: ResponsesRequest) -> Mapping[str, str]:
         return wire_names(body)
