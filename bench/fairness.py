@@ -8,6 +8,7 @@ Baselines of the same run: the same request on an idle server, the longest chunk
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -125,7 +126,7 @@ def main() -> None:
         with cairn_in_process(settings, log) as url:
             bench = Fairness(url, options.model, log)
             bench.question_behind(600)  # the first requests of a process compile kernels
-            parts = {
+            parts: dict[str, Callable[[], dict[str, float]]] = {
                 "question": lambda: bench.question_behind(options.long),
                 "mixed": bench.mixed,
                 "running": lambda: bench.running(options.long),

@@ -30,6 +30,7 @@ from bench.decode import prompt_of
 from bench.shapes import SHAPES, build_shape
 from domain.decode_groups import rows_capacity, rows_in_place
 from domain.ids import ModelId, SequenceId
+from domain.payload import GroupPayloads
 from domain.sampling import SamplingParams
 
 CHUNK = 2048
@@ -130,10 +131,9 @@ def many_streams(shape: str, num_tokens: int, num_streams: int, num_steps: int) 
     weights = mx.get_active_memory()
     prompt = prompt_of(num_tokens, 1, model.description.vocab_size)
     ids = [SequenceId(index) for index in range(num_streams)]
-    mx.reset_peak_memory()
     clock = time.perf_counter()
     model.open(ids[0])
-    blocks = []
+    blocks: list[GroupPayloads] = []
     for start in range(0, num_tokens, CHUNK):
         end = min(start + CHUNK, num_tokens)
         model.prefill(ids[0], prompt[start:end])
@@ -143,14 +143,16 @@ def many_streams(shape: str, num_tokens: int, num_streams: int, num_steps: int) 
     mx.synchronize()
     prefilled = time.perf_counter()
     num_forked = num_streams // 2
+    mx.reset_peak_memory()
     model.fork(ids[0], ids[1:num_forked])
     for id in ids[num_forked:]:
         model.open(id)
         model.restore(id, num_tokens, blocks, tail)
     for index, id in enumerate(ids):
-        start = DecodeStart((*prompt, index), SamplingParams(temperature=0), seed=1)
-        model.start_decode(id, [index], start)
+        model.start_decode(id, [index], DecodeStart((*prompt, index), SamplingParams(temperature=0), seed=1))
     mx.synchronize()
+    start_peak = mx.get_peak_memory()
+    mx.reset_peak_memory()
     started = time.perf_counter()
     times: list[float] = []
     for _ in range(num_steps):
@@ -163,7 +165,8 @@ def many_streams(shape: str, num_tokens: int, num_streams: int, num_steps: int) 
     alone = num_streams * model.description.memory.state_bytes(num_tokens + num_steps)
     result = {
         "shape": shape, "streams": num_streams, "tokens": num_tokens, "weights_mib": weights / MIB,
-        "states_alone_mib": alone / MIB, "held_mib": held / MIB, "peak_mib": mx.get_peak_memory() / MIB,
+        "states_alone_mib": alone / MIB, "held_mib": held / MIB, "start_peak_mib": start_peak / MIB,
+        "decode_peak_mib": mx.get_peak_memory() / MIB,
         "prefill_s": prefilled - clock, "start_s": started - prefilled,
         "first_steps_ms": times[:3], "step_ms": statistics.median(times[3:] or times),
     }  # fmt: skip

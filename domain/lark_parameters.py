@@ -106,8 +106,7 @@ class ParameterRules:
 
     def _free(self, schema: Json) -> str:
         """Any name. Its reader knows no type for it."""
-        is_any = schema is True or schema == {}
-        if self._written.values is Values.RAW and not is_any:
+        if self._written.values is Values.RAW and not _is_any(schema):
             return self._json_value(ANY_KEY, schema)
         return self._with_key(ANY_KEY, schema)
 
@@ -118,7 +117,7 @@ class ParameterRules:
         return self._json_value(key, schema)
 
     def _raw_value(self, key: str, schema: Json) -> str:
-        if schema is True or schema == {}:
+        if _is_any(schema):
             text = self._raw_string(key, ANY_TEXT)
             return f"{text} | {self._json_value(key, True)}" if self._written.before_string else text
         types = types_in(schema)
@@ -177,6 +176,10 @@ class ParameterRules:
     def _name(self, what: str) -> str:
         self._num_rules += 1
         return f"{self._prefix}_{what}_{self._num_rules}"
+
+
+def _is_any(schema: Json) -> bool:
+    return schema is True or (isinstance(schema, dict) and schema.keys() <= ANNOTATIONS)
 
 
 def _is_union(schema: Json) -> bool:

@@ -5,7 +5,8 @@
 
 The ledger counts by purpose what is *held* now, and what was *promised*: room that open sequences still grow into and
 what the next forward pass takes for a moment. A reading tells what the process holds in fact; where it tells more than
-the purposes add up to, the reading counts. Freed buffers that a library keeps to use them again are not held.
+the purposes and the margin beyond the hard mark add up to, the reading counts. Freed buffers that a library keeps to
+use them again are not held.
 
 Bytes everywhere; None is what could not be read, and nothing is guessed in its place.
 """
@@ -41,6 +42,11 @@ class MemoryLimits:
     low_bytes: int
     high_bytes: int
     hard_bytes: int
+
+    @property
+    def margin_bytes(self) -> int:
+        """Beyond the hard mark: for what no estimate knows, such as how an allocator cuts its memory."""
+        return self.total_bytes - self.hard_bytes
 
     @classmethod
     def of(cls, total_bytes: int) -> "MemoryLimits":
@@ -80,9 +86,11 @@ class MemoryLedger:
 
     @property
     def held_bytes(self) -> int:
-        """Held now: what is known by purpose, or what was read where that is more."""
+        """Held now: what is known by purpose; or what was read, where that is more than the margin beyond the hard mark
+        is kept for."""
         known = self.fixed_bytes + self.state_bytes + self.hot_bytes + self.queued_bytes + self.flight_bytes
-        return max(known, self.reading_bytes or 0)
+        margin = self.limits.margin_bytes if self.limits is not None else 0
+        return max(known, (self.reading_bytes or 0) - margin)
 
     @property
     def used_bytes(self) -> int:

@@ -9,10 +9,10 @@
     REFUSING     the only one there is has to; if it comes no further, it fails  the next time
 
 The hot tier gives back and admission pauses at the high mark, where that is enough; chunks are shortened and sequences
-preempted only before the hard one, because short chunks leave the canonical grid. What one step gives back is not taken
-at once by the next: letting go happens at the high mark or the hard one, taking again at the low one. The backend's cache of
-freed buffers is no level: it is cleared before a reading decides anything. And nobody waits for nothing: while no
-sequence computes, admission does not pause.
+preempted only before the hard one, because short chunks leave the canonical grid. What one step gives back is not
+taken at once by the next: letting go happens at the high mark or the hard one, taking again at the low one. The
+backend's cache of freed buffers is no level: it is cleared before a reading decides anything. And nobody waits for
+nothing: while no sequence computes, admission does not pause.
 """
 
 from dataclasses import dataclass

@@ -25,12 +25,12 @@ import httpx
 import pytest
 
 from application.settings import EngineSettings
-from domain.snapshot_policy import END_GAP, lattice
+from domain.snapshot_policy import lattice
 from tests.support.fake_service import wait_until
 from tests.support.replay import Answer, Replay
 from tests.support.replay_chats import TOOLS, Message, long_chat, opening, question, tool_call
 from tests.support.replay_servers import CachingServer, cacheless_server, caching_server
-from tests.support.small_demos import SMALL_DEMOS, SMALL_HYBRID, write_small_demos
+from tests.support.small_demos import SMALL_DEMOS, SMALL_HYBRID, early, write_small_demos
 
 pytestmark = pytest.mark.slow
 
@@ -108,11 +108,6 @@ def played(request: pytest.FixtureRequest, caching: CachingServer, cacheless: ht
 
 def is_recurrent(model: str) -> bool:
     return model == SMALL_HYBRID
-
-
-def early(model: str) -> int:
-    """How much earlier than needed the snapshot before an answer may be taken."""
-    return END_GAP - 1 if is_recurrent(model) else 0
 
 
 def bound_in_the_middle(answer: Answer, conversation: Conversation, model: str, longest: int) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,7 +194,7 @@ def test_everybody_is_served_where_memory_is_short(drawn: Drawn, limits: StepLim
 LIMITS = StepLimits(8, GRID, GRID, max_last_chunk=4)
 
 
-def view(id: int, phase: Phase, end: int = 160, **changes: object) -> SequenceView:
+def view(id: int, phase: Phase, end: int = 160, **changes: Any) -> SequenceView:
     return replace(SequenceView(SequenceId(id), phase, 0, end), **changes)
 
 

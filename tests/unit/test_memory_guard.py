@@ -157,7 +157,7 @@ def test_look_ahead_ends_while_admission_is_paused():
     bench = Bench()
     bench.budget()
     assert bench.flights.ahead_bytes == LIMITS.total_bytes // 16
-    bench.memory.hold(92_000)
+    bench.memory.hold(96_000)
     budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000), view(2, Phase.DECODING, 5_000, 4_000))
     assert not budget.admits
     assert bench.flights.ahead_bytes == 0

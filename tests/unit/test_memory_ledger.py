@@ -18,13 +18,13 @@ def test_every_purpose_counts_once():
     assert ledger.room_bytes == 950 - ledger.used_bytes
 
 
-def test_a_reading_counts_where_it_tells_more_and_promises_come_on_top():
+def test_a_reading_counts_where_it_tells_more_than_the_margin_and_promises_come_on_top():
     known = MemoryLedger(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=50, limits=LIMITS)
     assert known.held_bytes == 100
     assert known.used_bytes == 130
     more = MemoryLedger(weight_bytes=100, growth_bytes=10, transient_bytes=20, reading_bytes=400, limits=LIMITS)
-    assert more.used_bytes == 430
-    assert more.room_bytes == 520
+    assert more.used_bytes == 400 - LIMITS.margin_bytes + 30
+    assert more.room_bytes == 570
 
 
 def test_room_is_never_negative_and_none_without_limits():

@@ -151,6 +151,8 @@ class MemoryGuard:
         )
         self.ledger = ledger = replace(ledger, transient_bytes=step_bytes)
         room = limits.hard_bytes - ledger.used_bytes
+        if limits is not self.limits:
+            room = min(room, (self._reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
         first = first_waiting([view for view in views if view.id in shapes])
         charge = first.charge_bytes if first is not None else 0
@@ -187,13 +189,15 @@ class MemoryGuard:
             self._read(known)
         if self.limits is None or (self._reading.held_bytes or 0) + step <= self.limits.low_bytes:
             return replace(ledger, reading_bytes=self._reading.used_bytes if demand.num_active else None)
-        freed = max(self._reading.cached_bytes, (self._reading.used_bytes or 0) - known)
+        beyond_load = (self._reading.used_bytes or 0) - (known - self._other_bytes + self._other_then)
+        freed = max(self._reading.cached_bytes, beyond_load)
         if freed > total // READ_AFTER_SHARE and self._num_steps - self._cleared_at >= CLEAR_EVERY_STEPS:
             self._clear_freed(known)
         if demand.num_active:
             return replace(ledger, reading_bytes=self._reading.used_bytes)
-        beyond = (self._reading.used_bytes or 0) - (known - self._other_bytes)
-        self._other_bytes = min(max(0, beyond), self._other_then + total // MAX_GROWN_SHARE)
+        beyond = (self._reading.used_bytes or 0) - self.limits.margin_bytes - (known - self._other_bytes)
+        grown = min(beyond, self._other_then + total // MAX_GROWN_SHARE)
+        self._other_bytes = max(self._other_then, grown)
         return replace(ledger, other_bytes=self._other_bytes)
 
     def _clear_freed(self, known: int) -> None:
