@@ -7,6 +7,7 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
                                  ^          ^          ^           ^
                          SYSTEM_END        TURN    NEXT_TURN   prompt end (all but the last token)
 
+The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
 Just before NEXT_TURN stands MORE_SAID, where what was said last goes on instead of being answered. With recurrent
 layers it stands in for the positions less than END_GAP behind it: one state serves all, a few tokens early.
 """

@@ -51,10 +51,10 @@ def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
     bench = Bench(max_loaded=2, options={A: FakeOptions(hook=note), B: FakeOptions(hook=note, load_pieces=20)})
 
     async def work() -> None:
-        stream = await bench.start(A, num_tokens=500)
+        stream = await bench.start(A, num_tokens=30_000)  # more than are computed before it is given up
         await asyncio.wrap_future(begun)
         await bench.use(B)
-        await read(stream)
+        stream.close()
 
     bench.run(work)
     pieces = [index for index, call in enumerate(calls) if call == "load_piece"]

@@ -306,3 +306,10 @@ def test_tables_of_models_are_checked(home: Home, toml: str, said: str):
     home.write(toml)
     with pytest.raises(InvalidSettings, match=re.escape(said)):
         home.load()
+
+
+def test_what_the_page_on_models_shows_loads(home: Home):
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    (toml,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    home.write(toml)
+    assert set(home.load().settings.models) == {"mlx-community/Qwen3-4B-4bit", "support"}
