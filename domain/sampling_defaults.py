@@ -4,6 +4,7 @@ the client's own  >  the model's table  >  generation_config.json  >  neutral (S
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from domain.sampling import SamplingParams
 
@@ -32,7 +33,7 @@ class SamplingDefaults:
         wanted = {name: value for name, value in self.said().items() if name in sampling.left_open}
         return replace(sampling, **wanted) if wanted else sampling
 
-    def said(self) -> dict[str, float]:
+    def said(self) -> dict[str, Any]:
         """What is not None, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}

@@ -61,7 +61,7 @@ def read_adapter(folder: Path) -> AdapterFolder:
         raise ModelLoadFailed(f"{where}: lora_parameters.rank must be in 1..{MAX_RANK}")
     if isinstance(scale, bool) or not isinstance(scale, int | float):
         raise ModelLoadFailed(f"{where}: lora_parameters.scale must be a number")
-    if keys is not None and not (isinstance(keys, list) and all(isinstance(key, str) for key in cast(list[Any], keys))):
+    if keys is not None and not _are_names(keys):
         raise ModelLoadFailed(f"{where}: lora_parameters.keys must be names of layers")
     # Dropout is for training; mlx-lm wants a value.
     laid = {
@@ -120,6 +120,10 @@ def _read_weights(folder: Path) -> Mapping[str, StoredTensor]:
         hint = f"; {_PEFT_NAME} is another library's format" if (folder / _PEFT_NAME).is_file() else ""
         raise ModelLoadFailed(f"{folder} has no {WEIGHTS_NAME}, as mlx-lm writes it{hint}")
     return read_tensors(folder / WEIGHTS_NAME)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in cast("list[object]", value))
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

@@ -7,6 +7,7 @@ only, but for `wake`, which workers call.
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from application.ports.engine import EngineModel
@@ -43,11 +44,11 @@ class ModelLoads:
         except StopIteration as end:
             self._line.popleft()
             model: EngineModel = end.value
-            self._answer(lambda: result.set_result(model))
+            self._answer(partial(result.set_result, model))
         except Exception as error:
             self._line.popleft()
             bared = bare(error)
-            self._answer(lambda: result.set_exception(bared))
+            self._answer(partial(result.set_exception, bared))
         if self._awaited is not None:
             self._awaited.add_done_callback(lambda _: self._wake())
         return True
@@ -59,7 +60,7 @@ class ModelLoads:
             try:
                 pieces.close()
             finally:
-                self._answer(lambda result=result: result.set_exception(error))
+                self._answer(partial(result.set_exception, error))
 
     def _answer(self, tell: Callable[[], None]) -> None:
         """Tell whoever still waits."""
@@ -73,7 +74,8 @@ def whole(pieces: Generator[Future[Any] | None, None, T]) -> T:
         try:
             awaited = next(pieces)
         except StopIteration as end:
-            return end.value
+            found: T = end.value
+            return found
         if awaited is not None:
             awaited.exception()
 

@@ -3,6 +3,7 @@
 The paths of the first three are llama.cpp's router's; the bodies are Cairn's own.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from litestar import get, post
@@ -74,7 +75,7 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
             [_managed(entry) for entry in entries], RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes)
         )
 
-    def action(name: str) -> Any:
+    def action(name: str) -> Callable[[Callable[..., object]], HTTPRouteHandler]:
         return post(
             f"/models/{name}",
             guards=[admins_only],
