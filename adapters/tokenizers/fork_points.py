@@ -29,6 +29,7 @@ _NUM_TURNS = 3
 _PROBES = ("probe", "Zebra", "7")
 """Contents that begin differently, so that one of them differs from whatever stands in the prompt."""
 
+_OPENING_TAG = re.compile(r"\s*<([\w-]{1,64})>")
 _CLOSING_TAG = re.compile(r"</[\w-]{1,64}>\s+(?=\S)")
 
 _RANK = {kind: rank for rank, kind in enumerate(ForkKind)}
@@ -84,9 +85,23 @@ def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterat
     answered = next((at for at, one in enumerate(messages) if one.role in (Role.ASSISTANT, Role.TOOL)), len(messages))
     asked = [at for at in range(num_system, answered) if messages[at].role is Role.USER]
     for at in sorted({*asked[:1], *asked[-1:]}):
-        start = max((tag.end() for tag in _CLOSING_TAG.finditer(messages[at].content)), default=0)
-        if start or at > num_system:
-            yield *messages[:at], _other_than(messages[at], start)
+        content = messages[at].content
+        last = max((tag.end() for tag in _CLOSING_TAG.finditer(content)), default=0)
+        for start in sorted({_end_of_tagged(content), last}):
+            if start or at > num_system:
+                yield *messages[:at], _other_than(messages[at], start)
+
+
+def _end_of_tagged(content: str) -> int:
+    """Where the tagged texts end that it begins with: further ones may have been joined behind the question."""
+    end = 0
+    while (tag := _OPENING_TAG.match(content, end)) is not None:
+        close = content.find(f"</{tag[1]}>", tag.end())
+        if close < 0:
+            break
+        end = close + len(tag[1]) + len("</>")
+    rest = content[end:]
+    return end + len(rest) - len(rest.lstrip()) if end else 0
 
 
 def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:

@@ -95,8 +95,10 @@ def test_an_agents_own_message_behind_a_question_hides_no_branch(demo: Tokenizer
     shared = [_shared(first, demo.render(ChatPrompt(messages, (_TOOL,)))) for messages in tries]
     assert _of(first, ForkKind.MORE_SAID) == shared
     session = demo.render(ChatPrompt((_SYSTEM, _user(f"{context}Which day?"), agents), (_TOOL,)))
-    again = demo.render(ChatPrompt(tries[1], (_TOOL,)))
-    assert _shared(first, session) in _of(again, ForkKind.SYSTEM_END)
+    joined = (_SYSTEM, _user(f"{context}Say hi.\n\n<system-reminder>\nAgents: none.\n</system-reminder>\n\nGo on."))
+    for messages in (tries[1], joined):
+        again = demo.render(ChatPrompt(messages, (_TOOL,)))
+        assert _shared(first, session) in _of(again, ForkKind.SYSTEM_END)
 
 
 def test_a_template_that_takes_no_two_questions_branches_where_the_merged_one_goes_on(tmp_path: Path) -> None:
