@@ -21,10 +21,10 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.assembly import ModelFacts, assemble
+from adapters.mlx.caches.state_costs import lazy_caches
 from adapters.mlx.device import describe_device, preferred_grid
 from adapters.mlx.graph_trace import trace_chunk
 from adapters.mlx.memory_shape import run_ahead
-from adapters.mlx.state_costs import lazy_caches
 from application.services.token_side.model_loads import whole
 from bench.shapes import build_shape
 from domain.ids import ModelId, SequenceId

@@ -16,13 +16,12 @@ from domain.payload import GroupPayloads
 T = TypeVar("T")
 Y = TypeVar("Y")
 
-ENGINE_OPERATIONS = ("load", "unload", "memory", "close_engine")
+ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "close_engine")
 MODEL_OPERATIONS = (
     "description",
     "open",
     "fork",
     "restore",
-    "fork",
     "position",
     "prefill",
     "start_decode",

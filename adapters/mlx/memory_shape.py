@@ -14,9 +14,9 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.caches.layout import new_caches
+from adapters.mlx.caches.state_costs import lazy_caches, state_costs
 from adapters.mlx.device import on_cpu, preferred_grid
 from adapters.mlx.graph_trace import trace_chunk
-from adapters.mlx.state_costs import lazy_caches, state_costs
 from domain.memory.config_shape import step_of_config
 from domain.memory.op_trace import RunAhead
 from domain.memory.shape import MemoryShape, StepCost

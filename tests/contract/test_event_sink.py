@@ -22,7 +22,9 @@ from application.events import (
     RecordsDropped,
     RecordsEvicted,
     RecordsPersisted,
+    RequestPreempted,
     RequestRefused,
+    RequestWaits,
     StateCaptured,
     StateRestored,
     StepCompleted,
@@ -70,6 +72,8 @@ OTHERS: list[Event] = [
     RecordsEvicted(3, at(0)),
     MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),
+    RequestWaits(SCRIPT_ID, "memory", at(0)),
+    RequestPreempted(SCRIPT_ID, 300, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),
     ToolCallProblems(SCRIPT_ID, ("malformed_arguments",), at(0)),
 ]

@@ -14,11 +14,11 @@ import pytest
 
 from adapters.mlx.assembly import context_length_of
 from adapters.mlx.caches.layout import layout_of, new_caches
+from adapters.mlx.caches.state_costs import state_costs
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_meter import PeakMeter
 from adapters.mlx.planned_network import network_of
-from adapters.mlx.state_costs import state_costs
 from application.services.token_side.model_loads import whole
 from domain.ids import SequenceId
 from domain.memory.correction import MIN_BYTES, PeakCorrection

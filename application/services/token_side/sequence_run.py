@@ -70,7 +70,6 @@ class SequenceRun:
     def phase(self) -> Phase:
         return self.sequence.phase
 
-    @property
     def shape(self) -> MemoryShape | None:
         """What its model needs of memory; None when that was unloaded."""
         return self._model.description.memory if self._model is not None else None

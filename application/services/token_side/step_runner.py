@@ -104,7 +104,7 @@ class StepRunner:
     def add(self, submission: Submission) -> None:
         """Take in all choices of a request. The first one leads, if the others can be forked from it."""
         runs = [self._new_run(submission, choice) for choice in range(submission.num_choices)]
-        runs = [run for run in runs if self._constrain(run)]
+        runs = [run for run in runs if run in self._runs and self._constrain(run)]
         if not runs:
             return
         leader, others = runs[0], runs[1:]
@@ -185,9 +185,10 @@ class StepRunner:
         )
 
     def _plan(self) -> StepPlan:
-        runs = self._runs.unled()
+        found = [(run, self._guarded(run, run.shape)) for run in self._runs.unled()]
+        runs = [run for run, _ in found if run in self._runs]
+        shapes = {run.id: shape for run, shape in found if shape is not None}
         views = [run.view() for run in runs]
-        shapes = {run.id: run.shape for run in runs if run.shape is not None}
         plan = plan_step(views, self._limits, self._guard.budget(views, shapes), self._step_clock.pace)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
@@ -208,14 +209,14 @@ class StepRunner:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
         self._next_id += 1
         run = SequenceRun(id, submission, choice, model=model, outlet=self._outlet)
-        self._charge(run)
         self._runs.add(run)
+        self._guarded(run, partial(self._charge, run))
         return run
 
     def _charge(self, run: SequenceRun) -> None:
-        if run.shape is not None:
+        if (shape := run.shape()) is not None:
             num_new = run.submission.max_new_tokens - len(run.sequence.output_ids)
-            run.charge_bytes = self._guard.charge_bytes(run.shape, len(run.sequence.fed_ids), num_new)
+            run.charge_bytes = self._guard.charge_bytes(shape, len(run.sequence.fed_ids), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
         self._guarded(run, partial(run.queue_up, self._prefix_cache))
@@ -224,7 +225,8 @@ class StepRunner:
         for run in leaving:
             if run in self._runs:
                 self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
-                self._charge(run)
+            if run in self._runs:
+                self._guarded(run, partial(self._charge, run))
 
     def _prefill(self, plan: StepPlan) -> int:
         num_tokens, started = 0, self._outlet.now_ns()
