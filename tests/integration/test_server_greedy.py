@@ -29,7 +29,8 @@ WAIT_S = 120.0
 class TinyEngine(MlxEngine):
     """Loads tiny models by family, on the compute thread, as any engine does."""
 
-    def load(self, source: ModelSource, options: LoadOptions, on_progress: Callable[[str], None]) -> LoadedModel:
+    def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
+        yield
         return tiny_model(source.id)
 
     def memory(self) -> Mapping[str, int]:

@@ -191,7 +191,9 @@ class World:
         """One engine step; workers get their turn when nothing else can move."""
         if not self.runner.step() and self.runner.is_busy:
             is_pausing = self.guard is not None and self.guard.is_pausing
-            has_moved = self.lane.run() or is_pausing or self.runner.step()
+            # A turn is held for a few steps at most, whatever becomes of the prompt that it is held for.
+            tries = range(self.plan.limits.max_held)
+            has_moved = self.lane.run() or is_pausing or any(self.runner.step() for _ in tries)
             assert has_moved, "everything waits and nothing is under way"
         limits = self.plan.limits
         for run in self.runner._runs.in_phase(Phase.PREFILLING):
