@@ -52,6 +52,10 @@ COMPUTES_NOTHING = {
     "/tokenize",
     "/detokenize",
     "/apply-template",
+    "/models/load",
+    "/models/unload",
+    "/models/pin",
+    "/models/unpin",
 }
 
 

@@ -1,6 +1,6 @@
 """What the engine loop says equals a plain loop over `model(tokens, cache)`, token for token, alone and in company."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 
 import mlx.core as mx
@@ -9,7 +9,7 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.file_limit import mlx_lm_module
-from application.ports.compute import LoadedModel
+from application.ports.compute import LoadSteps
 from application.ports.tokenizer import EncodedPrompt
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
