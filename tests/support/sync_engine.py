@@ -122,14 +122,20 @@ class SyncEngine:
         self.engine.cancel(RequestId(id), choice, **how)
 
     def load(self, source: ModelSource, options: LoadOptions) -> "Future[EngineModel]":
-        return self._call(self.engine.load(source, options))
+        return self._asked(self.engine.load(source, options))
 
     def unload(self, id: ModelId) -> "Future[None]":
-        return self._call(self.engine.unload(id))
+        return self._asked(self.engine.unload(id))
 
     def tokens(self, id: str, timeout_s: float) -> list[int]:
         """Of a choice, once it ended."""
         return tokens_of(self.inbox.wait_for_end(id, timeout_s))
+
+    def _asked(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """The engine has been asked by the time this returns: whatever is let go on afterwards comes later."""
+        found = self._call(work)
+        self._call(asyncio.sleep(0)).result()
+        return found
 
     def _call(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
