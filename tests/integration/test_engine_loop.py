@@ -20,6 +20,7 @@ from domain.sampling import SamplingParams
 from domain.scheduling import StepLimits
 from domain.stream import Admitted, PrefillProgress
 from tests.support.caches import prefix_cache
+from tests.support.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import GREEDY, Inbox, SyncEngine, submission
 
@@ -247,6 +248,7 @@ def test_stopping_ends_everything_with_an_answer(make: Callable[..., Bench]) -> 
     bench.submit("b", "waiting")
     stopper = threading.Thread(target=bench.loop.stop, args=(WAIT_S,))
     stopper.start()
+    wait_until(lambda: not bench.loop.status().is_alive, "it to be told")
     gate.release.set()
     stopper.join(WAIT_S)
     for id in "ab":
