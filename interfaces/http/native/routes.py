@@ -14,6 +14,7 @@ from litestar.openapi.spec import Link
 from msgspec import Struct
 
 from domain.ids import ModelId
+from domain.request import GenerationRequest, TokenPrompt
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors, linked
 from interfaces.http.json_body import decoded_body, json_body
@@ -23,6 +24,7 @@ from interfaces.http.native.bodies import (
     TokenizeBody,
     TokenizedBody,
     decode_tokenize,
+    one_request,
 )
 from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
@@ -75,8 +77,9 @@ def native_routes(
     )
     async def detokenize(data: DetokenizeRequest, request: Request[Any, Any, Any]) -> PromptTextBody:
         model = ModelId(default_model if data.model is None else data.model)
-        visit_of(request.scope).client.check_model(model)
-        return PromptTextBody(await plain_answer(services, request, services.tokenize.text(model, data.tokens)))
+        named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(tuple(data.tokens)))
+        (wanted,) = visit_of(request.scope).admit(await services.answering([named]), num_at_once=0)
+        return PromptTextBody(await plain_answer(services, request, services.tokenize.text(wanted.model, data.tokens)))
 
     @post(
         "/apply-template",
@@ -89,7 +92,7 @@ def native_routes(
     async def apply_template(data: PromptBody, request: Request[Any, Any, Any]) -> PromptTextBody:
         with renamed(data.wire_names):
             asked = Asked(services, default_model, visit_of(request.scope), request.headers)
-            (wanted, *_) = asked.visit.admit(await data.requests(asked), num_at_once=0)
+            wanted = await one_request(data, asked)
             return PromptTextBody(await plain_answer(services, request, services.tokenize.prompt_text(wanted)))
 
     return [tokenize, detokenize, apply_template]
