@@ -146,7 +146,6 @@ class ModelPool:
             patience.cancel()
             del self._waiting[ticket]
         self._served[id] = self._served.pop(id)
-        self._idle.restart(id)
         return self._served[id]
 
     def share(self, served: ServedModel) -> bool:
