@@ -127,6 +127,19 @@ def _no_safetensors(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0[1, 2, {}]      " + bytes(100))
 
 
+def _write_header(folder: Path, offset: str, shape: str) -> None:
+    header = f'{{"a": {{"dtype": "F32", "shape": [{shape}], "data_offsets": [0, {offset}]}}}}'.encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(100))
+
+
+def _endless_numbers(folder: Path) -> None:
+    _write_header(folder, "9" * 4300, "1")
+
+
+def _endless_product(folder: Path) -> None:
+    _write_header(folder, "4", ",".join(["9" * 18] * 300))
+
+
 def _missing_tensor(folder: Path) -> None:
     weights = dict(mx.load(str(folder / "model.safetensors")).items())
     weights.pop("model.norm.weight")
@@ -172,6 +185,8 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words:
         (_truncated_weights, "cut short"),
         (_truncated_header, "could not be loaded"),
         (_no_safetensors, "could not be loaded"),
+        (_endless_numbers, "is no tensor"),
+        (_endless_product, "is no tensor"),
     ],
 )
 def test_what_needs_no_weights_to_be_told_is_told_before_anything_is_unloaded(
