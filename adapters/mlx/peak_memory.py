@@ -2,16 +2,14 @@
 
     {"<digest> <runtime>, <arithmetic>": [factor, largest_bytes, num_measured], ...}
 
-The key is what makes a peak comparable: the model by content, and what computes it. Trouble with the file is not an
-error; what is not to be believed counts as not there.
+The key is what makes a peak comparable: the model by content, and what computes it. What is not to be believed counts
+as not there.
 """
 
-import json
-import os
-import tempfile
 from pathlib import Path
 from typing import cast
 
+from adapters.mlx.remembered import keep, recalled
 from domain.memory.correction import LEAST, MOST, PeakCorrection
 
 _NAME = "memory-peaks.json"
@@ -29,24 +27,14 @@ def remember(memory_dir: Path | None, key: str, correction: PeakCorrection) -> N
         return
     known = _read(memory_dir)
     known.pop(key, None)
-    kept = [*known.items(), (key, correction)][-_MAX_REMEMBERED:]
-    told = {name: [each.factor, each.largest_bytes, each.num_measured] for name, each in kept}
-    try:
-        memory_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=memory_dir, delete=False) as file:
-            json.dump(told, file)
-        os.replace(file.name, memory_dir / _NAME)
-    except OSError:  # it is learnt again
-        return
+    known[key] = correction
+    told = {name: [each.factor, each.largest_bytes, each.num_measured] for name, each in known.items()}
+    keep(memory_dir / _NAME, told, _MAX_REMEMBERED)
 
 
 def _read(memory_dir: Path) -> dict[str, PeakCorrection]:
-    try:
-        found = json.loads((memory_dir / _NAME).read_text())
-    except (OSError, ValueError):
-        return {}
-    entries = cast(dict[str, object], found) if isinstance(found, dict) else {}
-    return {key: known for key, value in entries.items() if (known := _correction(value)) is not None}
+    entries = recalled(memory_dir / _NAME).items()
+    return {key: known for key, value in entries if (known := _correction(value)) is not None}
 
 
 def _correction(value: object) -> PeakCorrection | None:

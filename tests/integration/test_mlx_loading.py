@@ -267,7 +267,7 @@ def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     digest_folder(folder, memory)
     (remembered,) = memory.iterdir()
-    for content in ("", "[]", "{", '{"x": 1}', json.dumps({str(folder / "config.json"): [1, 2, "zz"]})):
+    for content in ("", "[]", "{", "[" * 100_000, '{"x": 1}', json.dumps({str(folder / "config.json"): [1, 2, "zz"]})):
         remembered.write_text(content)
         assert digest_folder(folder, memory) == expected
     blocked = tmp_path / "file"

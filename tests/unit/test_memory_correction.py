@@ -63,10 +63,16 @@ def test_it_is_remembered_by_model(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"a": 1}', '{"a": [99.0, 1, 1]}', '{"a": ["1.0", 1, 1]}', '{"a": [1.0, -1, 1]}']
+    "text", ["", "[]", "[" * 100_000, '{"a": 1}', '{"a": [99.0, 1, 1]}', '{"a": ["1.0", 1, 1]}', '{"a": [1.0, -1, 1]}']
 )
 def test_what_is_not_to_be_believed_counts_as_nothing(tmp_path: Path, text: str):
     (tmp_path / "memory-peaks.json").write_text(text)
     assert recall(tmp_path, "a") == PeakCorrection()
     remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
     assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1, 1]}
+
+
+def test_what_cannot_be_remembered_leaves_nothing_behind(tmp_path: Path):
+    (tmp_path / "memory-peaks.json").mkdir()
+    remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["memory-peaks.json"]
