@@ -6,14 +6,48 @@ The key is what makes a peak comparable: the model by content, and what computes
 as not there.
 """
 
+from collections.abc import Generator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from adapters.mlx.remembered import keep, recalled
+from application.services.lane import Lane
+from domain.errors import ServerUnavailable
 from domain.memory.correction import LEAST, MOST, PeakCorrection
 
 _NAME = "memory-peaks.json"
 _MAX_REMEMBERED = 256
+
+
+class PeakMemory:
+    """The file as the compute thread uses it: all that touches the disk is done in `lane`, since a volume that does not
+    answer must not stop a prefill. At most one write waits there, with the latest of each model."""
+
+    def __init__(self, memory_dir: Path, lane: Lane) -> None:
+        self._dir, self._lane = memory_dir, lane
+        self._unsaved: dict[str, PeakCorrection] = {}
+        self._saving: Future[None] | None = None
+
+    def recall(self, key: str) -> Generator[Future[Any] | None, None, PeakCorrection]:
+        """As the function; to be waited for."""
+        found = self._lane.submit(recall, self._dir, key)
+        yield found
+        return found.result()
+
+    def remember(self, key: str, correction: PeakCorrection) -> None:
+        """Soon."""
+        self._unsaved[key] = correction
+        if self._saving is not None and not (self._saving.running() or self._saving.done()):
+            return  # what waits will see it
+        try:
+            self._saving = self._lane.submit(self._save)
+        except ServerUnavailable:  # it ends; the next start learns it again
+            return
+
+    def _save(self) -> None:
+        while self._unsaved:
+            remember(self._dir, *self._unsaved.popitem())
 
 
 def recall(memory_dir: Path | None, key: str) -> PeakCorrection:
@@ -48,4 +82,4 @@ def _correction(value: object) -> PeakCorrection | None:
     return PeakCorrection(factor, largest, count)
 
 
-__all__ = ("recall", "remember")
+__all__ = ("PeakMemory", "recall", "remember")
