@@ -11,12 +11,14 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.mlx.engine import MlxEngine
+from adapters.mlx.peak_memory import remember
 from adapters.mlx.preflight import check_source
 from adapters.mlx.weights_digest import digest_folder
 from application.ports.compute import LoadedModel
 from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
+from domain.memory.correction import PeakCorrection
 from domain.model_card import LoadOptions, ModelSource
 from tests.support.state_replay import continue_greedy, open_at, prompt_of
 from tests.support.tiny_models import build, write_folder
@@ -259,6 +261,15 @@ def test_what_rounds_is_told(folder: Path) -> None:
     if mx.default_device() == mx.Device(mx.cpu):
         assert "built-in" in found[0].arithmetic
         assert "B 1" in found[1].arithmetic
+
+
+def test_what_was_learnt_of_its_memory_is_known_at_the_next_start(folder: Path, tmp_path: Path) -> None:
+    source, engine = ModelSource(ModelId("tiny"), str(folder)), MlxEngine(tmp_path)
+    told = whole(engine.load(source, LoadOptions())).description
+    learnt = PeakCorrection(2.0, 1, 1)
+    remember(tmp_path, f"{told.weights_digest.hex()} {told.runtime}, {told.arithmetic}", learnt)
+    again = whole(MlxEngine(tmp_path).load(source, LoadOptions())).description
+    assert again.memory == learnt.applied(told.memory) != told.memory
 
 
 def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
