@@ -148,8 +148,9 @@ class LiteralRules:
 
     def _listed(self, told: Mapping[str, Json], keyword: str) -> str:
         listed = told["enum"] if keyword == "enum" else [told["const"]]
-        fitting = [one for one in listed if first_misfit(one, told) is None] if isinstance(listed, list) else []
         only(told, {"enum", "const", "type"}, self._param)
+        others = {name: one for name, one in told.items() if name != "enum"}  # each is listed: not looked for again
+        fitting = [one for one in listed if first_misfit(one, others) is None] if isinstance(listed, list) else []
         if not fitting:
             raise refused(keyword, "lists nothing that fits", self._param)
         return self._rule(" | ".join(self._constant(one) for one in fitting))
