@@ -31,7 +31,8 @@ def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
             raise refused(
                 "required", f"names {shown(name)!r}, which is not in properties, and cannot be enforced", param
             )
-    return [Member(key, one, key in wanted) for key, one in known.items() if one is not False]
+    must = frozenset(wanted)
+    return [Member(key, one, key in must) for key, one in known.items() if one is not False]
 
 
 def members(written: Sequence[tuple[str, bool]], between: str, rule: Callable[[str], str]) -> str:
