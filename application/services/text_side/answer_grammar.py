@@ -22,14 +22,14 @@ from domain.grammar import Grammar, after_reasoning, or_calls
 from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt, GenerationRequest
 from domain.text_grammar import has_held_text
-from domain.tool_choice import CallMode
+from domain.tool_choice import CallMode, ToolChoice
 from domain.tool_grammar import tool_call_grammar
 
 
 def with_answer_grammar(
     request: GenerationRequest, tokenizer: Tokenizer, prompt_ids: Sequence[int]
 ) -> GenerationRequest:
-    """The same request with this grammar. `prompt_ids`: what its prompt was rendered to.
+    """The same request with this grammar. `prompt_ids`: what its prompt was rendered to. Any thread.
 
     Raises InvalidRequest for what the model's family has no form for."""
     prompt = request.prompt
@@ -47,6 +47,16 @@ def with_answer_grammar(
     if reasoning is not None and reasoning.is_needless and wants_none:
         reasoning = None
     return replace(request, grammar=grammar if reasoning is None else after_reasoning(grammar, reasoning))
+
+
+def may_need_calls(request: GenerationRequest) -> bool:
+    """Whether `with_answer_grammar` may have to tell calls, which takes long where tools are many or large."""
+    prompt = request.prompt
+    if not isinstance(prompt, ChatPrompt) or not prompt.callable_tools:
+        return False
+    if request.grammar is not None or prompt.tool_choice != ToolChoice():
+        return True
+    return any(tool.strict or tool.text_grammar is not None for tool in prompt.callable_tools)
 
 
 def without_text_grammars(request: GenerationRequest) -> GenerationRequest | None:
@@ -92,4 +102,4 @@ def _refuse(what: str, tokenizer: Tokenizer) -> NoReturn:
     )
 
 
-__all__ = ("with_answer_grammar", "without_text_grammars")
+__all__ = ("may_need_calls", "with_answer_grammar", "without_text_grammars")
