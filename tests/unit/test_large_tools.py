@@ -65,7 +65,7 @@ def test_a_list_of_values_is_not_searched_for_each_of_them() -> None:
 
 @pytest.mark.parametrize("family", WRITTEN)
 def test_tools_behind_what_is_too_large_are_not_looked_at(family: str) -> None:
-    names = {f"parameter_{index}": {"type": "integer"} for index in range(500)}
+    names: dict[str, Any] = {f"parameter_{index}": {"type": "integer"} for index in range(500)}
     large = [ToolSpec(f"t{index}", "", {"type": "object", "properties": names}, strict=True) for index in range(20)]
     wrong = ToolSpec("wrong", "", {"type": "object", "not": {}}, strict=True)
     with pytest.raises(InvalidRequest, match=f"1 to {MAX_GRAMMAR_BYTES} bytes"):
