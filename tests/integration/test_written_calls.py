@@ -40,9 +40,7 @@ class Model:
 
     @property
     def written(self) -> WrittenCalls:
-        found = self.tokenizer.written_calls
-        assert found is not None
-        return found
+        return self.tokenizer.written_calls
 
     def calls(self, *, must_call: bool = True, max_calls: int | None = None) -> Grammar:
         special = self.tokenizer.special_tokens
@@ -126,8 +124,8 @@ def test_several_calls_are_read_as_several(family: str, tmp_path: Path) -> None:
     assert [name for _, name, _ in model.read(text).calls] == ["weather", "clock"]
 
 
-def test_every_family_has_a_form() -> None:
-    assert all(family.writes for family in FAMILIES)
+def test_every_family_has_a_form_for_any_tokenizer() -> None:
+    assert all(family.writes and not family.writes[-1].needs for family in FAMILIES)
 
 
 @pytest.mark.parametrize("family", WRITING)

@@ -27,7 +27,6 @@ class WritingModel:
     def __init__(self, case: Transcript, folder: Path) -> None:
         tokenizer = model_of(case, folder)
         assert isinstance(tokenizer, HfTokenizer)
-        assert tokenizer.written_calls is not None
         self.tokenizer = tokenizer
         self.written: WrittenCalls = tokenizer.written_calls
         vocabulary = tokenizer.vocabulary()

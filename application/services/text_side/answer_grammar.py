@@ -75,15 +75,13 @@ def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) 
         return grammar
     max_calls = 1 if choice.one_call else None
     if choice.mode is CallMode.REQUIRED:
-        if written is None:
-            _refuse("tool_choice can only be auto or none", tokenizer)
         return _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls)
     if grammar is not None:
-        if written is None or not written.is_marked:
+        if not written.is_marked:
             _refuse("an answer in a given form needs tool_choice none or required, or no tools", tokenizer)
         return or_calls(grammar, _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls))
     if choice.names or choice.one_call or any(tool.strict or has_held_text(tool) for tool in tools):
-        if written is not None and written.among_text and tokenizer.has_token_bytes:
+        if written.among_text and tokenizer.has_token_bytes:
             return _calls(written, tools, tokenizer, must_call=False, max_calls=max_calls)
         if choice.names:
             _refuse("tool_choice cannot leave tools out", tokenizer)
