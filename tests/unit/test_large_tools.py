@@ -11,6 +11,7 @@ from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.services.text_side.grammar_check import GrammarCheck
+from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import MAX_GRAMMAR_BYTES, Grammar
@@ -20,7 +21,6 @@ from domain.output.families import FAMILIES
 from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt, GenerationRequest
 from domain.tool_choice import CallMode, ToolChoice
-from domain.tool_grammar import tool_call_grammar
 
 WRITTEN = {family.name: family.writes[0] for family in FAMILIES}
 ONE_BY_ONE = [name for name, one in WRITTEN.items() if one.parameters is not None]

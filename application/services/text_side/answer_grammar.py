@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import NoReturn
 
 from application.ports.tokenizer import Tokenizer
+from domain.call_grammar.text_grammar import has_held_text
+from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import Grammar, after_reasoning, or_calls
 from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt, GenerationRequest
-from domain.text_grammar import has_held_text
 from domain.tool_choice import CallMode, ToolChoice
-from domain.tool_grammar import tool_call_grammar
 
 
 def with_answer_grammar(

@@ -6,8 +6,8 @@ There are no others than the schema lists; where it lists none, any name stands 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from domain.call_grammar.strings import refused
 from domain.chat import Json
-from domain.lark_strings import refused
 from domain.shown import shown
 
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"

@@ -9,15 +9,15 @@ Written in Lark, with `%json` for arguments that are JSON. Text stands as a term
 import json
 from collections.abc import Mapping, Sequence
 
+from domain.call_grammar.parameters import ParameterRules
+from domain.call_grammar.text_grammar import text_parameter, text_terminal
 from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind, Marker, Pieces, bounded, pieces
 from domain.json_schema import checked_schema
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.lark_parameters import ParameterRules
 from domain.output.written_calls import Values, WrittenCalls
 from domain.shown import shown
-from domain.text_grammar import text_parameter, text_terminal
 
 _ANY_ARGUMENTS: Mapping[str, Json] = {"type": "object"}
 

@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from domain.call_grammar.literals import LiteralRules
+from domain.call_grammar.members import ANY_KEY, listed_members, members
+from domain.call_grammar.strings import ANNOTATIONS, only, refused, string_term
 from domain.chat import Json
 from domain.errors import InvalidRequest
 from domain.grammar import MAX_GRAMMAR_BYTES, Pieces, pieces
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.lark_literals import LiteralRules
-from domain.lark_members import ANY_KEY, listed_members, members
-from domain.lark_strings import ANNOTATIONS, only, refused, string_term
 from domain.output.tag_values import STRING, types_in
 from domain.output.written_calls import Values, WrittenParameters
 from domain.shown import shown

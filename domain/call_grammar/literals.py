@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 from urllib.parse import unquote
 
+from domain.call_grammar.members import ANY_KEY, listed_members, members
+from domain.call_grammar.strings import ANNOTATIONS, only, refused, string_term
 from domain.chat import Json
 from domain.grammar import Pieces
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.lark_members import ANY_KEY, listed_members, members
-from domain.lark_strings import ANNOTATIONS, only, refused, string_term
 from domain.output.schema_check import first_misfit
 from domain.output.tag_values import types_in
 from domain.shown import shown
