@@ -6,7 +6,7 @@ from itertools import pairwise
 from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
-from domain.ids import SequenceId
+from domain.ids import RequestId, SequenceId
 from domain.priority import Priority
 from domain.scheduling import StepLimits
 from tests.support.stepped_engine import GRID, SteppedEngine
@@ -103,3 +103,16 @@ def test_batch_is_computed_after_interactive() -> None:
     assert calls.of(1)[-1] < calls.of(0)[-1]
     last = engine.events(PrefillChunkComputed)
     assert [event.id for event in last][-1] == "batch"
+
+
+def test_no_turn_is_held_for_who_is_gone() -> None:
+    engine, _ = busy_engine()
+    engine.submit("long", LONG)
+    engine.step(3)
+    engine.submit("short", SHORT)
+    engine.step()
+    assert engine.runner.is_held
+    for id in ("long", "short"):
+        engine.runner.cancel(RequestId(id))
+    engine.runner.rest()
+    assert not engine.runner.is_held, "an idle engine looks two hundred times a second"

@@ -169,8 +169,9 @@ class StepRunner:
         return bool(num_restored) or not plan.is_empty
 
     def rest(self) -> None:
-        """Nothing runs: what the last ones held is counted no more, and what was given back for them comes back."""
-        self._guard.budget((), {})
+        """Nothing runs. A plan for nobody: what the last ones held or waited for is counted no more, no turn is held
+        for them, and what was given back for them comes back."""
+        self._plan()
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         self._outlet.emit(
