@@ -42,7 +42,7 @@ def plan_step(
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
     admit, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
-    held_for_ids = held_for(staying, admit, limits)
+    held_for_ids = held_for(staying, admit, limits, pace)
     prefill = plan_prefill(staying, limits, pace, budget.max_chunk) if not held_for_ids else ()
     return StepPlan(
         admit=admit,

@@ -7,6 +7,7 @@ from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
 from domain.ids import RequestId, SequenceId
+from domain.prefill_turns import MAX_HELD
 from domain.priority import Priority
 from domain.scheduling import StepLimits
 from tests.support.stepped_engine import GRID, SteppedEngine
@@ -103,6 +104,19 @@ def test_batch_is_computed_after_interactive() -> None:
     assert calls.of(1)[-1] < calls.of(0)[-1]
     last = engine.events(PrefillChunkComputed)
     assert [event.id for event in last][-1] == "batch"
+
+
+def test_a_turn_is_not_held_for_ever_for_who_comes_and_goes() -> None:
+    """Each is cancelled before it is restored, when the next one is here."""
+    engine, calls = busy_engine()
+    engine.submit("long", LONG)
+    engine.step(3)
+    num_before = len(calls.seen)
+    for number in range(3 * MAX_HELD):
+        engine.submit(str(number), SHORT)
+        engine.step()
+        engine.runner.cancel(RequestId(str(number)))
+    assert len(calls.seen) - num_before >= 2
 
 
 def test_no_turn_is_held_for_who_is_gone() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.ids import SequenceId
+from domain.prefill_turns import MAX_HELD
 from domain.priority import Priority
 from domain.scheduling import (
     PrefillChunk,
@@ -109,11 +110,11 @@ class Run:
         )
 
     def _step(self, budget: StepBudget) -> None:
-        pace = StepPace(self.num_turns, self._random.choice((0.0, 1.0)), self._random.random(), 1)
+        pace = StepPace(self.num_turns, self._random.choice((0.0, 1.0)), self._random.random(), 1, num_held=self.num_held)
         plan = plan_step([life.view for life in self.lives], self.limits, budget, pace)
         self._check(plan, budget)
         self.num_held = self.num_held + 1 if plan.is_held else 0
-        assert self.num_held <= (self.limits.max_held + 1) * len(self.lives)
+        assert self.num_held <= min(MAX_HELD, (self.limits.max_held + 1) * len(self.lives))
         self.num_turns += bool(plan.prefill)
         by_id = {life.view.id: life for life in self.lives}
         for id in plan.decode:

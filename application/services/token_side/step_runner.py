@@ -194,6 +194,8 @@ class StepRunner:
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self.is_held = plan.is_held
+        if plan.is_held:
+            self._step_clock.held()
         self._look_at_queue(views, plan)
         return plan
 
