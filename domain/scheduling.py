@@ -49,7 +49,7 @@ def plan_step(
         prefill=prefill,
         decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
         preempt=preempt,
-        num_waited=_waited(staying, admit, prefill, held_for_ids),
+        num_waited={**_waited(staying, admit, prefill, held_for_ids), **dict.fromkeys(preempt, 0)},
         room_bytes=room,
         is_held=bool(held_for_ids),
     )

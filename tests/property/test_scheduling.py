@@ -250,6 +250,12 @@ def test_batch_waits_for_interactive_up_to_the_patience() -> None:
     assert admitted == [1, 2, 3, 0, 5]
 
 
+def test_turns_that_were_waited_for_before_a_preemption_are_not_counted_as_waiting_in_the_queue() -> None:
+    views = [view(0, Phase.DECODING), view(1, Phase.PREFILLING, priority=Priority.BATCH, num_waited=LIMITS.patience)]
+    plan = plan_step(views, LIMITS, StepBudget(preempt_bytes=1))
+    assert (plan.preempt, plan.num_waited) == ((1,), {1: 0})
+
+
 def test_what_finds_no_room_is_passed_up_to_the_patience() -> None:
     large, admitted = view(0, Phase.QUEUED, charge_bytes=100), list[int]()
     limits, small = replace(LIMITS, patience=2), view(1, Phase.QUEUED)
