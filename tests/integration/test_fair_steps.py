@@ -6,6 +6,7 @@ from itertools import pairwise
 from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
+from application.services.token_side.queue_waits import QueueWaits
 from domain.ids import RequestId, SequenceId
 from domain.prefill_turns import MAX_HELD
 from domain.priority import Priority
@@ -117,6 +118,22 @@ def test_a_turn_is_not_held_for_ever_for_who_comes_and_goes() -> None:
         engine.step()
         engine.runner.cancel(RequestId(str(number)))
     assert len(calls.seen) - num_before >= 2
+
+
+def test_who_fails_while_it_waits_makes_way_at_once() -> None:
+    """A step in which somebody ended has moved: the next one is not left for a second to what may come from outside."""
+    engine = SteppedEngine(FakeOptions(eos_every=0, vocab_size=2_000), waits=QueueWaits(60))
+    engine.guard.admits = False
+    engine.submit("a", SHORT, num_choices=2)
+    engine.step()
+    assert not engine.runner.step()
+    engine.clock.advance(61)
+    assert engine.runner.step()
+    assert engine.end("a").error is not None
+    assert not engine.runner.step()
+    engine.guard.admits = True
+    engine.run()
+    assert len(engine.tokens("a", 1)) == 12
 
 
 def test_no_turn_is_held_for_who_is_gone() -> None:

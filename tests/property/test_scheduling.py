@@ -110,7 +110,8 @@ class Run:
         )
 
     def _step(self, budget: StepBudget) -> None:
-        pace = StepPace(self.num_turns, self._random.choice((0.0, 1.0)), self._random.random(), 1, num_held=self.num_held)
+        turn_s, decode_s = self._random.choice((0.0, 1.0)), self._random.random()
+        pace = StepPace(self.num_turns, turn_s, decode_s, 1, num_held=self.num_held)
         plan = plan_step([life.view for life in self.lives], self.limits, budget, pace)
         self._check(plan, budget)
         self.num_held = self.num_held + 1 if plan.is_held else 0

@@ -147,7 +147,7 @@ class StepRunner:
 
     def step(self) -> bool:
         """Plan and run one step. False when everything waits for something outside this thread."""
-        started = self._outlet.now_ns()
+        started, num_before = self._outlet.now_ns(), len(self._runs)
         restoring = self._runs.in_phase(Phase.RESTORING)
         num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
         plan = self._plan()
@@ -166,7 +166,8 @@ class StepRunner:
         if not plan.is_empty:
             self._tell_step(started, num_prefilled, num_decoded)
         self._outlet.deliver()
-        return bool(num_restored) or not plan.is_empty
+        has_ended = len(self._runs) < num_before  # who waited behind it may go on
+        return bool(num_restored) or has_ended or not plan.is_empty
 
     def rest(self) -> None:
         """Nothing runs. A plan for nobody: what the last ones held or waited for is counted no more, no turn is held
