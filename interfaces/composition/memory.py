@@ -60,7 +60,7 @@ def build_guard(
         hot=cache.hot,
         flights=cache.prefix_cache.flights,
         queued_bytes=cache.queued_bytes,
-        chunk=steps.prefill_budget,
+        steps=steps,
         events=events,
         clock=clock,
         holds_host=backend.holds_host,

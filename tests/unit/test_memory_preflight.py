@@ -132,7 +132,7 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
 
     def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
         view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
-        demand = demand_of([view], {view.id: shape}, grid)
+        demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
         return demand.waiting_bytes, demand.steps[-1].num_bytes
 
     assert alone(Phase.QUEUED, 0)[0] <= needed
