@@ -7,9 +7,9 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.fake.memory_probe import FakeMemory
 from application.memory_events import MemoryMeasured, PressureRelieved
-from application.services.prefix.flights import Flights
+from application.services.prefix.flights import Flights, Leave
 from application.services.prefix.hot_tier import HotTier
-from application.services.token_side.memory_guard import MemoryGuard
+from application.services.token_side.memory_guard import READ_EVERY_STEPS, MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
@@ -172,6 +172,33 @@ def test_room_is_made_for_whom_the_planner_admits_next(phase: Phase, priority: P
     small = replace(view(2, phase, 0, 1_000), priority=priority)
     plan = plan_step([large, small], STEPS, bench.budget(large, small))
     assert large.id in plan.admit, "nobody computes, and nobody is admitted either"
+
+
+@pytest.mark.parametrize("asks", ["load", "fetch"])
+def test_the_hot_tier_makes_room_for_a_model_and_for_a_prefix_that_is_waited_for(asks: str):
+    bench = Bench(hot_bytes=40_000)
+    bench.hot.put([sized_record(number, 1_000) for number in range(15)])
+    before = bench.hot.usage().used_bytes
+    bench.budget()
+    if asks == "load":
+        assert bench.guard.begin_load(MODEL, 68_000) is None
+    else:
+        bench.flights.room_bytes = 0
+        assert bench.flights.begin(SequenceId(9), 75_000, 75_000, is_ahead=False) is Leave.WAIT
+        bench.budget(view(9, Phase.RESTORING, 0, 100))
+    assert bench.actions() == ["shrink_hot"]
+    assert bench.hot.usage().used_bytes < before
+
+
+def test_while_all_is_calm_a_reading_stands_for_some_steps_and_no_longer():
+    bench, decoding = Bench(), view(1, Phase.DECODING, 5_000, 4_000)
+    readings: list[int | None] = []
+    bench.budget(decoding)
+    bench.memory.hold(50_000)
+    for _ in range(READ_EVERY_STEPS):
+        bench.budget(decoding)
+        readings.append(bench.guard.ledger.reading_bytes)
+    assert readings == [1_000] * (READ_EVERY_STEPS - 1) + [50_000]
 
 
 def test_look_ahead_ends_while_admission_is_paused():
