@@ -56,13 +56,16 @@ def sample(started: float, store: Path) -> Sample:
 
 
 def readers_of(store: Path) -> int:
-    """Slots of the lock file that are taken; LMDB opens an environment once in a process, so another process looks."""
+    """Slots of the lock file that are taken; LMDB opens an environment once in a process, so another process looks.
+    Where that fails so does the soak: what nobody counts is always flat."""
     data = next(store.rglob("data.mdb"), None)
     if data is None:
         return 0
     code = "import lmdb, sys; print(lmdb.open(sys.argv[1], readonly=True, max_dbs=64).readers().count('\\n'))"
-    found = subprocess.run([sys.executable, "-c", code, str(data.parent)], capture_output=True, text=True, check=False)
-    return int(found.stdout or 0)
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(data.parent)], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return int(found.stdout)
 
 
 async def client(service: Service, number: int, deadline: float, counts: dict[str, int]) -> None:

@@ -9,14 +9,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.json_numbers import is_count, is_number
 from adapters.mlx.safetensors_file import StoredTensor, read_tensors
 from domain.errors import ModelLoadFailed
+from domain.shown import shown
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapters.safetensors"
@@ -51,15 +53,15 @@ def read_adapter(folder: Path) -> AdapterFolder:
         config.get("lora_parameters"),
     )
     where = folder / CONFIG_NAME
-    if kind not in {"lora", "dora"}:
+    if kind not in ("lora", "dora"):
         raise ModelLoadFailed(f"{where}: fine_tune_type must be lora or dora, not {str(kind)[:40]!r}")
-    if not _is_count(num_layers) or not isinstance(lora, dict):
+    if not is_count(num_layers) or not isinstance(lora, dict):
         raise ModelLoadFailed(f"{where} names no num_layers and lora_parameters")
     wanted = cast(dict[str, Any], lora)
     rank, scale, keys = wanted.get("rank"), wanted.get("scale"), wanted.get("keys")
-    if not _is_count(rank) or not 1 <= rank <= MAX_RANK:
+    if not is_count(rank) or not 1 <= rank <= MAX_RANK:
         raise ModelLoadFailed(f"{where}: lora_parameters.rank must be in 1..{MAX_RANK}")
-    if isinstance(scale, bool) or not isinstance(scale, int | float):
+    if not is_number(scale):
         raise ModelLoadFailed(f"{where}: lora_parameters.scale must be a number")
     if keys is not None and not _are_names(keys):
         raise ModelLoadFailed(f"{where}: lora_parameters.keys must be names of layers")
@@ -90,15 +92,15 @@ def _compare(adapter: AdapterFolder, expected: Mapping[str, tuple[int, ...]]) ->
     for name, tensor in adapter.tensors.items():
         if name not in expected:
             raise ModelLoadFailed(
-                f"the adapter {adapter.folder} does not belong to this model: it has no layer for {name[:200]}"
+                f"the adapter {adapter.folder} does not belong to this model: it has no layer for {shown(name)}"
             )
         if tuple(expected[name]) != tensor.shape:
             raise ModelLoadFailed(
-                f"the adapter {adapter.folder} does not belong to this model: {name[:200]} has the shape"
+                f"the adapter {adapter.folder} does not belong to this model: {shown(name)} has the shape"
                 f" {list(tensor.shape)}, not {list(expected[name])}"
             )
     if absent := sorted(set(expected) - set(adapter.tensors)):
-        raise ModelLoadFailed(f"the adapter {adapter.folder} is incomplete: {absent[0]} is missing")
+        raise ModelLoadFailed(f"the adapter {adapter.folder} is incomplete: {shown(absent[0])} is missing")
 
 
 def _read_config(folder: Path) -> Mapping[str, Any]:
@@ -124,10 +126,6 @@ def _read_weights(folder: Path) -> Mapping[str, StoredTensor]:
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in cast("list[object]", value))
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 __all__ = ("CONFIG_NAME", "WEIGHTS_NAME", "AdapterFolder", "lay_adapter", "read_adapter")

@@ -2,10 +2,10 @@
 
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -16,8 +16,8 @@ from adapters.mlx.device import describe_device, on_cpu
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
-from adapters.mlx.peak_memory import recall, remember
-from adapters.mlx.peak_meter import PeakMeter
+from adapters.mlx.peak_memory import PeakMemory
+from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.probe import probe
 from adapters.mlx.sampler_row import SamplerRow
 from application.ports.compute import DecodeStart
@@ -60,12 +60,12 @@ def assemble(
     make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
     chunks_ahead: int | None = None,
     blas: str = "",
-    memory_dir: Path | None = None,
-) -> Generator[None, None, MlxModel]:
+    peaks: PeakMemory | None = None,
+) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
-    `memory_dir`: where corrections of estimated memory are remembered; None for nowhere.
+    `peaks`: where corrections of estimated memory are remembered; None for nowhere.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
@@ -90,7 +90,7 @@ def assemble(
         memory=memory,
     )
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
-    meter = _meter(description, memory_dir, is_ahead=ahead > 0)
+    meter = yield from _meter(description, peaks, is_ahead=ahead > 0)
     description = replace(description, memory=meter.shape)
     return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter)
 
@@ -100,10 +100,14 @@ def context_length_of(config: Mapping[str, Any]) -> int:
     return number(config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
 
 
-def _meter(description: ModelDescription, memory_dir: Path | None, *, is_ahead: bool) -> PeakMeter:
-    where = memory_dir if description.weights_digest else None  # a model without one cannot be told from others
+def _meter(
+    description: ModelDescription, peaks: PeakMemory | None, *, is_ahead: bool
+) -> Generator[Future[Any] | None, None, PeakMeter]:
+    if peaks is None or not description.weights_digest:  # a model without one cannot be told from others
+        return uncorrected(description.memory, is_ahead=is_ahead)
     key = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
-    return PeakMeter(description.memory, recall(where, key), partial(remember, where, key), is_ahead=is_ahead)
+    known = yield from peaks.recall(key)
+    return PeakMeter(description.memory, known, partial(peaks.remember, key), is_ahead=is_ahead)
 
 
 def _runtime() -> str:

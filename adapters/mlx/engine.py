@@ -14,6 +14,7 @@ from adapters.mlx.device import on_cpu
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
+from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import highest_bytes
 from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
@@ -39,6 +40,7 @@ class MlxEngine:
         self._memory_dir = memory_dir
         self._blas = blas
         self._reading = Lane("weights", 1)
+        self._peaks = None if memory_dir is None else PeakMemory(memory_dir, self._reading)
         self._is_wired = False
         self._models: list[MlxModel] = []
 
@@ -63,7 +65,7 @@ class MlxEngine:
             read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
             yield read  # a first read of all files takes as long as the disk takes
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
-            return (yield from assemble(network, source.id, facts, blas=self._blas, memory_dir=self._memory_dir))
+            return (yield from assemble(network, source.id, facts, blas=self._blas, peaks=self._peaks))
         except ModelLoadFailed as error:
             return error.message
         except Exception as error:

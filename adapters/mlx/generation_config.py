@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from adapters.mlx.json_numbers import is_number
 from domain.errors import InvalidRequest
 from domain.sampling_defaults import SamplingDefaults
 
@@ -28,7 +29,7 @@ def advised_sampling(folder: Path) -> SamplingDefaults:
 
 
 def _usable(key: str, value: object) -> SamplingDefaults:
-    if isinstance(value, bool) or not isinstance(value, int | float) or (key == "top_k" and not isinstance(value, int)):
+    if not is_number(value) or (key == "top_k" and not isinstance(value, int)):
         return SamplingDefaults()
     try:
         return SamplingDefaults(**{key: value})  # type: ignore[arg-type]

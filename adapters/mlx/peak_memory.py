@@ -2,20 +2,52 @@
 
     {"<digest> <runtime>, <arithmetic>": [factor, largest_bytes, num_measured], ...}
 
-The key is what makes a peak comparable: the model by content, and what computes it. Trouble with the file is not an
-error; what is not to be believed counts as not there.
+The key is what makes a peak comparable: the model by content, and what computes it. What is not to be believed counts
+as not there.
 """
 
-import json
-import os
-import tempfile
+from collections.abc import Generator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from adapters.mlx.remembered import keep, recalled
+from application.services.lane import Lane
+from domain.errors import ServerUnavailable
 from domain.memory.correction import LEAST, MOST, PeakCorrection
 
 _NAME = "memory-peaks.json"
 _MAX_REMEMBERED = 256
+
+
+class PeakMemory:
+    """The file as the compute thread uses it: all that touches the disk is done in `lane`, since a volume that does not
+    answer must not stop a prefill. At most one write waits there, with the latest of each model."""
+
+    def __init__(self, memory_dir: Path, lane: Lane) -> None:
+        self._dir, self._lane = memory_dir, lane
+        self._unsaved: dict[str, PeakCorrection] = {}
+        self._saving: Future[None] | None = None
+
+    def recall(self, key: str) -> Generator[Future[Any] | None, None, PeakCorrection]:
+        """As the function; to be waited for."""
+        found = self._lane.submit(recall, self._dir, key)
+        yield found
+        return found.result()
+
+    def remember(self, key: str, correction: PeakCorrection) -> None:
+        """Soon."""
+        self._unsaved[key] = correction
+        if self._saving is not None and not (self._saving.running() or self._saving.done()):
+            return  # what waits will see it
+        try:
+            self._saving = self._lane.submit(self._save)
+        except ServerUnavailable:  # it ends; the next start learns it again
+            return
+
+    def _save(self) -> None:
+        while self._unsaved:
+            remember(self._dir, *self._unsaved.popitem())
 
 
 def recall(memory_dir: Path | None, key: str) -> PeakCorrection:
@@ -29,24 +61,14 @@ def remember(memory_dir: Path | None, key: str, correction: PeakCorrection) -> N
         return
     known = _read(memory_dir)
     known.pop(key, None)
-    kept = [*known.items(), (key, correction)][-_MAX_REMEMBERED:]
-    told = {name: [each.factor, each.largest_bytes, each.num_measured] for name, each in kept}
-    try:
-        memory_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=memory_dir, delete=False) as file:
-            json.dump(told, file)
-        os.replace(file.name, memory_dir / _NAME)
-    except OSError:  # it is learnt again
-        return
+    known[key] = correction
+    told = {name: [each.factor, each.largest_bytes, each.num_measured] for name, each in known.items()}
+    keep(memory_dir / _NAME, told, _MAX_REMEMBERED)
 
 
 def _read(memory_dir: Path) -> dict[str, PeakCorrection]:
-    try:
-        found = json.loads((memory_dir / _NAME).read_text())
-    except (OSError, ValueError):
-        return {}
-    entries = cast(dict[str, object], found) if isinstance(found, dict) else {}
-    return {key: known for key, value in entries.items() if (known := _correction(value)) is not None}
+    entries = recalled(memory_dir / _NAME).items()
+    return {key: known for key, value in entries if (known := _correction(value)) is not None}
 
 
 def _correction(value: object) -> PeakCorrection | None:
@@ -60,4 +82,4 @@ def _correction(value: object) -> PeakCorrection | None:
     return PeakCorrection(factor, largest, count)
 
 
-__all__ = ("recall", "remember")
+__all__ = ("PeakMemory", "recall", "remember")

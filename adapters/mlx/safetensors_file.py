@@ -10,10 +10,13 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
+from adapters.mlx.json_numbers import MAX_COUNT, is_count
 from domain.errors import ModelLoadFailed
+from domain.shown import shown
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100 * 2**20
+_MAX_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,12 @@ def read_tensors(path: Path) -> Mapping[str, StoredTensor]:
         raise ModelLoadFailed(f"{path} could not be loaded: it is no safetensors file")
     found: dict[str, StoredTensor] = {}
     for name, entry in cast(dict[str, Any], header).items():
-        if name != "__metadata__" and (tensor := _tensor(entry)) is not None:
-            found[name] = tensor
+        if name == "__metadata__":
+            continue
+        tensor = _tensor(entry)
+        if tensor is None:
+            raise ModelLoadFailed(f"{path} could not be loaded: what it says of {shown(name)} is no tensor")
+        found[name] = tensor
     end = max((tensor.end for tensor in found.values()), default=0) + _LENGTH_BYTES + num_header
     if end > size_bytes:
         raise ModelLoadFailed(f"{path} could not be loaded: it is cut short ({size_bytes} of {end} bytes)")
@@ -62,7 +69,7 @@ def _tensor(entry: object) -> StoredTensor | None:
     """None for what no reader of safetensors would take."""
     fields = cast(dict[str, object], entry) if isinstance(entry, dict) else {}
     offsets, shape = _sizes(fields.get("data_offsets")), _sizes(fields.get("shape"))
-    if offsets is None or len(offsets) != 2 or shape is None:
+    if offsets is None or len(offsets) != 2 or shape is None or len(shape) > _MAX_AXES or prod(shape) > MAX_COUNT:
         return None
     begin, end = offsets
     return StoredTensor(str(fields.get("dtype", "")), shape, max(0, end - begin), end)
@@ -71,7 +78,7 @@ def _tensor(entry: object) -> StoredTensor | None:
 def _sizes(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list):
         return None
-    sizes = [size for size in cast(list[object], value) if isinstance(size, int) and size >= 0]
+    sizes = [size for size in cast(list[object], value) if is_count(size)]
     return tuple(sizes) if len(sizes) == len(cast(list[object], value)) else None
 
 

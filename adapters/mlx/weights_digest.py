@@ -7,17 +7,15 @@ modification time of the old one (rsync, tar and cp -p do), but not its inode, a
 change time.
 """
 
-import json
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeGuard, cast
 
 import xxhash
 
 from adapters.mlx.adapter_folder import CONFIG_NAME, WEIGHTS_NAME
+from adapters.mlx.remembered import keep, recalled
 
 _CHUNK_BYTES = 8 * 2**20
 _MEMORY_NAME = "weights-digests.json"
@@ -97,28 +95,15 @@ class _Memory:
         return digest
 
     def save(self) -> None:
-        if self._path is None or not self._is_changed:
-            return
-        kept = dict(list(self._entries.items())[-_MAX_REMEMBERED:])
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump(kept, file)
-            os.replace(file.name, self._path)
-        except OSError:  # a read-only directory costs time at the next start, nothing else
-            return
+        if self._path is not None and self._is_changed:
+            keep(self._path, self._entries, _MAX_REMEMBERED)
 
 
 def _load(path: Path) -> dict[str, list[int | str]]:
-    try:
-        found = json.loads(path.read_text())
-        entries = cast(dict[str, list[int | str]], found) if isinstance(found, dict) else {}
-        return {key: value for key, value in entries.items() if _is_entry(value)}
-    except (OSError, ValueError):
-        return {}
+    return {key: value for key, value in recalled(path).items() if _is_entry(value)}
 
 
-def _is_entry(value: object) -> bool:
+def _is_entry(value: object) -> TypeGuard[list[int | str]]:
     if not isinstance(value, list) or len(cast(list[object], value)) != 5:
         return False
     *stamp, digest = cast(list[object], value)

@@ -124,6 +124,18 @@ def _text_scale(config: dict[str, Any]) -> None:
     config["lora_parameters"]["scale"] = "__import__('os')"
 
 
+def _huge_scale(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["scale"] = 10**400
+
+
+def _endless_scale(config: dict[str, Any]) -> None:
+    config["lora_parameters"]["scale"] = float("inf")
+
+
+def _kind_of_lists(config: dict[str, Any]) -> None:
+    config["fine_tune_type"] = ["lora"]
+
+
 def _more_layers(config: dict[str, Any]) -> None:
     config["lora_parameters"]["keys"].append("self_attn.k_proj")
 
@@ -140,6 +152,9 @@ def _fewer_layers(config: dict[str, Any]) -> None:
         (_huge_rank, "rank must be in"),
         (_other_rank, "has the shape"),
         (_text_scale, "scale must be a number"),
+        (_huge_scale, "scale must be a number"),
+        (_endless_scale, "scale must be a number"),
+        (_kind_of_lists, "lora or dora"),
         (_more_layers, "incomplete"),
         (_fewer_layers, "does not belong"),
     ],

@@ -11,12 +11,14 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.mlx.engine import MlxEngine
+from adapters.mlx.peak_memory import remember
 from adapters.mlx.preflight import check_source
 from adapters.mlx.weights_digest import digest_folder
 from application.ports.compute import LoadedModel
 from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
+from domain.memory.correction import PeakCorrection
 from domain.model_card import LoadOptions, ModelSource
 from tests.support.state_replay import continue_greedy, open_at, prompt_of
 from tests.support.tiny_models import build, write_folder
@@ -127,6 +129,19 @@ def _no_safetensors(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0[1, 2, {}]      " + bytes(100))
 
 
+def _write_header(folder: Path, offset: str, shape: str) -> None:
+    header = f'{{"a": {{"dtype": "F32", "shape": [{shape}], "data_offsets": [0, {offset}]}}}}'.encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(100))
+
+
+def _endless_numbers(folder: Path) -> None:
+    _write_header(folder, "9" * 4300, "1")
+
+
+def _endless_product(folder: Path) -> None:
+    _write_header(folder, "4", ",".join(["9" * 18] * 300))
+
+
 def _missing_tensor(folder: Path) -> None:
     weights = dict(mx.load(str(folder / "model.safetensors")).items())
     weights.pop("model.norm.weight")
@@ -172,6 +187,8 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words:
         (_truncated_weights, "cut short"),
         (_truncated_header, "could not be loaded"),
         (_no_safetensors, "could not be loaded"),
+        (_endless_numbers, "is no tensor"),
+        (_endless_product, "is no tensor"),
     ],
 )
 def test_what_needs_no_weights_to_be_told_is_told_before_anything_is_unloaded(
@@ -246,13 +263,22 @@ def test_what_rounds_is_told(folder: Path) -> None:
         assert "B 1" in found[1].arithmetic
 
 
+def test_what_was_learnt_of_its_memory_is_known_at_the_next_start(folder: Path, tmp_path: Path) -> None:
+    source, engine = ModelSource(ModelId("tiny"), str(folder)), MlxEngine(tmp_path)
+    told = whole(engine.load(source, LoadOptions())).description
+    learnt = PeakCorrection(2.0, 1, 1)
+    remember(tmp_path, f"{told.weights_digest.hex()} {told.runtime}, {told.arithmetic}", learnt)
+    again = whole(MlxEngine(tmp_path).load(source, LoadOptions())).description
+    assert again.memory == learnt.applied(told.memory) != told.memory
+
+
 def test_the_memory_of_digests_may_be_anything(tmp_path: Path) -> None:
     folder = write_folder("llama", tmp_path / "a")
     expected = digest_folder(folder, None)
     memory = tmp_path / "memory"
     digest_folder(folder, memory)
     (remembered,) = memory.iterdir()
-    for content in ("", "[]", "{", '{"x": 1}', json.dumps({str(folder / "config.json"): [1, 2, "zz"]})):
+    for content in ("", "[]", "{", "[" * 100_000, '{"x": 1}', json.dumps({str(folder / "config.json"): [1, 2, "zz"]})):
         remembered.write_text(content)
         assert digest_folder(folder, memory) == expected
     blocked = tmp_path / "file"

@@ -1,13 +1,17 @@
 """What measured peaks do to estimated ones."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from adapters.mlx.peak_memory import recall, remember
+from adapters.mlx.peak_memory import PeakMemory, recall, remember
+from application.services.lane import Lane
+from application.services.token_side.model_loads import whole
 from domain.memory.correction import LEAST, MIN_BYTES, MOST, PeakCorrection
 from domain.memory.shape import MemoryShape, StateCost, StepCost
+from tests.support.patience import PATIENCE_S
 
 LARGE = 100 * MIN_BYTES
 
@@ -63,10 +67,34 @@ def test_it_is_remembered_by_model(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"a": 1}', '{"a": [99.0, 1, 1]}', '{"a": ["1.0", 1, 1]}', '{"a": [1.0, -1, 1]}']
+    "text", ["", "[]", "[" * 100_000, '{"a": 1}', '{"a": [99.0, 1, 1]}', '{"a": ["1.0", 1, 1]}', '{"a": [1.0, -1, 1]}']
 )
 def test_what_is_not_to_be_believed_counts_as_nothing(tmp_path: Path, text: str):
     (tmp_path / "memory-peaks.json").write_text(text)
     assert recall(tmp_path, "a") == PeakCorrection()
     remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
     assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1, 1]}
+
+
+def test_what_cannot_be_remembered_leaves_nothing_behind(tmp_path: Path):
+    (tmp_path / "memory-peaks.json").mkdir()
+    remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["memory-peaks.json"]
+
+
+def test_a_disk_that_does_not_answer_is_waited_for_by_nobody_who_computes(tmp_path: Path):
+    lane = Lane("weights", 1)
+    peaks = PeakMemory(tmp_path, lane)
+    assert whole(peaks.recall("a")) == PeakCorrection()
+    hung = tmp_path / "memory-peaks.json"
+    os.mkfifo(hung)  # who reads it waits until somebody writes
+    for count in range(100):
+        peaks.remember("a", PeakCorrection(2.0, 1, count))
+        peaks.remember("b", PeakCorrection(3.0, 1, count))
+    assert lane.num_pending <= 2, "one under way, and one for all that came since"
+    hung.write_text("{}")  # it answers
+    assert whole(peaks.recall("b")) == PeakCorrection(3.0, 1, 99)
+    assert recall(tmp_path, "a") == PeakCorrection(2.0, 1, 99)
+    lane.close()
+    peaks.remember("a", PeakCorrection())
+    assert lane.join(PATIENCE_S)

@@ -45,6 +45,7 @@ def test_defaults_are_checked(values: Any) -> None:
         ({"temperature": 0.6, "do_sample": False}, SamplingDefaults()),
         ({"top_p": 0, "min_p": None, "top_k": 1.5, "temperature": True}, SamplingDefaults()),
         ({"repetition_penalty": 1.05, "top_p": "0.9"}, SamplingDefaults(repetition_penalty=1.05)),
+        (f'{{"temperature": 1{"0" * 400}, "min_p": NaN, "top_k": 20}}', SamplingDefaults(top_k=20)),
         ([1], SamplingDefaults()),
         ("{", SamplingDefaults()),
         (None, SamplingDefaults()),
