@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapters.llguidance.library import new_matcher, new_tokenizer
-from adapters.llguidance.rendering import rendered
+from adapters.llguidance.library import new_tokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ChatMessage, Role, ToolSpec
@@ -18,6 +17,7 @@ from domain.output.written_calls import Values, WrittenCalls, WrittenParameters
 from domain.request import ChatPrompt
 from tests.support.output_parsers import model_of, numbered_ids
 from tests.support.transcripts import TRANSCRIPTS, Told, Transcript, told
+from tests.support.writing_models import takes
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = (ToolSpec("weather", "", SCHEMA, strict=True), ToolSpec("clock", "", SCHEMA))
@@ -74,15 +74,7 @@ class Model:
 
     def takes(self, grammar: Grammar, text: str) -> bool:
         """Whether a model held to it may write this and end there."""
-        matcher = new_matcher(self._tokens, rendered(grammar))
-        assert not matcher.is_error(), matcher.get_error()
-        for token_id in self.tokenizer.encode(text).token_ids:
-            mask = matcher.compute_bitmask()
-            if not mask[token_id // 8] >> (token_id % 8) & 1:
-                return False
-            matcher.consume_token(token_id)
-        matcher.compute_bitmask()
-        return bool(matcher.is_accepting())
+        return takes(self._tokens, grammar, self.tokenizer.encode(text).token_ids)
 
     def read(self, text: str) -> Told:
         parser = self.tokenizer.output_parser(self.prompt, self.prompt_ids, numbered_ids())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adapters.llguidance.library import new_matcher, new_tokenizer
 from adapters.llguidance.rendering import rendered
@@ -19,8 +20,24 @@ from domain.request import ChatPrompt
 from tests.support.output_parsers import model_of, numbered_ids
 from tests.support.transcripts import TRANSCRIPTS, Told, Transcript, told
 
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
 _HURRY = 0.9
 """How often the walk goes for the end of what it is in."""
+
+
+def takes(tokens: "LLTokenizer", grammar: Grammar, token_ids: Sequence[int]) -> bool:
+    """Whether a model held to it may write these and end there."""
+    matcher = new_matcher(tokens, rendered(grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    for token_id in token_ids:
+        mask = matcher.compute_bitmask()
+        if not mask[token_id // 8] >> (token_id % 8) & 1:
+            return False
+        matcher.consume_token(token_id)
+    matcher.compute_bitmask()
+    return bool(matcher.is_accepting())
 
 
 class WritingModel:
@@ -67,15 +84,7 @@ class WritingModel:
 
     def takes(self, grammar: Grammar, text: str) -> bool:
         """Whether a model held to it may write this and end there."""
-        matcher = new_matcher(self._tokens, rendered(grammar))
-        assert not matcher.is_error(), matcher.get_error()
-        for token_id in self.tokenizer.encode(text).token_ids:
-            mask = matcher.compute_bitmask()
-            if not mask[token_id // 8] >> (token_id % 8) & 1:
-                return False
-            matcher.consume_token(token_id)
-        matcher.compute_bitmask()
-        return bool(matcher.is_accepting())
+        return takes(self._tokens, grammar, self.tokenizer.encode(text).token_ids)
 
     def call_of_text(self, name: str, key: str, value: str) -> str:
         """A call with one string, as the family is declared to write it."""
@@ -120,4 +129,4 @@ def writing_models(folder: Path) -> Callable[[str], WritingModel]:
     return of
 
 
-__all__ = ("WritingModel", "writing_models")
+__all__ = ("WritingModel", "takes", "writing_models")
