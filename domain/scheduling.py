@@ -42,14 +42,14 @@ def plan_step(
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
     admit, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
-    held_for_ids = held_for(staying, admit, limits)
+    held_for_ids = held_for(staying, admit, limits, pace)
     prefill = plan_prefill(staying, limits, pace, budget.max_chunk) if not held_for_ids else ()
     return StepPlan(
         admit=admit,
         prefill=prefill,
         decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
         preempt=preempt,
-        num_waited=_waited(staying, admit, prefill, held_for_ids),
+        num_waited={**_waited(staying, admit, prefill, held_for_ids), **dict.fromkeys(preempt, 0)},
         room_bytes=room,
         is_held=bool(held_for_ids),
     )
