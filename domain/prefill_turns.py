@@ -15,7 +15,7 @@ that a question never waits for two long chunks. Whoever waits is passed by thos
 which has one turn: so nobody waits for more than `aging` turns for each prompt that is open.
 
 Running streams have their share of the time between turns. And a turn is held, for a few steps at most, while a prompt
-shorter than whoever would have it is still looked up.
+shorter than whoever would have it is still looked up: a few for each such prompt, and a few more for all of them.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,9 @@ from domain.step_values import PrefillChunk, SequenceView, StepLimits, StepPace
 
 MAX_DECODES = 64
 """Decode steps between two turns at most, whatever was measured."""
+
+MAX_HELD = 8
+"""Steps that one turn is held for at most, whoever comes and goes meanwhile."""
 
 SHORT_SHARE = 4
 """In a turn of the prompt that has waited longest, others have this fraction of the budget."""
@@ -70,9 +73,11 @@ def plan_prefill(
 
 
 def held_for(
-    sequences: Sequence[SequenceView], admitted: Sequence[SequenceId], limits: StepLimits
+    sequences: Sequence[SequenceView], admitted: Sequence[SequenceId], limits: StepLimits, pace: StepPace
 ) -> tuple[SequenceId, ...]:
     """For whom the next turn is to be held: shorter than all prompts that are open, and not restored yet."""
+    if pace.num_held >= MAX_HELD:
+        return ()
     rests = [view.num_prompt - view.num_computed for view in sequences if view.phase is Phase.PREFILLING]
     return tuple(
         view.id
@@ -108,4 +113,4 @@ def _fill(
     return tuple(chunks)
 
 
-__all__ = ("MAX_DECODES", "held_for", "next_chunk_end", "next_prompt_chunk", "plan_prefill")
+__all__ = ("MAX_DECODES", "MAX_HELD", "held_for", "next_chunk_end", "next_prompt_chunk", "plan_prefill")

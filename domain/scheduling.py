@@ -42,14 +42,14 @@ def plan_step(
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
     admit, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
-    held_for_ids = held_for(staying, admit, limits)
+    held_for_ids = held_for(staying, admit, limits, pace)
     prefill = plan_prefill(staying, limits, pace, budget.max_chunk) if not held_for_ids else ()
     return StepPlan(
         admit=admit,
         prefill=prefill,
         decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
         preempt=preempt,
-        num_waited=_waited(staying, admit, prefill, held_for_ids),
+        num_waited={**_waited(staying, admit, prefill, held_for_ids), **dict.fromkeys(preempt, 0)},
         room_bytes=room,
         is_held=bool(held_for_ids),
     )
@@ -81,8 +81,7 @@ def _plan_admission(
         return (), 0
     room, admit = budget.room_bytes, list[SequenceId]()
     places = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences)
-    waiting = [sequence for sequence in sequences if sequence.phase in WAITING]
-    for view in sorted(waiting, key=lambda view: (_is_deferred(view, limits), view.phase is not Phase.PREEMPTED)):
+    for view in admission_order(sequences, limits):
         if len(admit) >= places:
             break
         if room is not None and view.charge_bytes > room:
@@ -92,6 +91,12 @@ def _plan_admission(
         admit.append(view.id)
         room = None if room is None else room - view.charge_bytes
     return tuple(admit), room
+
+
+def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:
+    """Those that wait, who is admitted first first: where that one finds no room, nobody passes it for ever."""
+    waiting = [sequence for sequence in sequences if sequence.phase in WAITING]
+    return sorted(waiting, key=lambda view: (_is_deferred(view, limits), view.phase is not Phase.PREEMPTED))
 
 
 def _is_deferred(view: SequenceView, limits: StepLimits) -> bool:
@@ -128,6 +133,7 @@ __all__ = (
     "StepLimits",
     "StepPace",
     "StepPlan",
+    "admission_order",
     "next_chunk_end",
     "next_prompt_chunk",
     "plan_step",

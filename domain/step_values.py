@@ -77,14 +77,15 @@ class StepBudget:
 @dataclass(frozen=True, slots=True)
 class StepPace:
     """What the last steps took. `num_turns`: prefill turns so far. `turn_s`: how long the last one took; since then
-    running streams have had `num_decodes` steps, which took `decode_s`, and an ordinary one takes `step_s`. The default
-    knows of none."""
+    running streams have had `num_decodes` steps, which took `decode_s`, and an ordinary one takes `step_s`. `num_held`:
+    for so many steps the next turn was held. The default knows of none."""
 
     num_turns: int = 0
     turn_s: float = 0.0
     decode_s: float = 0.0
     num_decodes: int = 0
     step_s: float = 0.0
+    num_held: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ class FakeTokenizer:
         return str(_OUTPUT)
 
     @property
-    def written_calls(self) -> WrittenCalls | None:
+    def written_calls(self) -> WrittenCalls:
         return _OUTPUT.written_calls(self.special_tokens)
 
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:

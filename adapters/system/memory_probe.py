@@ -26,12 +26,10 @@ class SystemMemory:
             return MemoryReading(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         machine = self._meminfo()
         total, available = machine.get("MemTotal"), machine.get("MemAvailable")
-        limit, used = self._container()
-        if limit and (total is None or limit < total):
-            total = limit
-            if used is not None:
-                left = max(0, limit - used)
-                available = left if available is None else min(available, left)
+        limits = self._containers()
+        lefts = [left for _, left in limits if left is not None]
+        total = min((size for size in (total, *(limit for limit, _ in limits)) if size is not None), default=None)
+        available = min((size for size in (available, *lefts) if size is not None), default=None)
         return MemoryReading(total, available, self._resident())
 
     def _meminfo(self) -> dict[str, int]:
@@ -42,18 +40,17 @@ class SystemMemory:
                 found[name] = int(value.split()[0]) * 1024
         return found
 
-    def _container(self) -> tuple[int, int | None]:
-        """The tightest limit on the way up this process's cgroups, 0 for none, and the bytes used under it that must
-        stay."""
-        tightest: int = 0
-        used: int | None = None
+    def _containers(self) -> list[tuple[int, int | None]]:
+        """Every limit on the way up this process's cgroups, and what is left under it: a wide one that others fill may
+        leave less than its own."""
+        found: list[tuple[int, int | None]] = []
         for folder, limit_name, usage_name in self._cgroup_folders():
             limit = _text(folder / limit_name).strip()
-            if limit.isdigit() and 0 < int(limit) < _NO_LIMIT and (not tightest or int(limit) < tightest):
-                tightest = int(limit)
+            if limit.isdigit() and 0 < int(limit) < _NO_LIMIT:
                 usage = _text(folder / usage_name).strip()
                 used = max(0, int(usage) - _reclaimable(folder)) if usage.isdigit() else None
-        return tightest, used
+                found.append((int(limit), None if used is None else max(0, int(limit) - used)))
+        return found
 
     def _cgroup_folders(self) -> list[tuple[Path, str, str]]:
         folders: list[tuple[Path, str, str]] = []

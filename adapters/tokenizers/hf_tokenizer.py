@@ -110,7 +110,7 @@ class HfTokenizer:
         return str(self._output.output)
 
     @property
-    def written_calls(self) -> WrittenCalls | None:
+    def written_calls(self) -> WrittenCalls:
         return self._output.output.written_calls(self._special_tokens)
 
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:

@@ -108,8 +108,8 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def written_calls(self) -> WrittenCalls | None:
-        """How a grammar has this model write calls; None where its family's form is no grammar's."""
+    def written_calls(self) -> WrittenCalls:
+        """How a grammar has this model write calls."""
         ...
 
     def reasoning_before(self, prompt_ids: Sequence[int]) -> Reasoning | None:

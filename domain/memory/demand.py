@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from domain.ids import SequenceId
 from domain.memory.pressure import StepDemand, StepNeed
 from domain.memory.shape import MemoryShape
-from domain.priority import Priority
 from domain.scheduling import SequenceView
 from domain.sequence import ACTIVE, Phase
 
@@ -29,8 +28,6 @@ may have to be preempted."""
 
 
 Pair = tuple[SequenceView, MemoryShape]
-
-"""Phases in which a sequence holds state, or is about to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,14 @@ def open_bytes(views: Sequence[SequenceView], shapes: Mapping[SequenceId, Memory
     return Open(held, growth)
 
 
-def demand_of(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], chunk: int) -> StepDemand:
-    """`chunk`: the grid, tokens that one step prefills at most."""
+def demand_of(
+    views: Sequence[SequenceView],
+    shapes: Mapping[SequenceId, MemoryShape],
+    chunk: int,
+    first: SequenceView | None,
+) -> StepDemand:
+    """`chunk`: the grid, tokens that one step prefills at most. `first`: of those that wait and have a shape, who is
+    admitted next; None: nobody waits."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
     active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
@@ -68,16 +71,10 @@ def demand_of(views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryS
     return StepDemand(
         steps=tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in lengths),
         least_bytes=decode + _prefill_bytes(begun, lengths[-1]),
-        waiting_bytes=_waiting_bytes(known, prompts, chunk),
+        waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], active, prompts, chunk),
         num_active=len(active),
         num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),
     )
-
-
-def first_waiting(views: Sequence[SequenceView]) -> SequenceView | None:
-    """Who is admitted next, most likely: the planner has the last word."""
-    waiting = [view for view in views if view.phase not in ACTIVE]
-    return min(waiting, key=lambda view: (view.phase is Phase.QUEUED, view.priority is Priority.BATCH), default=None)
 
 
 def _chunks(chunk: int) -> list[int]:
@@ -88,14 +85,12 @@ def _chunks(chunk: int) -> list[int]:
     return lengths
 
 
-def _waiting_bytes(known: Sequence[Pair], prompts: Sequence[Pair], chunk: int) -> int:
-    """The charge of the first that waits, and what its longest step takes beyond what the others' does. Beside others
-    it waits until whole chunks fit; alone it is computed in short ones if it must, and answers afterwards."""
-    first = first_waiting([view for view, _ in known])
-    if first is None:
-        return 0
-    view, shape = next(pair for pair in known if pair[0] is first)
-    is_alone = not any(other.phase in ACTIVE for other, _ in known)
+def _waiting_bytes(
+    view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
+) -> int:
+    """The charge of one that waits, and what its longest step takes beyond what the others' does. Beside others it
+    waits until whole chunks fit; alone it is computed in short ones if it must, and answers afterwards."""
+    is_alone = not active
     length = min(LEAST_CHUNK if is_alone else chunk, chunk, view.num_prompt)
     peak = _peak(view, shape, length, view.num_prompt)
     if is_alone:
@@ -155,4 +150,4 @@ def _decode_bytes(rows: Sequence[Pair]) -> int:
     return sum(shape.decode_bytes(len(lengths), max(lengths) + 1) for shape, lengths in by_shape.items())
 
 
-__all__ = ("LEAST_CHUNK", "Open", "charge_bytes", "demand_of", "first_waiting", "open_bytes")
+__all__ = ("LEAST_CHUNK", "Open", "charge_bytes", "demand_of", "open_bytes")

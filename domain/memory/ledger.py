@@ -4,7 +4,7 @@
       grow freely | let go of  | nothing new | kept for what no estimate knows
 
 The ledger counts by purpose what is *held* now, and what was *promised*: room that open sequences still grow into and
-what the next forward pass takes for a moment. A reading tells what the process holds in fact; where it tells more than
+what the next step takes for a moment. A reading tells what the process holds in fact; where it tells more than
 the purposes and the margin beyond the hard mark add up to, the reading counts. Freed buffers that a library keeps to
 use them again are not held.
 
@@ -61,11 +61,13 @@ class MemoryLedger:
     """Bytes by purpose.
 
     Held: `weight_bytes` of loaded models; `state_bytes` of open sequences as far as they are computed; `hot_bytes` and
-    `queued_bytes` of captured state in the hot tier and in front of the store (what lies in both counts once);
+    `queued_bytes` of captured state in the hot tier and in front of the store (what lies in both counts in both: it is
+    gone only when both let go of it, and the sum is never less than what is held);
     `flight_bytes`: fetched from the store, or about to be, for sequences that are not restored yet, and the joined
     state of those that are; `other_bytes`: what the process held before it loaded anything.
     Promised: `growth_bytes`: what open sequences still grow by, up to the ends of their prompts and of their answers;
-    `transient_bytes`: the most that one forward pass takes beyond that. `reading_bytes`: what was read to be used.
+    `transient_bytes`: the most that the next step takes, what sequences grow by in it included, though that is promised
+    too: never too little, by a chunk's state at most. `reading_bytes`: what was read to be used.
     """
 
     weight_bytes: int = 0

@@ -6,7 +6,7 @@
 Pictures of a full house, not of a usual one: sequences share no memory here, and all are at their longest.
 """
 
-from collections.abc import Callable
+from bisect import bisect
 from dataclasses import dataclass, replace
 
 from domain.ids import SequenceId
@@ -70,7 +70,7 @@ class MemoryPlan:
         views.append(self._view(0, Phase.PREFILLING))
         shapes = {view.id: self.shape for view in views}
         held = open_bytes(views, shapes, self.chunk)
-        step = demand_of(views, shapes, self.chunk).steps[0]
+        step = demand_of(views, shapes, self.chunk, None).steps[0]
         return self.shape.weight_bytes + held.state_bytes + held.growth_bytes + step.num_bytes
 
     @property
@@ -79,27 +79,15 @@ class MemoryPlan:
 
     def longest(self, most: int) -> int:
         """The longest context up to `most` that fits with this batch; 0 for none."""
-        return _last(most, lambda context: replace(self, context=context).fits)
+        return bisect(range(1, most + 1), False, key=lambda context: not replace(self, context=context).fits)
 
     def most_sequences(self) -> int:
         """How many of this context fit; 0 for none."""
-        return _last(MOST_SEQUENCES, lambda batch: replace(self, batch=batch).fits)
+        return bisect(range(1, MOST_SEQUENCES + 1), False, key=lambda batch: not replace(self, batch=batch).fits)
 
     def _view(self, index: int, phase: Phase) -> SequenceView:
         done = self.context if phase is Phase.DECODING else max(0, self.context - self.chunk)
         return SequenceView(SequenceId(index), phase, done, self.context, charge_bytes=self.sequence_bytes)
-
-
-def _last(most: int, fits: Callable[[int], bool]) -> int:
-    """The last of 1..most that fits, where none fits behind one that does not; 0 when none does."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 __all__ = ("MOST_SEQUENCES", "MemoryPlan", "PlannedModel")

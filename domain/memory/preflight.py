@@ -6,11 +6,10 @@
 
 The copy is what the prefix cache keeps of a chunk. What does not fit by this sum never will, however long it waits;
 what does is admitted when nothing else runs (`demand` never asks for more). Tokens that are reused take room like all
-others, but nobody computes them: they count in what is held and looked at, and not in the chunk. Every choice of an
-answer counts, because all of them may grow at once.
+others. Every choice of an answer counts, because all of them may grow at once.
 """
 
-from collections.abc import Callable
+from bisect import bisect
 from dataclasses import dataclass, replace
 
 from domain.memory.ledger import MemoryLedger, MemoryLimits
@@ -19,12 +18,11 @@ from domain.memory.shape import MemoryShape
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one request asks for, in tokens. `num_cached`: of the prompt's, known to be reused. `is_scored`: log
-    probabilities of the whole prompt are told, so that logits of every token are computed."""
+    """What one request asks for, in tokens. `is_scored`: log probabilities of the whole prompt are told, so that
+    logits of every token are computed."""
 
     num_prompt: int
     num_new: int
-    num_cached: int = 0
     num_choices: int = 1
     is_scored: bool = False
 
@@ -68,7 +66,7 @@ class Preflight:
     def needed_bytes(self, demand: Demand) -> int:
         """The most that it takes at any moment. Never less for more tokens or choices."""
         shape, end = self.shape, demand.num_prompt + demand.num_new
-        chunk = min(self.max_chunk, max(demand.num_prompt - demand.num_cached, 1))
+        chunk = min(self.max_chunk, max(demand.num_prompt, 1))
         logits = {"num_logits": chunk} if demand.is_scored else {}
         prefill = shape.state_bytes(demand.num_prompt, chunk) + shape.state_bytes(chunk)
         prefill += shape.peak_bytes(chunk, demand.num_prompt, **logits)
@@ -80,13 +78,13 @@ class Preflight:
 
     def most_new(self, demand: Demand) -> int:
         """The longest answer up to the one asked for that fits; -1 when none does."""
-        return _last(demand.num_new, lambda num_new: self.fits(replace(demand, num_new=num_new)))
+        answers = range(demand.num_new + 1)
+        return bisect(answers, False, key=lambda num_new: not self.fits(replace(demand, num_new=num_new))) - 1
 
     def most_prompt(self, demand: Demand) -> int:
-        """The longest prompt up to the one asked for that fits with this answer when nothing is reused; -1 for none."""
-        return _last(
-            demand.num_prompt, lambda num_prompt: self.fits(replace(demand, num_prompt=num_prompt, num_cached=0))
-        )
+        """The longest prompt up to the one asked for that fits with this answer; -1 for none."""
+        prompts = range(demand.num_prompt + 1)
+        return bisect(prompts, False, key=lambda num_prompt: not self.fits(replace(demand, num_prompt=num_prompt))) - 1
 
     def refusal(self, demand: Demand, shortest: int) -> Refusal | None:
         """None when it fits. `shortest`: tokens of an answer that is worth having. A prompt that is too long even for
@@ -104,18 +102,6 @@ class Preflight:
             most_prompt=max(self.most_prompt(demand), 0),
             most_new=most_new,
         )
-
-
-def _last(end: int, fits: Callable[[int], bool]) -> int:
-    """The last of 0..end that fits, where none fits behind one that does not; -1 when none does."""
-    low, high = -1, end + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 __all__ = ("Demand", "Preflight", "Refusal")

@@ -50,7 +50,7 @@ class Channels:
 class Family:
     """`found_by`: any of these sets of texts, all in a chat template or among the added tokens, tells the family.
     `id_chars`: how long an id of a call may be. `shows`: what to print of the calls' form. `writes`: how a grammar has
-    it write them, the first that fits the tokenizer."""
+    it write them, the first that fits the tokenizer; the last fits any."""
 
     name: str
     shows: str

@@ -30,9 +30,9 @@ class OutputFormat:
         reasoning = f"{self.reasoning.open}...{self.reasoning.close}" if self.reasoning else "none"
         return f"{self.family.name} ({self.family.shows}; {self.found_in}), reasoning: {reasoning}"
 
-    def written_calls(self, special_tokens: Container[str]) -> WrittenCalls | None:
-        """As the models of a tokenizer with these special tokens write; None where no grammar has a form for it."""
-        return next((one for one in self.family.writes if not one.needs or one.needs in special_tokens), None)
+    def written_calls(self, special_tokens: Container[str]) -> WrittenCalls:
+        """As the models of a tokenizer with these special tokens write."""
+        return next(one for one in self.family.writes if not one.needs or one.needs in special_tokens)
 
     def reasoning_before(self, prompt_end: str, special_tokens: Mapping[str, int]) -> Reasoning | None:
         """What may stand before an answer to such a prompt; None where nothing does."""

@@ -37,7 +37,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a model needs of memory, and what fits, from its config alone."""
-    from interfaces.composition.backends import fake_backend, mlx_backend
+    from interfaces.composition.backends import choose_backend
     from interfaces.composition.planning import plan_memory
 
     try:
@@ -46,9 +46,8 @@ def plan(
     except InvalidRequest as error:
         fail(error.message, USAGE)
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
-    chosen = fake_backend(settings) if settings.engine.backend == "fake" else mlx_backend(settings)
     try:
-        planned, found = plan_memory(settings, chosen, size, tokens, batch)
+        planned, found = plan_memory(settings, choose_backend(settings), size, tokens, batch)
     except DomainError as error:
         fail(error.message)
     if as_json:

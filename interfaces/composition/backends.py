@@ -56,6 +56,11 @@ class Backend:
     plan: ModelPlanner = _no_plan
 
 
+def choose_backend(settings: Settings) -> Backend:
+    """The one that the settings name."""
+    return {"fake": fake_backend, "mlx": mlx_backend}[settings.engine.backend](settings)
+
+
 def fake_backend(settings: Settings) -> Backend:
     """The deterministic toy engine: the whole service without MLX."""
     from adapters.fake.engine import FakeEngine
@@ -148,4 +153,4 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "cairn"
 
 
-__all__ = ("Backend", "cache_dir", "fake_backend", "mlx_backend", "model_repository")
+__all__ = ("Backend", "cache_dir", "choose_backend", "fake_backend", "mlx_backend", "model_repository")

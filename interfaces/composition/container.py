@@ -30,7 +30,7 @@ from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
-from interfaces.composition.backends import Backend, fake_backend, mlx_backend
+from interfaces.composition.backends import Backend, choose_backend
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
@@ -71,11 +71,7 @@ class Container(containers.DeclarativeContainer):
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
 
-    backend = providers.Selector(
-        settings.provided.engine.backend,
-        mlx=providers.Singleton(mlx_backend, settings),
-        fake=providers.Singleton(fake_backend, settings),
-    )
+    backend = providers.Singleton(choose_backend, settings)
     limits = providers.Singleton(step_limits, settings, backend)
     documents = providers.Singleton(build_documents, settings, events, clock)
 

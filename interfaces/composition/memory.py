@@ -7,7 +7,7 @@ from application.settings import Settings
 from domain.byte_size import ByteSize, format_bytes
 from domain.memory.ledger import MemoryLimits, MemoryReading
 from domain.scheduling import StepLimits
-from interfaces.composition.backends import Backend, fake_backend, mlx_backend
+from interfaces.composition.backends import Backend, choose_backend
 from interfaces.composition.cache import CacheTiers
 
 AUTO_SHARE = 0.9
@@ -34,8 +34,7 @@ def limits_of(setting: ByteSize | None, reading: MemoryReading) -> MemoryLimits 
 
 def limits_here(settings: Settings) -> MemoryLimits | None:
     """What a server with these settings would hold, started now."""
-    backend = fake_backend(settings) if settings.engine.backend == "fake" else mlx_backend(settings)
-    return memory_limits(settings.engine.memory, backend)
+    return memory_limits(settings.engine.memory, choose_backend(settings))
 
 
 def describe_limits(limits: MemoryLimits | None) -> str:
@@ -60,7 +59,7 @@ def build_guard(
         hot=cache.hot,
         flights=cache.prefix_cache.flights,
         queued_bytes=cache.queued_bytes,
-        chunk=steps.prefill_budget,
+        steps=steps,
         events=events,
         clock=clock,
         holds_host=backend.holds_host,

@@ -2,7 +2,7 @@
 
     BETWEEN --first byte--> HEAD --headers--> BODY --last byte--> BETWEEN
        |                      |                 |
-       keep-alive (uvicorn)   header_timeout_s  body_timeout_s + body / MIN_BODY_BYTES_S
+       keep-alive (uvicorn)   header_timeout_s  body_timeout_s, again and again while it keeps coming
 
 Bounds hold before the application, and so the key, is asked. The input is fed to the parser in small pieces, so that a
 read of the socket holds no more than a few requests; what follows a request that still waits for the one before it is
@@ -25,7 +25,6 @@ from interfaces.http.connection_limits import (
     LINGER_S,
     MALFORMED,
     MAX_DISCARDED_BYTES,
-    MIN_BODY_BYTES_S,
     NOT_READ,
     RESERVED_CONNECTIONS,
     TOO_LARGE,
@@ -163,11 +162,9 @@ class BoundedConnection(HttpToolsProtocol):
         if self.flow.read_paused:  # it is we who do not read
             self._arrival.arm(self._timeout_s)
             return
-        allowed_s = self._timeout_s
-        if self._meter.phase is Phase.BODY:
-            allowed_s += self._meter.body_bytes / MIN_BODY_BYTES_S
-        if (left_s := allowed_s - self._arrival.elapsed_s()) > 0.001:
-            self._arrival.extend(left_s)
+        more_s = self._meter.spend_body(self._timeout_s) if self._meter.phase is Phase.BODY else 0.0
+        if more_s > 0.001:
+            self._arrival.arm(more_s)
         elif self._meter.phase is Phase.BETWEEN:  # nothing was asked, so there is nothing to answer
             self._close()
         else:

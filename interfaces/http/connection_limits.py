@@ -17,7 +17,7 @@ MAX_TARGET_BYTES = 8 * 2**10
 """Of a path with its query."""
 
 MIN_BODY_BYTES_S = 1024
-"""A body that comes slowly gets a second more for each so many bytes."""
+"""A body that comes slowly gets a second more for each so many bytes, and no more than its timeout at once."""
 
 MAX_DISCARDED_BYTES = 16 * 2**20
 """Of what goes on after it was answered or refused: read and thrown away, since closing at once would take the answer

@@ -10,13 +10,13 @@ class Deadline:
     """`expired` is called once for each time it was armed, unless cancelled or armed anew before. When the event loop
     stood still meanwhile it gets another second: what would have met the deadline may not have been read yet."""
 
-    __slots__ = ("_due_s", "_expired", "_handle", "_loop", "started_s")
+    __slots__ = ("_due_s", "_expired", "_handle", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
         self._loop = loop
         self._expired = expired
         self._handle: asyncio.TimerHandle | None = None
-        self._due_s = self.started_s = 0.0
+        self._due_s = 0.0
 
     @property
     def is_armed(self) -> bool:
@@ -24,11 +24,6 @@ class Deadline:
 
     def arm(self, timeout_s: float) -> None:
         """Anew, from now on."""
-        self.started_s = self._loop.time()
-        self.extend(timeout_s)
-
-    def extend(self, timeout_s: float) -> None:
-        """From now on, without forgetting when it was armed."""
         self.cancel()
         self._due_s = self._loop.time() + timeout_s
         self._handle = self._loop.call_later(timeout_s, self._fire)
@@ -38,13 +33,10 @@ class Deadline:
             self._handle.cancel()
             self._handle = None
 
-    def elapsed_s(self) -> float:
-        return self._loop.time() - self.started_s
-
     def _fire(self) -> None:
         self._handle = None
         if self._loop.time() - self._due_s > STALL_S:
-            self.extend(STALL_S)
+            self.arm(STALL_S)
         else:
             self._expired()
 

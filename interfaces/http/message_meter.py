@@ -12,6 +12,7 @@ from interfaces.http.connection_limits import (
     MAX_HEADER_BYTES,
     MAX_HEADERS,
     MAX_TARGET_BYTES,
+    MIN_BODY_BYTES_S,
     TARGET_TOO_LONG,
 )
 from interfaces.http.errors import Problem
@@ -28,16 +29,16 @@ class Phase(Enum):
 class MessageMeter:
     """Fed by the parser's callbacks. Each returns the problem that ends the connection, if there is one."""
 
-    __slots__ = ("_header_bytes", "_num_headers", "_silent_bytes", "_target_bytes", "body_bytes", "phase")
+    __slots__ = ("_header_bytes", "_num_headers", "_silent_bytes", "_target_bytes", "_unspent_bytes", "phase")
 
     def __init__(self) -> None:
         self.phase = Phase.BETWEEN
-        self.body_bytes = 0
+        self._unspent_bytes = 0
         self._silent_bytes = self._header_bytes = self._num_headers = self._target_bytes = 0
 
     def begin(self) -> None:
         self.phase = Phase.HEAD
-        self.body_bytes = 0
+        self._unspent_bytes = 0
         self._silent_bytes = self._header_bytes = self._num_headers = self._target_bytes = 0
 
     def fed(self, num_bytes: int) -> Problem | None:
@@ -67,7 +68,13 @@ class MessageMeter:
 
     def body(self, num_bytes: int) -> None:
         self._silent_bytes = 0
-        self.body_bytes += num_bytes
+        self._unspent_bytes += num_bytes
+
+    def spend_body(self, most_s: float) -> float:
+        """More time in seconds for what has come of the body since the last call, `most_s` at most: what came fast buys
+        no silence."""
+        num_bytes, self._unspent_bytes = self._unspent_bytes, 0
+        return min(num_bytes / MIN_BODY_BYTES_S, most_s)
 
     def complete(self) -> None:
         self._silent_bytes = 0

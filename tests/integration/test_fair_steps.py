@@ -6,7 +6,9 @@ from itertools import pairwise
 from adapters.fake.options import FakeOptions
 from application.events import PrefillChunkComputed
 from application.ports.engine import Tokens
-from domain.ids import SequenceId
+from application.services.token_side.queue_waits import QueueWaits
+from domain.ids import RequestId, SequenceId
+from domain.prefill_turns import MAX_HELD
 from domain.priority import Priority
 from domain.scheduling import StepLimits
 from tests.support.stepped_engine import GRID, SteppedEngine
@@ -103,3 +105,45 @@ def test_batch_is_computed_after_interactive() -> None:
     assert calls.of(1)[-1] < calls.of(0)[-1]
     last = engine.events(PrefillChunkComputed)
     assert [event.id for event in last][-1] == "batch"
+
+
+def test_a_turn_is_not_held_for_ever_for_who_comes_and_goes() -> None:
+    """Each is cancelled before it is restored, when the next one is here."""
+    engine, calls = busy_engine()
+    engine.submit("long", LONG)
+    engine.step(3)
+    num_before = len(calls.seen)
+    for number in range(3 * MAX_HELD):
+        engine.submit(str(number), SHORT)
+        engine.step()
+        engine.runner.cancel(RequestId(str(number)))
+    assert len(calls.seen) - num_before >= 2
+
+
+def test_who_fails_while_it_waits_makes_way_at_once() -> None:
+    """A step in which somebody ended has moved: the next one is not left for a second to what may come from outside."""
+    engine = SteppedEngine(FakeOptions(eos_every=0, vocab_size=2_000), waits=QueueWaits(60))
+    engine.guard.admits = False
+    engine.submit("a", SHORT, num_choices=2)
+    engine.step()
+    assert not engine.runner.step()
+    engine.clock.advance(61)
+    assert engine.runner.step()
+    assert engine.end("a").error is not None
+    assert not engine.runner.step()
+    engine.guard.admits = True
+    engine.run()
+    assert len(engine.tokens("a", 1)) == 12
+
+
+def test_no_turn_is_held_for_who_is_gone() -> None:
+    engine, _ = busy_engine()
+    engine.submit("long", LONG)
+    engine.step(3)
+    engine.submit("short", SHORT)
+    engine.step()
+    assert engine.runner.is_held
+    for id in ("long", "short"):
+        engine.runner.cancel(RequestId(id))
+    engine.runner.rest()
+    assert not engine.runner.is_held, "an idle engine looks two hundred times a second"

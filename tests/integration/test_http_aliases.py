@@ -55,6 +55,15 @@ def test_prompts_are_counted_explained_and_warmed_for_the_model_that_answers(ser
     assert (explained["model"], explained["prompts"][0]["prompt_tokens"]) == ("fake-hybrid", count)
 
 
+def test_prompts_are_made_of_what_the_model_that_answers_makes_of_them(service: FakeService) -> None:
+    bodies = {"/tokenize": {"prompt": "hi"}, "/detokenize": {"tokens": [104]}, "/apply-template": {"messages": HELLO}}
+    for path, body in bodies.items():
+        told = service.client.post(path, json={**body, "model": "claude-haiku-4"})
+        assert told.status_code == 200, told.text
+        assert told.json() == service.client.post(path, json={**body, "model": "fake-hybrid"}).json()
+        assert service.client.post(path, json={**body, "model": "gpt-9"}).status_code == 404
+
+
 def test_what_no_alias_fits_is_refused_and_the_list_shows_models_only(service: FakeService) -> None:
     for path, body in BODIES.items():
         assert service.client.post(path, json={**body, "model": "gpt-9"}).status_code == 404

@@ -126,6 +126,8 @@ class TestContentType:
             {"content-type": "application/json, text/plain"},
             {"content-type": "application/jsonx"},
             {"content-type": "text/plain; x=application/octet-stream"},
+            {"content-type": "application/octet-stream, text/plain"},
+            {"content-type": ""},
         ],
     )
     def test_bodies_are_json_by_name(self, service: FakeService, headers: Mapping[str, str]) -> None:

@@ -150,7 +150,8 @@ class TestModels:
             for path in ("/v1/completions", "/v1/cache/explain", "/v1/cache/warm"):
                 told = ask(service, "gone", path, model="gone-model")
                 assert told.status_code == 404
-                assert told.json()["error"]["message"].endswith("; served here: fake-hybrid")
+                message = told.json()["error"]["message"]
+                assert message == "no model 'gone-model' here; served here: fake-hybrid"
             told = service.client.get("/v1/models/gone-model", headers=headers("gone"))
             assert told.json()["error"]["message"].endswith("; served here: fake-hybrid")
 

@@ -280,13 +280,22 @@ class TestTime:
 
     def test_a_slow_body_that_keeps_coming_is_read(self) -> None:
         """Time is added for what has arrived: 4 KiB are worth some seconds."""
-        settings = ServerSettings(port=0, body_timeout_s=0.3)
+        settings = ServerSettings(port=0, body_timeout_s=1)
         with fake_service(settings=settings) as service, connected(service) as client:
-            body = BODY + b" " * 4_096
-            client.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:-1])
-            time.sleep(1)
-            client.sendall(body[-1:])
+            piece = b" " * 4_096
+            size = len(BODY) + 5 * len(piece)
+            client.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % size + BODY[:-1])
+            for _ in range(5):
+                client.sendall(piece)
+                time.sleep(0.5)
+            client.sendall(BODY[-1:])
             assert rest_of(client).startswith(b"HTTP/1.1 200 ")
+
+    def test_what_came_of_a_body_at_once_buys_no_silence(self, quick: FakeService) -> None:
+        """64 KiB would be worth a minute, and 16 MiB hours in which nobody else has their room in memory."""
+        with connected(quick) as client:
+            client.sendall(HEAD + b"Content-Length: 65536\r\n\r\n" + b" " * 65_535)
+            assert error_of(rest_of(client), 408) == "request_timeout"
 
     def test_a_client_that_never_reads_is_cut_off(self) -> None:
         settings = ServerSettings(port=0, write_timeout_s=0.3, keepalive_s=0.05)

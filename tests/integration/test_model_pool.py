@@ -218,6 +218,20 @@ def test_whoever_waits_in_vain_for_room_is_told_when_to_come_back() -> None:
     assert bench.loads() == [A, B]
 
 
+def test_whoever_waits_is_counted_from_when_its_model_is_looked_for() -> None:
+    bench = Bench()
+
+    async def work() -> None:
+        for id in (A, ModelId("nobody")):
+            asked = asyncio.create_task(bench.use(id))
+            await asyncio.sleep(0)
+            assert bench.pool.num_waiting == 1
+            await asyncio.gather(asked, return_exceptions=True)
+            assert bench.pool.num_waiting == 0
+
+    bench.run(work)
+
+
 def test_a_client_that_leaves_while_it_waits_gives_its_turn_back() -> None:
     bench = Bench(max_loaded=1)
 

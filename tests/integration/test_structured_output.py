@@ -9,6 +9,7 @@ import jsonschema_rs
 import pytest
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import (
@@ -25,7 +26,6 @@ from domain.grammar import (
 from domain.output.output_format import family_named
 from domain.request import FinishReason
 from domain.sampling import SamplingParams, StopRules
-from domain.tool_grammar import tool_call_grammar
 from tests.support.asking import FAKE, Answered, answers, asking
 
 WEATHER: dict[str, Any] = {

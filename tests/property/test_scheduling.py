@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.ids import SequenceId
+from domain.prefill_turns import MAX_HELD
 from domain.priority import Priority
 from domain.scheduling import (
     PrefillChunk,
@@ -109,11 +110,12 @@ class Run:
         )
 
     def _step(self, budget: StepBudget) -> None:
-        pace = StepPace(self.num_turns, self._random.choice((0.0, 1.0)), self._random.random(), 1)
+        turn_s, decode_s = self._random.choice((0.0, 1.0)), self._random.random()
+        pace = StepPace(self.num_turns, turn_s, decode_s, 1, num_held=self.num_held)
         plan = plan_step([life.view for life in self.lives], self.limits, budget, pace)
         self._check(plan, budget)
         self.num_held = self.num_held + 1 if plan.is_held else 0
-        assert self.num_held <= (self.limits.max_held + 1) * len(self.lives)
+        assert self.num_held <= min(MAX_HELD, (self.limits.max_held + 1) * len(self.lives))
         self.num_turns += bool(plan.prefill)
         by_id = {life.view.id: life for life in self.lives}
         for id in plan.decode:
@@ -247,6 +249,12 @@ def test_batch_waits_for_interactive_up_to_the_patience() -> None:
         admitted += plan.admit
         batch = replace(batch, num_waited=plan.num_waited.get(batch.id, 0))
     assert admitted == [1, 2, 3, 0, 5]
+
+
+def test_turns_that_were_waited_for_before_a_preemption_are_not_counted_as_waiting_in_the_queue() -> None:
+    views = [view(0, Phase.DECODING), view(1, Phase.PREFILLING, priority=Priority.BATCH, num_waited=LIMITS.patience)]
+    plan = plan_step(views, LIMITS, StepBudget(preempt_bytes=1))
+    assert (plan.preempt, plan.num_waited) == ((1,), {1: 0})
 
 
 def test_what_finds_no_room_is_passed_up_to_the_patience() -> None:

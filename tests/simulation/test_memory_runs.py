@@ -96,18 +96,19 @@ class BoundServer:
         )
         self.meter = Meter(limits, self.hot, 10_000)
         # What waits for the store is in the hot tier as well until that lets go; the sum is never less than what is so.
+        steps = StepLimits(max_batch, GRID, GRID, 8)
         self.guard = SeenGuard(
             probe=self.meter,
             limits=limits,
             hot=self.hot,
             flights=self.cache.flights,
             queued_bytes=lambda: self.writer.queued_bytes,
-            chunk=GRID,
+            steps=steps,
             events=outlet,
             clock=clock,
         )
         self.guard.clear_with(self.meter.clear)
-        self.runner = StepRunner(outlet, self.cache, StepLimits(max_batch, GRID, GRID, 8), guard=self.guard)
+        self.runner = StepRunner(outlet, self.cache, steps, guard=self.guard)
         self.engine = MeteredEngine(FakeEngine({MODEL: options}), self.meter, scaled)
         whole(self.runner.load(self.engine, ModelSource(MODEL, "nowhere"), LoadOptions()))
         self.meter.is_known = lambda id: id in self.guard.seen

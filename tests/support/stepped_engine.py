@@ -16,6 +16,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.step_guard import Unguarded
 from application.services.token_side.step_runner import StepRunner
 from domain.block_grid import BlockGrid
@@ -56,6 +57,7 @@ class SteppedEngine:
         *,
         reuses: bool = True,
         limits: StepLimits | None = None,
+        waits: QueueWaits | None = None,
     ) -> None:
         self.clock, self.guard, lane = FakeClock(tick_ns=10), WilfulGuard(), InlineLane()
         self.batches: list[StepBatch] = []
@@ -76,6 +78,7 @@ class SteppedEngine:
             limits or StepLimits(4, GRID, GRID),
             FakeCompiler(cast(Executor, lane)),
             guard=self.guard,
+            waits=waits,
         )
         whole(self.runner.load(self.backend, ModelSource(MODEL, "nowhere"), LoadOptions()))
         (self.model,) = self.backend.loaded

@@ -10,12 +10,12 @@ from pathlib import Path
 from adapters.llguidance.library import new_matcher, new_tokenizer
 from adapters.llguidance.rendering import rendered
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
+from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import Grammar
 from domain.output.written_calls import Values, WrittenCalls
 from domain.request import ChatPrompt
-from domain.tool_grammar import tool_call_grammar
 from tests.support.output_parsers import model_of, numbered_ids
 from tests.support.transcripts import TRANSCRIPTS, Told, Transcript, told
 
@@ -27,7 +27,6 @@ class WritingModel:
     def __init__(self, case: Transcript, folder: Path) -> None:
         tokenizer = model_of(case, folder)
         assert isinstance(tokenizer, HfTokenizer)
-        assert tokenizer.written_calls is not None
         self.tokenizer = tokenizer
         self.written: WrittenCalls = tokenizer.written_calls
         vocabulary = tokenizer.vocabulary()

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adapters.fake.clock import FakeClock
 from adapters.fake.memory_probe import FakeMemory
 from application.memory_events import MemoryMeasured, PressureRelieved
-from application.services.prefix.flights import Flights
+from application.services.prefix.flights import Flights, Leave
 from application.services.prefix.hot_tier import HotTier
-from application.services.token_side.memory_guard import MemoryGuard
+from application.services.token_side.memory_guard import READ_EVERY_STEPS, MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
-from domain.scheduling import SequenceView
+from domain.priority import Priority
+from domain.scheduling import SequenceView, StepLimits, plan_step
 from domain.sequence import Phase
 from tests.support.sized_state import sized_record
 from tests.support.store_records import EventList
@@ -20,6 +23,7 @@ MODEL = ModelId("m")
 SHAPE = MemoryShape(states=(StateCost(bytes_per_token=1, step=1),), step=StepCost(token_bytes=1))
 LIMITS = MemoryLimits(total_bytes=100_000, low_bytes=80_000, high_bytes=90_000, hard_bytes=95_000)
 CHUNK = 512
+STEPS = StepLimits(max_batch=4, prefill_budget=CHUNK, grid=CHUNK)
 
 
 class Bench:
@@ -35,7 +39,7 @@ class Bench:
             hot=self.hot,
             flights=self.flights,
             queued_bytes=lambda: self.queued_bytes,
-            chunk=CHUNK,
+            steps=STEPS,
             events=self.events,
             clock=FakeClock(),
         )
@@ -151,6 +155,50 @@ def test_the_hot_tier_shrinks_for_who_waits_and_grows_back():
         bench.budget()
     assert bench.hot.budget_bytes == 40_000
     assert "grow_hot" in bench.actions()
+
+
+@pytest.mark.parametrize(
+    ("phase", "priority"),
+    [
+        (Phase.PREEMPTED, Priority.BATCH),  # it was preempted, and comes after who is no batch all the same
+        (Phase.QUEUED, Priority.INTERACTIVE),  # the other is a batch sequence, passed by as many as there may be
+    ],
+)
+def test_room_is_made_for_whom_the_planner_admits_next(phase: Phase, priority: Priority):
+    bench = Bench(hot_bytes=40_000)
+    bench.hot.put([sized_record(number, 1_000) for number in range(15)])
+    other = Priority.INTERACTIVE if priority is Priority.BATCH else Priority.BATCH
+    large = replace(view(1, Phase.QUEUED, 0, 75_000), priority=other, num_waited=STEPS.patience)
+    small = replace(view(2, phase, 0, 1_000), priority=priority)
+    plan = plan_step([large, small], STEPS, bench.budget(large, small))
+    assert large.id in plan.admit, "nobody computes, and nobody is admitted either"
+
+
+@pytest.mark.parametrize("asks", ["load", "fetch"])
+def test_the_hot_tier_makes_room_for_a_model_and_for_a_prefix_that_is_waited_for(asks: str):
+    bench = Bench(hot_bytes=40_000)
+    bench.hot.put([sized_record(number, 1_000) for number in range(15)])
+    before = bench.hot.usage().used_bytes
+    bench.budget()
+    if asks == "load":
+        assert bench.guard.begin_load(MODEL, 68_000) is None
+    else:
+        bench.flights.room_bytes = 0
+        assert bench.flights.begin(SequenceId(9), 75_000, 75_000, is_ahead=False) is Leave.WAIT
+        bench.budget(view(9, Phase.RESTORING, 0, 100))
+    assert bench.actions() == ["shrink_hot"]
+    assert bench.hot.usage().used_bytes < before
+
+
+def test_while_all_is_calm_a_reading_stands_for_some_steps_and_no_longer():
+    bench, decoding = Bench(), view(1, Phase.DECODING, 5_000, 4_000)
+    readings: list[int | None] = []
+    bench.budget(decoding)
+    bench.memory.hold(50_000)
+    for _ in range(READ_EVERY_STEPS):
+        bench.budget(decoding)
+        readings.append(bench.guard.ledger.reading_bytes)
+    assert readings == [1_000] * (READ_EVERY_STEPS - 1) + [50_000]
 
 
 def test_look_ahead_ends_while_admission_is_paused():

@@ -84,11 +84,9 @@ def test_every_choice_counts():
     assert not preflight().fits(Demand(200, 50, num_choices=5))
 
 
-def test_reused_tokens_are_held_and_looked_at_but_not_computed():
+def test_a_chunk_is_copied_and_looks_at_all_before_it():
     wide = preflight(PEAKED, room_bytes=0, max_chunk=100)
-    whole, rest = Demand(1_000, 0), Demand(1_000, 0, num_cached=990)
-    assert wide.needed_bytes(whole) == 10_000 + 100 * 10 + 100 * 1_000 + 100 * 100
-    assert wide.needed_bytes(rest) == 10_000 + 10 * 10 + 10 * 1_000 + 100 * 10
+    assert wide.needed_bytes(Demand(1_000, 0)) == 10_000 + 100 * 10 + 100 * 1_000 + 100 * 100
 
 
 def test_a_scored_prompt_has_logits_for_every_token():
@@ -132,7 +130,7 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
 
     def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
         view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
-        demand = demand_of([view], {view.id: shape}, grid)
+        demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
         return demand.waiting_bytes, demand.steps[-1].num_bytes
 
     assert alone(Phase.QUEUED, 0)[0] <= needed

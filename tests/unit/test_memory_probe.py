@@ -49,6 +49,15 @@ def test_container_limit_counts(
     assert (reading.total_bytes, reading.available_bytes) == (4 * GIB, 2 * GIB)
 
 
+def test_what_is_left_is_what_the_fullest_container_leaves(machine: SystemMemory, tmp_path: Path):
+    write(tmp_path / "proc/self/cgroup", "0::/slice/own\n")
+    for folder, limit, usage in (("slice", 6, 5), ("slice/own", 4, 1)):
+        write(tmp_path / "cgroup" / folder / "memory.max", str(limit * GIB))
+        write(tmp_path / "cgroup" / folder / "memory.current", str(usage * GIB))
+    reading = machine.read()
+    assert (reading.total_bytes, reading.available_bytes) == (4 * GIB, GIB)
+
+
 @pytest.mark.parametrize("limit", ["max\n", str(2**63 - 4096), str(64 * GIB)])
 def test_limit_that_limits_nothing_is_ignored(machine: SystemMemory, tmp_path: Path, limit: str):
     write(tmp_path / "proc/self/cgroup", "0::/\n")

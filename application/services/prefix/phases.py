@@ -1,15 +1,16 @@
 """The phases of a sequence in the prefix cache: each holds what exists in it, and nothing else does.
 
-    Queued ──► Asking ──► Fetching ──► Ready ──► Computing ──► Ended      Held: as Fetching, when there is room
-                │ ▲ │        │           ▲
-                │ │ └────────│───────────┘ nothing to fetch
-                │ ├──────────┘ what was found is gone
+    Queued ──► Asking ──► Held ──► Fetching ──► Ready ──► Computing ──► Ended
+                │ ▲ │       │          │           ▲
+                │ │ └───────┴──────────│───────────┘ nothing to fetch, or never any room for it
+                │ ├────────────────────┘ what was found is gone
                 ▼ │
              Following, until another sequence has computed what both need
 
-Asking is also entered anew from itself (an old answer), and from everywhere before Computing when the cache is cleared.
-Every phase may end. A store that does not answer in time is done without: asking ends with what is in memory, fetching
-with what arrived.
+Held waits until memory has room for what was found; Fetching and Ready go back to it when what they hold for a sequence
+that still waits in the queue has to go. Asking is also entered anew from itself (an old answer), and from everywhere
+before Computing when the cache is cleared. Every phase may end. A store that does not answer in time is done without:
+asking ends with what is in memory, fetching with what arrived.
 """
 
 from collections.abc import Mapping
@@ -89,10 +90,10 @@ Phase: TypeAlias = Queued | Asking | Following | Held | Fetching | Ready | Compu
 
 TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
     Queued: frozenset({Asking, Ended}),
-    Asking: frozenset({Asking, Following, Held, Fetching, Ready, Ended}),
+    Asking: frozenset({Asking, Following, Held, Ready, Ended}),
     Following: frozenset({Asking, Ended}),
     Held: frozenset({Asking, Fetching, Ready, Ended}),
-    Fetching: frozenset({Asking, Following, Held, Fetching, Ready, Ended}),
+    Fetching: frozenset({Asking, Following, Held, Ready, Ended}),
     Ready: frozenset({Asking, Held, Ready, Computing, Ended}),
     Computing: frozenset({Ended}),
     Ended: frozenset({Ended}),

@@ -16,20 +16,20 @@ from dataclasses import replace
 from typing import NoReturn
 
 from application.ports.tokenizer import Tokenizer
+from domain.call_grammar.text_grammar import has_held_text
+from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import Grammar, after_reasoning, or_calls
 from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt, GenerationRequest
-from domain.text_grammar import has_held_text
-from domain.tool_choice import CallMode
-from domain.tool_grammar import tool_call_grammar
+from domain.tool_choice import CallMode, ToolChoice
 
 
 def with_answer_grammar(
     request: GenerationRequest, tokenizer: Tokenizer, prompt_ids: Sequence[int]
 ) -> GenerationRequest:
-    """The same request with this grammar. `prompt_ids`: what its prompt was rendered to.
+    """The same request with this grammar. `prompt_ids`: what its prompt was rendered to. Any thread.
 
     Raises InvalidRequest for what the model's family has no form for."""
     prompt = request.prompt
@@ -49,6 +49,16 @@ def with_answer_grammar(
     return replace(request, grammar=grammar if reasoning is None else after_reasoning(grammar, reasoning))
 
 
+def may_need_calls(request: GenerationRequest) -> bool:
+    """Whether `with_answer_grammar` may have to tell calls, which takes long where tools are many or large."""
+    prompt = request.prompt
+    if not isinstance(prompt, ChatPrompt) or not prompt.callable_tools:
+        return False
+    if request.grammar is not None or prompt.tool_choice != ToolChoice():
+        return True
+    return any(tool.strict or tool.text_grammar is not None for tool in prompt.callable_tools)
+
+
 def without_text_grammars(request: GenerationRequest) -> GenerationRequest | None:
     """The same request, its tools' texts free; None where they are."""
     prompt = request.prompt
@@ -65,15 +75,13 @@ def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) 
         return grammar
     max_calls = 1 if choice.one_call else None
     if choice.mode is CallMode.REQUIRED:
-        if written is None:
-            _refuse("tool_choice can only be auto or none", tokenizer)
         return _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls)
     if grammar is not None:
-        if written is None or not written.is_marked:
+        if not written.is_marked:
             _refuse("an answer in a given form needs tool_choice none or required, or no tools", tokenizer)
         return or_calls(grammar, _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls))
     if choice.names or choice.one_call or any(tool.strict or has_held_text(tool) for tool in tools):
-        if written is not None and written.among_text and tokenizer.has_token_bytes:
+        if written.among_text and tokenizer.has_token_bytes:
             return _calls(written, tools, tokenizer, must_call=False, max_calls=max_calls)
         if choice.names:
             _refuse("tool_choice cannot leave tools out", tokenizer)
@@ -92,4 +100,4 @@ def _refuse(what: str, tokenizer: Tokenizer) -> NoReturn:
     )
 
 
-__all__ = ("with_answer_grammar", "without_text_grammars")
+__all__ = ("may_need_calls", "with_answer_grammar", "without_text_grammars")

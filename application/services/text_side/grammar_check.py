@@ -6,14 +6,14 @@ from dataclasses import replace
 from application.ports.token_constraint import GrammarChecker
 from application.ports.tokenizer import Tokenizer
 from application.services.lane import Lane
-from application.services.text_side.answer_grammar import with_answer_grammar, without_text_grammars
+from application.services.text_side.answer_grammar import may_need_calls, with_answer_grammar, without_text_grammars
 from domain.errors import InvalidRequest, ServerUnavailable
 from domain.model_card import ModelDescription
 from domain.request import GenerationRequest
 
 NUM_THREADS = 2
 MAX_CHECKS = 64
-"""Checks that may wait or run."""
+"""Checks that may wait or run, and as many grammars that are written."""
 
 PARAM = "grammar"
 """What errors call the field; a dialect has its own name for it."""
@@ -25,6 +25,7 @@ class GrammarCheck:
     def __init__(self, checker: GrammarChecker | None = None) -> None:
         self._checker = checker
         self._lane = Lane("grammar check", NUM_THREADS, max_pending=MAX_CHECKS)
+        self._writing = Lane("grammar writing", 1, max_pending=MAX_CHECKS)
 
     async def hold(
         self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription, prompt_ids: Sequence[int]
@@ -43,7 +44,10 @@ class GrammarCheck:
     async def _held(
         self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription, prompt_ids: Sequence[int]
     ) -> GenerationRequest:
-        held = with_answer_grammar(request, tokenizer, prompt_ids)
+        if may_need_calls(request):  # tens of milliseconds for a hundred tools
+            held = await self._writing.run(with_answer_grammar, request, tokenizer, prompt_ids)
+        else:
+            held = with_answer_grammar(request, tokenizer, prompt_ids)
         await self.check(held, tokenizer, model)
         return held
 
@@ -61,6 +65,7 @@ class GrammarCheck:
 
     def close(self) -> None:
         self._lane.close()
+        self._writing.close()
 
 
 __all__ = ("GrammarCheck",)

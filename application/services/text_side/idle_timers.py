@@ -24,11 +24,6 @@ class IdleTimers:
             if (ttl_s := self._ttl_s(id)) is not None:
                 self._timers[id] = asyncio.get_running_loop().call_later(ttl_s, self._end, id)
 
-    def restart(self, id: ModelId) -> None:
-        """It was used just now, and may be idle again."""
-        if (timer := self._timers.pop(id, None)) is not None:
-            timer.cancel()
-
     def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()

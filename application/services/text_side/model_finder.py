@@ -108,8 +108,7 @@ class ModelFinder:
         if source is not None:
             return source
         if id != self._settings.default:  # a client must not be able to fill the disk with a name
-            here = ", ".join(source.id for source in self._repository.list())
-            raise ModelNotFound(f"no model '{shown(id)}' here; there are: {here}", param="model")
+            raise ModelNotFound(f"no model '{shown(id)}' here", param="model")
         return self._repository.fetch(id, self._note_download)
 
     def _note_download(self, progress: DownloadProgress) -> None:

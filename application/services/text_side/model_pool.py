@@ -122,20 +122,18 @@ class ModelPool:
         """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
         ModelExceedsMemory when it could never be loaded, or ModelsBusy when for `model.room_wait_s` there was no room
         for it. Cancelled or failed, nothing is held."""
-        num_bytes = 0
-        if id not in self._served:
-            found = await self._finder.find(id)
-            num_bytes = found.weight_bytes
-            self._look()
-            self._refuse_too_large(id, num_bytes)
-            self._found[id] = found  # nothing is awaited from here to `ask`
-        ticket, granted = next(self._tickets), asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        ticket, granted = next(self._tickets), loop.create_future()
         self._waiting[ticket] = id, granted
-        self._turns.ask(id, ticket, num_bytes)
-        self._move()
-        patience = asyncio.get_running_loop().call_later(self._settings.room_wait_s, self._refuse, id, ticket)
         try:
-            await granted
+            num_bytes = 0 if id in self._served else await self._find(id)
+            self._turns.ask(id, ticket, num_bytes)
+            self._move()
+            patience = loop.call_later(self._settings.room_wait_s, self._refuse, id, ticket)
+            try:
+                await granted
+            finally:
+                patience.cancel()
         except BaseException:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
                 self._turns.release(id)  # cancelled in the moment it was served
@@ -143,10 +141,8 @@ class ModelPool:
             self._move()
             raise
         finally:
-            patience.cancel()
             del self._waiting[ticket]
         self._served[id] = self._served.pop(id)
-        self._idle.restart(id)
         return self._served[id]
 
     def share(self, served: ServedModel) -> bool:
@@ -174,6 +170,14 @@ class ModelPool:
         if self._second_look is not None:
             self._second_look.cancel()
         self.workers.close()
+
+    async def _find(self, id: ModelId) -> int:
+        """How many bytes its weights take. What was found is kept until the next `_move`: `ask` comes before that."""
+        found = await self._finder.find(id)
+        self._look()
+        self._refuse_too_large(id, found.weight_bytes)
+        self._found[id] = found
+        return found.weight_bytes
 
     # ---- room --------------------------------------------------------------------------------------------------
 

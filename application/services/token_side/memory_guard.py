@@ -23,11 +23,11 @@ from application.services.prefix.flights import Flights
 from application.services.prefix.hot_tier import HotTier
 from domain.byte_size import format_bytes
 from domain.ids import ModelId, SequenceId
-from domain.memory.demand import charge_bytes, demand_of, first_waiting, open_bytes
+from domain.memory.demand import charge_bytes, demand_of, open_bytes
 from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, relieve
 from domain.memory.shape import MemoryShape
-from domain.scheduling import SequenceView, StepBudget
+from domain.scheduling import SequenceView, StepBudget, StepLimits, admission_order
 
 AHEAD_SHARE = 16
 """Prefixes fetched for those who wait may take one part in so many of all memory."""
@@ -58,16 +58,17 @@ class MemoryGuard:
         hot: HotTier,
         flights: Flights,
         queued_bytes: Callable[[], int],
-        chunk: int,
+        steps: StepLimits,
         events: EventSink,
         clock: Clock,
         holds_host: bool = True,
     ) -> None:
-        """`chunk`: tokens that one step prefills at most. `queued_bytes`: what waits for the store. `holds_host`:
-        whether host memory is what the backend computes in, so that state kept there counts."""
+        """`steps`: what the planner goes by. `queued_bytes`: what waits for the store. `holds_host`: whether host
+        memory is what the backend computes in, so that state kept there counts."""
         self.limits = limits
         self._probe, self._hot, self._flights = probe, hot, flights
-        self._queued_bytes, self._chunk, self._holds_host = queued_bytes, chunk, holds_host
+        self._queued_bytes, self._holds_host = queued_bytes, holds_host
+        self._steps, self._chunk = steps, steps.prefill_budget
         self._events, self._clock = events, clock
         self._wanted_hot = hot.budget_bytes
         self._relief = Relief(hot.budget_bytes)
@@ -136,7 +137,8 @@ class MemoryGuard:
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         self._num_steps += 1
-        demand = demand_of(views, shapes, self._chunk)
+        first = next((view for view in admission_order(views, self._steps) if view.id in shapes), None)
+        demand = demand_of(views, shapes, self._chunk, first)
         ledger = self._measured(self._ledger(views, shapes), demand)
         limits = self._limits_now()
         if limits is None:
@@ -154,7 +156,6 @@ class MemoryGuard:
         if limits is not self.limits:
             room = min(room, (self._reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
-        first = first_waiting([view for view in views if view.id in shapes])
         charge = first.charge_bytes if first is not None else 0
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(

@@ -10,13 +10,20 @@ from domain.step_values import StepPace
 
 class StepClock:
     def __init__(self) -> None:
-        self._num_turns = self._num_decodes = 0
+        self._num_turns = self._num_decodes = self._num_held = 0
         self._turn_ns = self._late_ns = self._decode_ns = self._step_ns = 0
 
     @property
     def pace(self) -> StepPace:
         turn_ns = self._turn_ns + self._late_ns
-        return StepPace(self._num_turns, turn_ns / 1e9, self._decode_ns / 1e9, self._num_decodes, self._step_ns / 1e9)
+        return StepPace(
+            self._num_turns,
+            turn_ns / 1e9,
+            self._decode_ns / 1e9,
+            self._num_decodes,
+            self._step_ns / 1e9,
+            self._num_held,
+        )
 
     def decoded(self, duration_ns: int) -> None:
         """A decode step took so long."""
@@ -32,7 +39,11 @@ class StepClock:
         """A prefill turn took so long."""
         self._turn_ns, self._decode_ns = duration_ns, 0
         self._num_turns += 1
-        self._num_decodes = 0
+        self._num_decodes = self._num_held = 0
+
+    def held(self) -> None:
+        """The next turn was held for a step."""
+        self._num_held += 1
 
 
 __all__ = ("StepClock",)

@@ -147,7 +147,7 @@ class StepRunner:
 
     def step(self) -> bool:
         """Plan and run one step. False when everything waits for something outside this thread."""
-        started = self._outlet.now_ns()
+        started, num_before = self._outlet.now_ns(), len(self._runs)
         restoring = self._runs.in_phase(Phase.RESTORING)
         num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
         plan = self._plan()
@@ -166,11 +166,13 @@ class StepRunner:
         if not plan.is_empty:
             self._tell_step(started, num_prefilled, num_decoded)
         self._outlet.deliver()
-        return bool(num_restored) or not plan.is_empty
+        has_ended = len(self._runs) < num_before  # who waited behind it may go on
+        return bool(num_restored) or has_ended or not plan.is_empty
 
     def rest(self) -> None:
-        """Nothing runs: what the last ones held is counted no more, and what was given back for them comes back."""
-        self._guard.budget((), {})
+        """Nothing runs. A plan for nobody: what the last ones held or waited for is counted no more, no turn is held
+        for them, and what was given back for them comes back."""
+        self._plan()
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         self._outlet.emit(
@@ -193,6 +195,8 @@ class StepRunner:
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self.is_held = plan.is_held
+        if plan.is_held:
+            self._step_clock.held()
         self._look_at_queue(views, plan)
         return plan
 

@@ -7,17 +7,15 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.request import GenerationRequest
 from interfaces.http.anthropic.errors import MessageErrorBody
 from interfaces.http.anthropic.messages_request import CountTokensRequest
 from interfaces.http.anthropic.prompt import chat_prompt
-from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
+from interfaces.http.plain_answer import plain_answer
 from interfaces.http.services import Services
-from interfaces.http.start import naming_what_is_served
 from interfaces.http.visit import visit_of
 
 
@@ -43,10 +41,7 @@ def count_tokens_route(services: Services, default_model: str) -> HTTPRouteHandl
         visit = visit_of(request.scope)
         asked = GenerationRequest(services.ids.request_id("count"), model, chat_prompt(data))
         (wanted,) = visit.admit(await services.answering([asked]), num_at_once=0)
-        try:
-            return TokenCountBody(await unless_client_leaves(request, services.count_tokens(wanted)))
-        except ModelNotFound as error:
-            raise await naming_what_is_served(services, error, visit.client) from None
+        return TokenCountBody(await plain_answer(services, request, services.count_tokens(wanted)))
 
     return count_message_tokens
 

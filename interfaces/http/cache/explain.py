@@ -1,5 +1,6 @@
 """POST /v1/cache/explain: what a request would reuse and why no more. Takes its body, computes nothing."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import post
@@ -7,17 +8,16 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.use_cases.explain_prompt import ExplainedPrompt
-from domain.errors import ModelNotFound
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.explanation_sentence import explanation_sentence
 from domain.fork_point import ForkKind
+from domain.request import GenerationRequest
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors
+from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
-from interfaces.http.start import naming_what_is_served
 from interfaces.http.visit import visit_of
 
 
@@ -81,15 +81,13 @@ def explain_route(
         asked = Asked(services, default_model, visit_of(request.scope), request.headers)
         with renamed(data.wire_names):
             requests = asked.visit.admit(await services.answering(await data.requests(asked)), num_at_once=0)
-            try:
-                return _body([await services.explain_prompt(request) for request in requests])
-            except ModelNotFound as error:
-                raise await naming_what_is_served(services, error, asked.visit.client) from None
+            return await plain_answer(services, request, _explained(services, requests))
 
     return explain_cache
 
 
-def _body(explained: list[ExplainedPrompt]) -> ExplanationBody:
+async def _explained(services: Services, requests: Sequence[GenerationRequest]) -> ExplanationBody:
+    explained = [await services.explain_prompt(request) for request in requests]
     return ExplanationBody(explained[0].model, [_prompt(one.explanation) for one in explained])
 
 

@@ -9,15 +9,14 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.use_cases.warm_prompt import WarmedPrompt
-from domain.errors import InvalidRequest, ModelNotFound
+from domain.errors import InvalidRequest
 from domain.request import GenerationRequest
 from interfaces.http.dialect import Asked
-from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors
+from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
-from interfaces.http.start import naming_what_is_served
 from interfaces.http.visit import visit_of
 
 
@@ -57,17 +56,14 @@ def warm_route(
             requests = asked.visit.admit(await services.answering(await data.requests(asked)), num_at_once=1)
             if not all(one.persist for one in requests):
                 raise InvalidRequest("store is false: there is nothing to warm the store with", param="store")
-            return await unless_client_leaves(request, _warm(asked, requests))
+            return await plain_answer(services, request, _warm(services, requests))
 
     return warm_cache
 
 
-async def _warm(asked: Asked, requests: Sequence[GenerationRequest]) -> WarmedBody:
+async def _warm(services: Services, requests: Sequence[GenerationRequest]) -> WarmedBody:
     """One prompt after the other, so that later ones reuse what they share with earlier ones."""
-    try:
-        warmed = [await asked.services.warm_prompt(request) for request in requests]
-    except ModelNotFound as error:
-        raise await naming_what_is_served(asked.services, error, asked.visit.client) from None
+    warmed = [await services.warm_prompt(request) for request in requests]
     return WarmedBody(warmed[0].model, [_prompt(one) for one in warmed])
 
 

@@ -46,13 +46,19 @@ class TokenizeBody:
 
     async def request(self, asked: Asked) -> GenerationRequest:
         """Raises any DomainError."""
-        requests = asked.visit.admit(await self.body.requests(asked), num_at_once=0)
-        _refuse(len(requests) > 1, "prompt", "several prompts here")
-        _refuse(isinstance(requests[0].prompt, TokenPrompt), "prompt", "token ids here")
-        return requests[0]
+        request = await one_request(self.body, asked)
+        _refuse(isinstance(request.prompt, TokenPrompt), "prompt", "token ids here")
+        return request
 
 
 _fields = msgspec.json.Decoder(TokenizeFields)
+
+
+async def one_request(body: PromptBody, asked: Asked) -> GenerationRequest:
+    """Of a body with one prompt, for the model that answers it. Raises any DomainError."""
+    requests = asked.visit.admit(await asked.services.answering(await body.requests(asked)), num_at_once=0)
+    _refuse(len(requests) > 1, "prompt", "several prompts here")
+    return requests[0]
 
 
 def decode_tokenize(bodies: PromptBodies, raw: bytes) -> TokenizeBody:
@@ -77,4 +83,5 @@ __all__ = (
     "TokenizeFields",
     "TokenizedBody",
     "decode_tokenize",
+    "one_request",
 )

@@ -14,9 +14,9 @@ from msgspec import Struct
 from application.services.text_side.served_model import ModelStanding
 from application.use_cases.list_models import ModelEntry
 from domain.ids import ModelId
-from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
+from interfaces.http.plain_answer import plain_answer
 from interfaces.http.services import Services
 from interfaces.http.visit import admins_only, visit_of
 
@@ -89,7 +89,7 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
     @action("load")
     async def load(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
         id = _named(data, request)
-        return _standing(id, await unless_client_leaves(request, manage.load(id)))
+        return _standing(id, await plain_answer(services, request, manage.load(id)))
 
     @action("unload")
     async def unload(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
@@ -99,7 +99,7 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
     @action("pin")
     async def pin(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
         id = _named(data, request)
-        return _standing(id, await unless_client_leaves(request, manage.pin(id)))
+        return _standing(id, await plain_answer(services, request, manage.pin(id)))
 
     @action("unpin")
     async def unpin(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:

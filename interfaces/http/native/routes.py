@@ -4,9 +4,8 @@ They take a chat's, a response's or a completion's own body, and speak no vendor
 last llama.cpp's.
 """
 
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from litestar import post
 from litestar.connection import Request
@@ -14,10 +13,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Link
 from msgspec import Struct
 
-from domain.errors import ModelNotFound
 from domain.ids import ModelId
+from domain.request import GenerationRequest, TokenPrompt
 from interfaces.http.dialect import Asked
-from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors, linked
 from interfaces.http.json_body import decoded_body, json_body
 from interfaces.http.native.bodies import (
@@ -26,14 +24,13 @@ from interfaces.http.native.bodies import (
     TokenizeBody,
     TokenizedBody,
     decode_tokenize,
+    one_request,
 )
+from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
-from interfaces.http.start import naming_what_is_served
 from interfaces.http.visit import visit_of
-
-T = TypeVar("T")
 
 _FROM_TOKENS = {"detokenize": Link(operation_id="detokenize", request_body={"tokens": "$response.body#/tokens"})}
 
@@ -58,7 +55,7 @@ def native_routes(
     async def tokenize(data: TokenizeBody, request: Request[Any, Any, Any]) -> TokenizedBody:
         with renamed(data.body.wire_names):
             wanted = await data.request(Asked(services, default_model, visit_of(request.scope), request.headers))
-            found = await _answered(
+            found = await plain_answer(
                 services,
                 request,
                 services.tokenize.tokens(
@@ -80,8 +77,9 @@ def native_routes(
     )
     async def detokenize(data: DetokenizeRequest, request: Request[Any, Any, Any]) -> PromptTextBody:
         model = ModelId(default_model if data.model is None else data.model)
-        visit_of(request.scope).client.check_model(model)
-        return PromptTextBody(await _answered(services, request, services.tokenize.text(model, data.tokens)))
+        named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(tuple(data.tokens)))
+        (wanted,) = visit_of(request.scope).admit(await services.answering([named]), num_at_once=0)
+        return PromptTextBody(await plain_answer(services, request, services.tokenize.text(wanted.model, data.tokens)))
 
     @post(
         "/apply-template",
@@ -94,17 +92,10 @@ def native_routes(
     async def apply_template(data: PromptBody, request: Request[Any, Any, Any]) -> PromptTextBody:
         with renamed(data.wire_names):
             asked = Asked(services, default_model, visit_of(request.scope), request.headers)
-            (wanted, *_) = asked.visit.admit(await data.requests(asked), num_at_once=0)
-            return PromptTextBody(await _answered(services, request, services.tokenize.prompt_text(wanted)))
+            wanted = await one_request(data, asked)
+            return PromptTextBody(await plain_answer(services, request, services.tokenize.prompt_text(wanted)))
 
     return [tokenize, detokenize, apply_template]
-
-
-async def _answered(services: Services, request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await unless_client_leaves(request, work)
-    except ModelNotFound as error:
-        raise await naming_what_is_served(services, error, visit_of(request.scope).client) from None
 
 
 __all__ = ("native_routes",)

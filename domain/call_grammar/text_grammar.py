@@ -6,9 +6,9 @@ Held as far as it can be told as one (`regular_lark`): else the text is free, as
 import re
 from collections.abc import Mapping
 
+from domain.call_grammar.regular_lark import RegularGrammar, regular_grammar, written_regex
 from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
-from domain.regular_lark import RegularGrammar, regular_grammar, written_regex
 
 MAX_CHARS = 16 * 1024
 """Of a grammar that is held: reading one takes some microseconds a character. Codex's has one thousand."""

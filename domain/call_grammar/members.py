@@ -6,8 +6,8 @@ There are no others than the schema lists; where it lists none, any name stands 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from domain.call_grammar.strings import refused
 from domain.chat import Json
-from domain.lark_strings import refused
 from domain.shown import shown
 
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
@@ -31,7 +31,8 @@ def listed_members(schema: Mapping[str, Json], param: str) -> list[Member]:
             raise refused(
                 "required", f"names {shown(name)!r}, which is not in properties, and cannot be enforced", param
             )
-    return [Member(key, one, key in wanted) for key, one in known.items() if one is not False]
+    must = frozenset(wanted)
+    return [Member(key, one, key in must) for key, one in known.items() if one is not False]
 
 
 def members(written: Sequence[tuple[str, bool]], between: str, rule: Callable[[str], str]) -> str:

@@ -9,15 +9,15 @@ Written in Lark, with `%json` for arguments that are JSON. Text stands as a term
 import json
 from collections.abc import Mapping, Sequence
 
+from domain.call_grammar.parameters import ParameterRules
+from domain.call_grammar.text_grammar import text_parameter, text_terminal
 from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
-from domain.grammar import Grammar, GrammarKind, Marker, Pieces, bounded, pieces
+from domain.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind, Marker, Pieces, bounded, pieces
 from domain.json_schema import checked_schema
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.lark_parameters import ParameterRules
 from domain.output.written_calls import Values, WrittenCalls
 from domain.shown import shown
-from domain.text_grammar import text_parameter, text_terminal
 
 _ANY_ARGUMENTS: Mapping[str, Json] = {"type": "object"}
 
@@ -36,7 +36,12 @@ def tool_call_grammar(
     they can be enforced; a tool's text is held to its own grammar, as far as that can. Raises InvalidRequest for
     `tools`, naming a strict tool's keyword that cannot."""
     format = _Format(written, special_tokens)
-    rules = [_call_rule(format, number, tool, must_call) for number, tool in enumerate(tools)]
+    rules, num_chars = list[str](), 0
+    for number, tool in enumerate(tools):
+        rules.append(_call_rule(format, number, tool, must_call))
+        num_chars += len(rules[-1])
+        if num_chars > MAX_GRAMMAR_BYTES:
+            break  # nothing that follows makes it fit: `bounded` refuses what there is
     names = " | ".join(f"tool_{number}" for number in range(len(tools)))
     rules += [f"inside: {names}", f"call: {format.terms('mark')} inside"]
     more = "" if max_calls == 1 else _repeated(f"({format.terms('between')} call)", max_calls)

@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from domain.call_grammar.literals import LiteralRules
+from domain.call_grammar.members import ANY_KEY, listed_members, members
+from domain.call_grammar.strings import ANNOTATIONS, only, refused, string_term
 from domain.chat import Json
 from domain.errors import InvalidRequest
 from domain.grammar import MAX_GRAMMAR_BYTES, Pieces, pieces
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.lark_literals import LiteralRules
-from domain.lark_members import ANY_KEY, listed_members, members
-from domain.lark_strings import ANNOTATIONS, only, refused, string_term
 from domain.output.tag_values import STRING, types_in
 from domain.output.written_calls import Values, WrittenParameters
 from domain.shown import shown
@@ -73,7 +73,7 @@ class ParameterRules:
             case Values.LITERAL:
                 literals = LiteralRules({}, self._pieces(self._written.quote), self._written.quote, self._param)
                 text, rules = literals.string(terminal, self._name("value"))
-                self.rules += rules
+                self._take(rules)
                 return f"{quoted(key + self._written.before_value)} {text}"
 
     def _object(self, schema: Mapping[str, Json]) -> str:
@@ -135,7 +135,7 @@ class ParameterRules:
         close = self._pieces(written.after_string or written.close)
         value, rest = until(term, written.stop, close)
         name = self._name("text").upper()
-        self.rules.append(f"{name}: {value}")
+        self._take([f"{name}: {value}"])
         before = terms(self._pieces(written.before_string or written.before_value))
         return f"{terms(self._pieces(written.open))} {key} {before} {name} {rest}"
 
@@ -145,17 +145,17 @@ class ParameterRules:
         return f"{terms(self._pieces(written.open))} {key} {before} {self._value(schema)} {close}"
 
     def _value(self, schema: Json) -> str:
+        self._check_size()  # before each: what the parameters have in common is written with every one
         if self._written.values is Values.LITERAL:
             literals = LiteralRules(self._root, self._pieces(self._written.quote), self._written.quote, self._param)
             term, rules = literals.value(schema, self._name("value"))
-            self.rules += rules
+            self._take(rules)
             return term
         inner = schema if isinstance(schema, dict) else {}
         if self._written.values is Values.JSON and inner.keys() <= ANNOTATIONS | {"type"}:
             word = _WORDS.get(str(inner.get("type")))
             if word is not None:
                 return f"({word})"
-        self._check_size()  # before each: what the parameters have in common is written with every one
         return self._rule(json_rule(_with_definitions(inner, self._root, self._param)))
 
     def _pieces(self, text: str) -> Pieces:
@@ -163,9 +163,12 @@ class ParameterRules:
 
     def _rule(self, body: str) -> str:
         name = self._name("part")
-        self.rules.append(f"{name}: {body}")
-        self._num_chars += len(body)
+        self._take([f"{name}: {body}"])
         return name
+
+    def _take(self, rules: Sequence[str]) -> None:
+        self.rules += rules
+        self._num_chars += sum(map(len, rules))
 
     def _check_size(self) -> None:
         if self._num_chars > MAX_GRAMMAR_BYTES:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 from urllib.parse import unquote
 
+from domain.call_grammar.members import ANY_KEY, listed_members, members
+from domain.call_grammar.strings import ANNOTATIONS, only, refused, string_term
 from domain.chat import Json
 from domain.grammar import Pieces
 from domain.lark import ANY_TEXT, json_rule, quoted, terms, until
-from domain.lark_members import ANY_KEY, listed_members, members
-from domain.lark_strings import ANNOTATIONS, only, refused, string_term
 from domain.output.schema_check import first_misfit
 from domain.output.tag_values import types_in
 from domain.shown import shown
@@ -148,8 +148,9 @@ class LiteralRules:
 
     def _listed(self, told: Mapping[str, Json], keyword: str) -> str:
         listed = told["enum"] if keyword == "enum" else [told["const"]]
-        fitting = [one for one in listed if first_misfit(one, told) is None] if isinstance(listed, list) else []
         only(told, {"enum", "const", "type"}, self._param)
+        others = {name: one for name, one in told.items() if name != "enum"}  # each is listed: not looked for again
+        fitting = [one for one in listed if first_misfit(one, others) is None] if isinstance(listed, list) else []
         if not fitting:
             raise refused(keyword, "lists nothing that fits", self._param)
         return self._rule(" | ".join(self._constant(one) for one in fitting))
