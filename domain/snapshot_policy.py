@@ -33,8 +33,8 @@ END_GAP = 16
 def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rules: ReuseRules) -> tuple[int, ...]:
     """Positions in (start, num_prompt - 1] at which a snapshot is worth taking, ascending.
 
-    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 8 + log2(num_prompt) of
-    them with recurrent layers, without the last term otherwise.
+    `start`: where computing begins (everything up to there is restored). At most MAX_TURNS + 1 + log2(num_prompt) of
+    them with recurrent layers, without the last term otherwise, and one for each fork that is no turn.
     """
     end = num_prompt - 1
     wanted = _fork_positions(forks, end) | {end}

@@ -6,8 +6,10 @@ a quarter more than estimated; the most that any of these takes more is a fifth 
 """
 
 import gc
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -15,14 +17,16 @@ import pytest
 from adapters.mlx.assembly import context_length_of
 from adapters.mlx.caches.layout import layout_of, new_caches
 from adapters.mlx.caches.state_costs import state_costs
+from adapters.mlx.engine import MlxEngine
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_meter import PeakMeter, highest_bytes, uncorrected
 from adapters.mlx.planned_network import network_of
 from application.services.token_side.model_loads import whole
-from domain.ids import SequenceId
-from domain.memory.correction import MIN_BYTES, PeakCorrection
+from domain.ids import ModelId, SequenceId
+from domain.memory.correction import LEAST, MIN_BYTES, MOST, PeakCorrection
 from domain.memory.shape import MemoryShape
+from domain.model_card import LoadOptions, ModelSource
 from tests.support import tiny_models
 
 MARGIN = 1.25
@@ -113,6 +117,24 @@ def test_the_highest_use_of_memory_is_told_however_often_it_is_measured_anew():
     meter = uncorrected(MemoryShape())
     assert meter.begin(mx.synchronize)
     assert mx.get_peak_memory() < highest <= highest_bytes()
+
+
+def test_what_is_learnt_while_it_serves_is_kept(tmp_path: Path):
+    folder, kept = tiny_models.write_folder("qwen3", tmp_path / "model"), tmp_path / "memory-peaks.json"
+    source, engine = ModelSource(ModelId("m"), str(folder)), MlxEngine(tmp_path)
+    told = whole(engine.load(source, LoadOptions())).description
+    key = f"{told.weights_digest.hex()} {told.runtime}, {told.arithmetic}"
+    kept.write_text(json.dumps({key: [MOST, 1, 1]}))
+    model = whole(engine.load(source, LoadOptions()))
+    num_tokens = 1024
+    assert told.memory.step.bytes_at(num_tokens, num_tokens) > MIN_BYTES, "or nothing is learnt of it"
+    model.open(ID)
+    model.prefill(ID, [(17 * index + 5) % 90 for index in range(num_tokens)])
+    again = whole(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
+    factor, largest, count = json.loads(kept.read_text())[key]
+    assert LEAST < factor < MOST
+    assert (largest > MIN_BYTES, count) == (True, 2)
+    assert again.description.memory == PeakCorrection(factor, largest, count).applied(told.memory)
 
 
 def test_every_family_has_a_shape_by_its_configuration():

@@ -132,6 +132,20 @@ def preempted(num_steps: int = 12, **changes: Any) -> SteppedEngine:
     return engine
 
 
+def test_on_its_way_back_it_is_charged_for_what_it_has_put_out() -> None:
+    """Its answer is prompt by then, beside which as much is reserved as beside any other prompt."""
+    engine = SteppedEngine()
+    engine.guard.charges = lambda num_prompt, num_new: 1000 * num_prompt + num_new
+    seen: list[int] = []
+    engine.guard.preempts = lambda step, active: bool(seen.append(active[0].charge_bytes)) or step == 12
+    engine.submit("a", PROMPTS[0], 30)
+    engine.step(12)
+    num_out = len(engine.tokens("a"))
+    engine.run()
+    assert num_out
+    assert [seen[0], seen[-1]] == [75_030, 1000 * (75 + num_out) + 30 - num_out]
+
+
 def test_who_is_cancelled_while_it_waits_is_gone() -> None:
     engine = preempted()
     engine.runner.cancel(RequestId("a"))

@@ -34,12 +34,17 @@ BLOCK, GRID = 16, 32
 
 
 class WilfulGuard(Unguarded):
-    """Wants everything back in the steps for which `preempts` says so, given what is active; admits if `admits`."""
+    """Wants everything back in the steps for which `preempts` says so, given what is active; admits if `admits`.
+    `charges`: bytes by the tokens of the prompt and those still to come."""
 
     def __init__(self) -> None:
+        self.charges: Callable[[int, int], int] = lambda _num_prompt, _num_new: 0
         self.preempts: Callable[[int, Sequence[SequenceView]], bool] = lambda _step, _active: False
         self.admits = True
         self.num_steps = 0
+
+    def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
+        return self.charges(num_prompt, num_new)
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         self.num_steps += 1

@@ -50,6 +50,30 @@ def test_a_model_that_makes_way_gives_no_new_leases_and_comes_next() -> None:
     assert turns.next_move() == UnloadModel(B)
 
 
+def test_a_pinned_model_makes_no_way_and_another_goes_for_it() -> None:
+    turns = turns_with(A, B, max_loaded=2)
+    turns.release(A)
+    turns.release(B)
+    turns.pin(A)
+    turns.ask(C, 1)
+    assert turns.next_move() == UnloadModel(B), "although A is idle for longer"
+    turns.unloaded(B)
+    assert turns.next_move() == LoadModel(C)
+
+
+def test_who_needs_the_room_of_a_pinned_model_waits_until_it_is_unpinned() -> None:
+    turns = turns_with(A, max_loaded=1)
+    turns.release(A)
+    turns.pin(A)
+    turns.ask(B, 1)
+    assert turns.next_move() is None
+    turns.ask(A, 2)
+    assert turns.take_granted() == [2], "it makes way for nobody, so it is there"
+    turns.release(A)
+    turns.unpin(A)
+    assert turns.next_move() == UnloadModel(A)
+
+
 def test_only_one_model_makes_way() -> None:
     turns = turns_with(A, B, max_loaded=2)
     turns.ask(C, 1)
