@@ -7,7 +7,7 @@ further in between, is too large for the memory there is.
 from dataclasses import dataclass
 
 MAX_ALONE = 3
-"""Preemptions in a row with nobody else there, each within MIN_PROGRESS of the one before, that are borne."""
+"""Preemptions in a row with nobody else there, each within MIN_PROGRESS of the first, that are borne."""
 
 MIN_PROGRESS = 256
 """Tokens."""

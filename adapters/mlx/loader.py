@@ -18,6 +18,7 @@ from adapters.mlx.adapter_folder import lay_adapter
 from adapters.mlx.arrays import evaluate
 from adapters.mlx.arrays import parameters as named_parameters
 from adapters.mlx.assembly import ModelFacts
+from adapters.mlx.device import on_cpu
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.weights_digest import Digests
 from domain.errors import ModelLoadFailed
@@ -140,7 +141,7 @@ def _wanted_dtype(dtype: str, *, is_quantised: bool) -> mx.Dtype | None:
         if dtype not in _CASTS:
             raise ValueError(f"{dtype!r} is none of auto, {', '.join(_CASTS)}")
         return _CASTS[dtype]
-    return mx.float32 if mx.default_device() == mx.Device(mx.cpu) and not is_quantised else None
+    return mx.float32 if on_cpu() and not is_quantised else None
 
 
 def _cast(network: Any, dtype: mx.Dtype) -> None:

@@ -12,6 +12,7 @@ characters without an escape of their own are left out.
 
 import json
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from domain.errors import InvalidRequest
@@ -67,7 +68,7 @@ MAX_DEPTH = 32
 """Of terminals in terminals."""
 
 MAX_PATTERN_CHARS = 2_000
-"""Of one regular expression: taking a wrong one to pieces costs their square."""
+"""Of one regular expression."""
 
 
 class RegularGrammar(NamedTuple):
@@ -185,7 +186,12 @@ def written_regex(pattern: str, *, dot_all: bool = False, is_quoted: bool = True
     """A regular expression of what is written for what this one matches. Raises InvalidRequest."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise _refused(pattern)
-    return "".join(_part(part, dot_all=dot_all, is_quoted=is_quoted) for part in _PART.findall(pattern))
+    return "".join(_part(part, dot_all=dot_all, is_quoted=is_quoted) for part in _parts(pattern))
+
+
+def _parts(pattern: str) -> Iterator[str]:
+    """One by one: a bracket that nothing closes is refused before the next one looks for its end."""
+    return (found[0] for found in _PART.finditer(pattern))
 
 
 def _part(part: str, *, dot_all: bool, is_quoted: bool) -> str:

@@ -114,7 +114,11 @@ def _pattern(schema: Mapping[str, Json], param: str) -> str:
         return ""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise refused("pattern", f"{shown(pattern)!r} is too long to be enforced", param)
-    parts = _PART.findall(pattern)
+    parts: list[str] = []
+    for found in _PART.finditer(pattern):
+        if found[0] == "[":  # nothing closes it, and each further one would look for its end again
+            raise refused("pattern", f"{shown(pattern)!r} cannot be enforced", param)
+        parts.append(found[0])
     before = "" if parts[:1] == ["^"] else "(?s:.*)"
     after = "" if parts[-1:] == ["$"] else "(?s:.*)"
     inner = parts[not before : len(parts) - (not after)]

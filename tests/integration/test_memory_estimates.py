@@ -20,11 +20,12 @@ from adapters.mlx.caches.state_costs import state_costs
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
-from adapters.mlx.peak_meter import PeakMeter
+from adapters.mlx.peak_meter import PeakMeter, highest_bytes, uncorrected
 from adapters.mlx.planned_network import network_of
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.memory.correction import LEAST, MIN_BYTES, MOST, PeakCorrection
+from domain.memory.shape import MemoryShape
 from domain.model_card import LoadOptions, ModelSource
 from tests.support import tiny_models
 
@@ -106,6 +107,16 @@ def test_a_model_corrects_its_own_estimate():
         pass
     assert kept[-1].factor > 1
     assert model.description.memory == kept[-1].applied(low)
+
+
+def test_the_highest_use_of_memory_is_told_however_often_it_is_measured_anew():
+    large = mx.zeros(1 << 24)
+    mx.eval(large)
+    highest = highest_bytes()
+    del large
+    meter = uncorrected(MemoryShape())
+    assert meter.begin(mx.synchronize)
+    assert mx.get_peak_memory() < highest <= highest_bytes()
 
 
 def test_what_is_learnt_while_it_serves_is_kept(tmp_path: Path):

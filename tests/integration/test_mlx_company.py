@@ -2,6 +2,7 @@
 
 import random
 
+import mlx.core as mx
 import pytest
 
 from domain.ids import SequenceId
@@ -71,3 +72,20 @@ def test_what_others_hold_can_be_captured_while_rows_of_their_batch_end(name: st
     model.close(ids)
     for at in left:
         assert output[at] == continue_greedy(model, open_at(model, prompts[at]), prompts[at], 6)
+
+
+def test_what_those_who_left_held_is_given_back_when_it_is_asked_for() -> None:
+    """Else it goes with the next step, and when memory is short there may be none."""
+    model, prompts = tiny_model("llama"), [prompt_of(700 + salt, salt) for salt in range(6)]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    for _ in range(4):
+        model.decode(ids)
+    mx.synchronize()
+    held = mx.get_active_memory()
+    model.close(ids[:4])
+    model.give_back()
+    mx.synchronize()
+    assert held - mx.get_active_memory() > 3 * model.description.memory.state_bytes(700)
+    model.close(ids)

@@ -207,6 +207,12 @@ def test_a_short_prompt_goes_before_the_rest_of_a_long_one_in_every_turn() -> No
         assert plan.prefill[0] == PrefillChunk(SequenceId(1), 0, 4), num_turns
 
 
+def test_a_short_prompt_that_has_waited_longest_lets_nobody_pass_in_its_turn() -> None:
+    limits = replace(LIMITS, prefill_budget=8 * GRID)
+    views = [view(0, Phase.PREFILLING, 4, num_waited=9), view(1, Phase.PREFILLING, 10_000)]
+    assert [plan_step(views, limits, pace=StepPace(turn)).prefill[0].id for turn in range(4)] == [0] * 4
+
+
 def test_a_long_prompt_has_one_turn_in_four_behind_an_endless_stream_of_shorter_ones() -> None:
     long, num_chunks, num_turns = view(0, Phase.PREFILLING, 10_000), 0, 40
     for turn in range(num_turns):

@@ -10,9 +10,10 @@ import pytest
 from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
+from application.services.text_side.answer_grammar import with_answer_grammar
 from application.services.text_side.grammar_check import GrammarCheck
 from domain.call_grammar.tool_grammar import tool_call_grammar
-from domain.chat import ChatMessage, Role, ToolSpec
+from domain.chat import ChatMessage, Role, TextGrammar, ToolSpec
 from domain.errors import InvalidRequest
 from domain.grammar import MAX_GRAMMAR_BYTES, Grammar
 from domain.ids import ModelId, RequestId
@@ -102,3 +103,19 @@ def test_grammars_of_tools_are_written_beside_the_event_loop(is_strict: bool) ->
         checks.close()
     assert held.grammar is not None
     assert tokenizer.thread not in (None, threading.get_ident())
+
+
+@pytest.mark.parametrize(("num_tools", "is_held"), [(2, True), (20, False)])
+def test_no_more_texts_are_held_than_a_grammar_may_be_long(num_tools: int, is_held: bool) -> None:
+    schema: Any = {"type": "object", "properties": {"input": {"type": "string"}}}
+    told = TextGrammar("lark", f'start: "x" //{"-" * 15_000}')
+    tools = tuple(ToolSpec(f"t{index}", "", schema, text_grammar=told) for index in range(num_tools))
+    prompt = ChatPrompt((ChatMessage(Role.USER, "?"),), tools)
+    request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
+    assert (with_answer_grammar(request, FakeTokenizer(), (1, 2)).grammar is not None) == is_held
+
+
+def test_a_pattern_with_an_open_bracket_is_refused_by_name() -> None:
+    schema: Any = {"type": "object", "properties": {"p": {"type": "string", "pattern": "a" + "[" * 1_000}}}
+    with pytest.raises(InvalidRequest, match="keyword pattern"):
+        tool_call_grammar(WRITTEN["qwen_xml"], (ToolSpec("t", "", schema, strict=True),), {}, must_call=True)

@@ -181,7 +181,7 @@ def test_the_hot_tier_makes_room_for_a_model_and_for_a_prefix_that_is_waited_for
     before = bench.hot.usage().used_bytes
     bench.budget()
     if asks == "load":
-        assert bench.guard.begin_load(MODEL, 68_000) is None
+        assert bench.guard.begin_load(MODEL, 80_000) is None
     else:
         bench.flights.room_bytes = 0
         assert bench.flights.begin(SequenceId(9), 75_000, 75_000, is_ahead=False) is Leave.WAIT
@@ -199,6 +199,15 @@ def test_while_all_is_calm_a_reading_stands_for_some_steps_and_no_longer():
         bench.budget(decoding)
         readings.append(bench.guard.ledger.reading_bytes)
     assert readings == [1_000] * (READ_EVERY_STEPS - 1) + [50_000]
+
+
+def test_short_chunks_and_a_refusal_are_told_and_so_is_their_end():
+    bench, prefilling = Bench(), view(1, Phase.PREFILLING, 1_024, 4_000)
+    for held_bytes, told in ((99_000, "shrink_chunk"), (100_500, "refuse"), (10_000, "grow_chunk")):
+        bench.memory.hold(held_bytes)
+        before = len(bench.actions())
+        bench.budget(prefilling)
+        assert told in bench.actions()[before:]
 
 
 def test_look_ahead_ends_while_admission_is_paused():

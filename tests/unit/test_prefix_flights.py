@@ -39,6 +39,16 @@ def test_who_is_admitted_waits_for_room_and_is_computed_when_none_will_come() ->
     assert flights.begin(A, 60, 60, is_ahead=False) is Leave.NEVER
 
 
+def test_what_began_leaves_less_room_for_all_and_one_on_its_way_is_worth_waiting_for() -> None:
+    flights = Flights()
+    flights.room_bytes, flights.makes_room = 100, False
+    assert flights.begin(A, 60, 60, is_ahead=False) is Leave.GO
+    assert flights.begin(C, 60, 60, is_ahead=True) is Leave.WAIT
+    assert [flights.begin(B, 60, 60, is_ahead=False) for _ in range(2)] == [Leave.WAIT] * 2
+    flights.end(A)
+    assert flights.begin(B, 60, 60, is_ahead=False) is Leave.NEVER
+
+
 def test_what_was_fetched_ahead_yields_when_there_is_no_share() -> None:
     flights = Flights()
     flights.ahead_bytes = 100

@@ -51,7 +51,7 @@ def _stacked(states: Sequence[mx.array | None]) -> mx.array | None:
 
 
 def first_rows(cache: Any, count: int, is_plain: bool) -> Any:
-    """Undo `_with_rows` without needing memory for it."""
+    """Undo `with_rows` without needing memory for it."""
     if type(cache) is KVRows:
         cache.cut(count)
         return cache.only_row() if is_plain else cache

@@ -20,7 +20,7 @@ from domain.call_grammar.text_grammar import has_held_text
 from domain.call_grammar.tool_grammar import tool_call_grammar
 from domain.chat import ToolSpec
 from domain.errors import InvalidRequest
-from domain.grammar import Grammar, after_reasoning, or_calls
+from domain.grammar import MAX_GRAMMAR_BYTES, Grammar, after_reasoning, or_calls
 from domain.output.written_calls import WrittenCalls
 from domain.request import ChatPrompt, GenerationRequest
 from domain.tool_choice import CallMode, ToolChoice
@@ -73,6 +73,8 @@ def _grammar(grammar: Grammar | None, prompt: ChatPrompt, tokenizer: Tokenizer) 
     tools = tuple(tool for tool in prompt.callable_tools if tool.name in choice.names or not choice.names)
     if not tools:
         return grammar
+    if sum(len(tool.text_grammar.definition) for tool in tools if tool.text_grammar) > MAX_GRAMMAR_BYTES:
+        tools = tuple(replace(tool, text_grammar=None) for tool in tools)  # free: reading them all would take long
     max_calls = 1 if choice.one_call else None
     if choice.mode is CallMode.REQUIRED:
         return _calls(written, tools, tokenizer, must_call=True, max_calls=max_calls)
