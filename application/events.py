@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from application.answer_events import AnswerParsed
 from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead
+from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.token_events import TokensReceived
 from domain.explanation import Explanation
@@ -330,10 +331,14 @@ Event: TypeAlias = (
     | RecordsOffered
     | RecordsRead
     | AnswerParsed
+    | EngineStuck
+    | EngineRecovered
 )
 
 __all__ = (
     "DecodeStarted",
+    "EngineRecovered",
+    "EngineStuck",
     "Event",
     "FaultObserved",
     "FirstToken",
