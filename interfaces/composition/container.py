@@ -67,7 +67,7 @@ class Container(containers.DeclarativeContainer):
     clock = providers.Singleton(SystemClock)
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
-    request_log = providers.Singleton(EventLog)
+    request_log = providers.Singleton(EventLog, telemetry.provided.trace_ids)
     events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
@@ -130,6 +130,7 @@ class Container(containers.DeclarativeContainer):
         encoder=encoder,
         grammars=grammars,
         calls=calls,
+        content=telemetry.provided.content,
     )
     answering = providers.Singleton(
         ModelNames,

@@ -15,7 +15,8 @@ def make_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
 
 
 def make_events(telemetry: Telemetry, request_log: EventSink, extra_sinks: Sequence[EventSink]) -> EventSink:
-    return EventFanOut(telemetry.sink, request_log, *extra_sinks)
+    """The log first: its lines name the traces that telemetry closes."""
+    return EventFanOut(request_log, telemetry.sink, *extra_sinks)
 
 
 __all__ = ("make_events", "make_telemetry")
