@@ -34,6 +34,7 @@ from application.events import (
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
+from application.token_events import TokensReceived
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
 from tests.support.event_script import Script, at
@@ -72,6 +73,7 @@ OTHERS: list[Event] = [
     RecordsEvicted(3, at(0)),
     MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),
+    TokensReceived(((SCRIPT_ID, 1),), at(0)),
     RequestWaits(SCRIPT_ID, "memory", at(0)),
     RequestPreempted(SCRIPT_ID, 300, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),

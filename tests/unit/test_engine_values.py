@@ -22,6 +22,7 @@ from application.ports.engine import (
 )
 from application.ports.tokenizer import EncodedPrompt
 from domain import errors
+from application.token_events import TokensReceived
 from domain.errors import DomainError
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
@@ -101,6 +102,7 @@ EVENTS: tuple[Event, ...] = (
     events.PrefixAwaited(ID, RequestId("other"), 8, 1),
     MemoryMeasured(ledger=MemoryLedger(hot_bytes=7, limits=MemoryLimits.of(1 << 40)), level=2, at_ns=3),
     PressureRelieved("shrink_hot", 1 << 40, 3),
+    TokensReceived(((ID, 2), (RequestId("other"), 1)), 3),
     events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
     events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),
 )

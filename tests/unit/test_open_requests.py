@@ -250,7 +250,7 @@ def test_an_event_sink_that_raises_costs_nothing() -> None:
     generation = side.open()
     side.tell(Tokens((97,)), Ended(Usage(2, 1), FinishReason.LENGTH), events=(DecodeStarted(ID, 4),))
     assert text_of(generation.take()) == "a"
-    assert len(events.events) == 2
+    assert len(events.events) == 3
 
 
 def test_what_comes_for_a_request_that_is_unknown_is_dropped() -> None:
