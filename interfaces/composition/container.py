@@ -14,6 +14,7 @@ from application.services.cache_readings import CacheReadings
 from application.services.lane import Lane
 from application.services.live_figures import LiveFigures
 from application.services.recent_requests import RecentRequests
+from application.services.text_side.cache_reports import CacheReports
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -166,6 +167,7 @@ class Container(containers.DeclarativeContainer):
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
+    cache_reports = providers.Singleton(CacheReports, engine.provided.cache, events, clock)
     warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 

@@ -14,6 +14,7 @@ from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.faults import described
+from application.services.text_side.answer_watch import AnswerWatch
 from application.services.text_side.generation import Generation
 from application.token_events import TokensReceived
 from domain.errors import ComputeFailed, QueueFull, RequestNotFound, ServerUnavailable
@@ -43,6 +44,7 @@ class OpenRequests:
         self._clock = clock
         self.max_queue = max_queue
         self._explained = explained
+        self._watch = AnswerWatch(clock)
         self._open: dict[RequestId, Generation] = {}
         self.num_waiting = 0
         """Choices that wait in the queue or are being prepared."""
@@ -95,16 +97,21 @@ class OpenRequests:
             generation = self._open.get(id)
             if generation is None:
                 continue
+            started_ns, has_failed = self._clock.now_ns(), False
             try:
                 generation.receive(choice, item)
             except Exception as error:
+                has_failed = True
                 self._events.emit(FaultObserved("text.output", described(error), self._clock.now_ns()))
                 generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {described(error)}"))
+            if isinstance(item, Tokens | Ended):
+                self._watch.read(generation, choice, item, started_ns, has_failed=has_failed)
             if isinstance(item, Tokens):
                 counts.append((choice_id(id, choice), len(item.token_ids)))
             elif isinstance(item, Admitted):
                 self._explained(choice_id(id, choice), generation.request, item.explanation)
             elif isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
+                ended += self._watch.ended(generation, choice, outcome)
                 ended += _ended(generation, choice, outcome, batch.at_ns)
         received = (TokensReceived(tuple(counts), batch.at_ns),) if counts else ()
         for event in (*batch.events, *received, *ended):
