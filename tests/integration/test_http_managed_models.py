@@ -55,7 +55,7 @@ def test_a_model_is_loaded_pinned_and_unloaded_by_hand() -> None:
 
 def test_what_is_asked_for_must_be_a_model_and_nothing_else() -> None:
     with fake_service() as service:
-        for action in ("load", "pin"):
+        for action in ("load", "pin", "unpin"):
             unknown = post(service, action, "nonsense")
             assert unknown.status_code == 404
             assert OTHER in unknown.json()["error"]["message"]
