@@ -10,6 +10,7 @@ from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
+from application.ports.supervision import NoLastResort, NoSupervisor
 from application.services.lane import Lane
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
@@ -36,6 +37,7 @@ from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
+from interfaces.composition.supervision import build_watch, stuck_after_s
 from interfaces.composition.telemetry import make_events, make_telemetry
 
 NUM_GRAMMAR_THREADS = 4
@@ -58,10 +60,14 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 
 class Container(containers.DeclarativeContainer):
-    """Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and benchmarks."""
+    """Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and benchmarks. Who
+    has the process for itself gives `supervisor`, `last_resort` and `give_up` (see EngineWatch)."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
     extra_sinks = providers.Object(())
+    supervisor = providers.Singleton(NoSupervisor)
+    last_resort = providers.Singleton(NoLastResort)
+    give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
     clock = providers.Singleton(SystemClock)
     ids = providers.Singleton(RandomIds)
@@ -99,6 +105,20 @@ class Container(containers.DeclarativeContainer):
         constraints=constraints,
         guard=guard,
         waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
+    )
+
+    stuck_after = providers.Singleton(stuck_after_s, settings.provided.engine, backend)
+    watch = providers.Singleton(
+        build_watch,
+        engine,
+        events,
+        clock,
+        settings.provided.engine,
+        stuck_after,
+        supervisor,
+        last_resort,
+        give_up,
+        request_log.provided.close,
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
@@ -140,7 +160,7 @@ class Container(containers.DeclarativeContainer):
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
     manage_models = providers.Singleton(ManageModels, pool)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,

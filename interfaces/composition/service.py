@@ -49,6 +49,7 @@ class Service:
         """Start the engine and begin to load the default model; ready once that is loaded."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.engine.start(self.container.requests().receive)
+        self.container.watch().start(asyncio.get_running_loop().call_soon_threadsafe)
         self._preload = asyncio.create_task(self._load_default())
 
     async def ready(self) -> ServedModel:
@@ -66,6 +67,7 @@ class Service:
         self.container.encoder().close()
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)
+        await asyncio.to_thread(self.container.watch().stop)
         self.container.grammar_lane().close()
         await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
