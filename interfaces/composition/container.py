@@ -10,7 +10,7 @@ from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
-from application.ports.supervision import NoLastResort, NoSupervisor
+from application.ports.supervision import NoSupervisor
 from application.services.lane import Lane
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
@@ -37,7 +37,7 @@ from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
-from interfaces.composition.supervision import build_watch, stuck_after_s
+from interfaces.composition.supervision import MakeLastResort, build_watch, no_last_resort, stuck_after_s
 from interfaces.composition.telemetry import make_events, make_telemetry
 
 NUM_GRAMMAR_THREADS = 4
@@ -61,12 +61,12 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 class Container(containers.DeclarativeContainer):
     """Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and benchmarks. Who
-    has the process for itself gives `supervisor`, `last_resort` and `give_up` (see EngineWatch)."""
+    has the process for itself gives `supervisor`, `make_last_resort` and `give_up` (see EngineWatch)."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
     extra_sinks = providers.Object(())
     supervisor = providers.Singleton(NoSupervisor)
-    last_resort = providers.Singleton(NoLastResort)
+    make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
     give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
     clock = providers.Singleton(SystemClock)
@@ -116,7 +116,7 @@ class Container(containers.DeclarativeContainer):
         settings.provided.engine,
         stuck_after,
         supervisor,
-        last_resort,
+        make_last_resort,
         give_up,
         request_log.provided.close,
     )
