@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import typer
 
+from adapters.config.loader import LoadedSettings
 from adapters.config.locations import config_file
 from application.ports.supervision import Supervisor
-from application.settings import Settings
 from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from interfaces.cli.banner import banner
@@ -31,9 +31,10 @@ class Outcome:
     is_clean: bool
 
 
-async def serve_until_stopped(settings: Settings) -> Outcome:
+async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
     """Serve until a signal, or until the default model turns out not to load. Raises AddressUnavailable,
     and InvalidKeys."""
+    settings = loaded.settings
     server, supervisor = HttpServer(settings.server), supervisor_here()
 
     def stop() -> None:
@@ -43,7 +44,13 @@ async def serve_until_stopped(settings: Settings) -> Outcome:
     signals = StopSignals(stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
     computing = await asyncio.to_thread(describe_computing, settings)
-    service = build_service(settings, supervisor=supervisor, make_last_resort=last_resort_here, give_up=leave_stuck)
+    service = build_service(
+        settings,
+        origins=loaded.origins,
+        supervisor=supervisor,
+        make_last_resort=last_resort_here,
+        give_up=leave_stuck,
+    )
     memory = describe_limits(service.container.memory())
     facts = [("device", computing), ("memory", memory), ("data", _data_fact(service)), ("config", _config_fact())]
     app = service.app

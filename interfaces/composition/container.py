@@ -11,7 +11,11 @@ from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
 from application.ports.supervision import NoSupervisor
+from application.services.cache_readings import CacheReadings
 from application.services.lane import Lane
+from application.services.live_figures import LiveFigures
+from application.services.recent_requests import RecentRequests
+from application.services.text_side.cache_reports import CacheReports
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -29,6 +33,7 @@ from application.use_cases.list_models import ListModels
 from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from application.use_cases.watch_requests import WatchRequests
 from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
@@ -60,10 +65,12 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 
 class Container(containers.DeclarativeContainer):
-    """Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and benchmarks. Who
-    has the process for itself gives `supervisor`, `make_last_resort` and `give_up` (see EngineWatch)."""
+    """Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
+    LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
+    `supervisor`, `make_last_resort` and `give_up` (see EngineWatch)."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
+    origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
     supervisor = providers.Singleton(NoSupervisor)
     make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
@@ -73,7 +80,9 @@ class Container(containers.DeclarativeContainer):
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
     request_log = providers.Singleton(EventLog)
-    events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
+    figures = providers.Singleton(LiveFigures, clock)
+    recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
+    events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
 
@@ -123,7 +132,12 @@ class Container(containers.DeclarativeContainer):
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
     requests = providers.Singleton(
-        OpenRequests, engine=engine, events=events, clock=clock, max_queue=settings.provided.engine.queue
+        OpenRequests,
+        engine=engine,
+        events=events,
+        clock=clock,
+        max_queue=settings.provided.engine.queue,
+        explained=recent.provided.explained,
     )
     pool = providers.Singleton(
         ModelPool,
@@ -158,7 +172,9 @@ class Container(containers.DeclarativeContainer):
         settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
-    manage_models = providers.Singleton(ManageModels, pool)
+    manage_models = providers.Singleton(ManageModels, pool, backend.provided.repository)
+    watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
+    readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
         CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
     )
@@ -171,6 +187,7 @@ class Container(containers.DeclarativeContainer):
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
+    cache_reports = providers.Singleton(CacheReports, engine.provided.cache, events, clock)
     warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 

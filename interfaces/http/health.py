@@ -10,7 +10,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 from msgspec import Struct
 
-from application.use_cases.check_health import CheckHealth, Health
+from application.use_cases.check_health import CheckHealth
+from interfaces.http.engine_body import EngineBody, engine_body
 from interfaces.http.visit import visit_of
 
 
@@ -29,29 +30,6 @@ class ReadyBody(Struct):
     running: int
     waiting_for: dict[str, int]
     models: list[str] | None
-
-
-class OutstandingBody(Struct):
-    """Choices that wait and run, and calls such as a load."""
-
-    waiting: int
-    running: int
-    calls: int
-
-
-class EngineBody(Struct):
-    """`last_step_age_s`: since a step, a call or a piece of a load ended, against what is `outstanding`. `doing`: what
-    the engine does now, for how long. `stuck_in`: what does not come to an end, an activity, `waiting` or `ended`; null
-    when nothing is stuck. `requests`: of whom; null for who is no admin."""
-
-    status: Literal["ok", "stuck", "not running"]
-    last_step_age_s: float
-    outstanding: OutstandingBody
-    doing: str
-    doing_s: float
-    stuck_in: str | None
-    stuck_s: float
-    requests: list[str] | None
 
 
 class VersionBody(Struct):
@@ -89,7 +67,7 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         responses={503: ResponseSpec(EngineBody, description="Stuck, or not running", generate_examples=False)},
     )
     def engine(request: Request[Any, Any, Any]) -> Response[EngineBody]:
-        body = _engine_body(check_health(), tells_all=visit_of(request.scope).client.is_admin)
+        body = engine_body(check_health(), tells_all=visit_of(request.scope).client.is_admin)
         return Response(body, status_code=200 if body.status == "ok" else 503)
 
     @get("/version", sync_to_thread=False)
@@ -97,20 +75,6 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         return VersionBody(version)
 
     return [live, ready, engine, show_version]
-
-
-def _engine_body(health: Health, *, tells_all: bool) -> EngineBody:
-    found = health.engine
-    return EngineBody(
-        status="stuck" if found.is_stuck else "ok" if health.is_running else "not running",
-        last_step_age_s=round(found.step_age_s, 3),
-        outstanding=OutstandingBody(found.num_waiting, found.num_running, found.num_calls),
-        doing=health.doing,
-        doing_s=round(health.doing_s, 3),
-        stuck_in=found.stuck_in or None,
-        stuck_s=round(health.stuck_s, 3),
-        requests=list(found.request_ids) if tells_all else None,
-    )
 
 
 __all__ = ("health_routes",)

@@ -48,6 +48,8 @@ def see_it_stuck(server: CairnProcess, client: httpx.Client) -> None:
     engine = client.get("/health/engine")
     assert (engine.status_code, engine.json()["status"], engine.json()["stuck_in"]) == (503, "stuck", "decode")
     assert engine.json()["outstanding"]["running"] == 1
+    page = client.get("/admin/api/overview").json()["health"]
+    assert (page["status"], page["engine"]["stuck_in"]) == ("not ready", "decode")
     line = server.read_until("stuck in decode")
     assert f"requests={engine.json()['requests'][0]}" in line
     server.read_until("thread cairn-compute:")

@@ -35,7 +35,7 @@ from application.memory_events import MemoryMeasured, PressureRelieved
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import Script, at, text_script
+from tests.support.event_script import OF_ANSWERS, OF_THE_TIERS, Script, at, text_script
 from tests.support.otel import MetricRecorder, clear_otel_variables
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +96,8 @@ EVERYTHING: list[Event] = [
     EngineStuck(stuck_in="event loop", since_ns=1, num_waiting=0, num_running=0, num_calls=0, at_ns=2),
     EngineRecovered("event loop", 5, 6),
     StoreFault("corrupt", "bad checksum", at(0)),
+    *OF_THE_TIERS,
+    *OF_ANSWERS,
 ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dependency_injector import providers
 
+from adapters.config.loader import LoadedSettings
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import FakeOptions
 from application.services.text_side import engine_watch
@@ -71,7 +72,7 @@ def main() -> None:
     Container.backend.override(providers.Object(backend))
     Container.clock.override(providers.Object(clock))
     configure_logging("info", "plain")
-    _run(settings)
+    _run(LoadedSettings(settings, {}))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class World:
             flush=lambda: self.told.append("flush"),
             teller=teller or InlineLane(),
         )
-        self.watch._lag._call_soon = self.call_soon
+        self.watch.connect(self.call_soon)
 
     def ready(self) -> None: ...
 

@@ -91,9 +91,12 @@ class EngineWatch:
     def loop_lag_s(self) -> float:
         return self._lag.lag_s
 
-    def start(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Begin to look. `call_soon`: as in LoopLag, of the loop that is watched."""
+    def connect(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """Watch a loop from now on. `call_soon`: as in LoopLag."""
         self._lag = LoopLag(self._clock, call_soon)
+
+    def start(self) -> None:
+        """Begin to look."""
         self._looked_ns = self._counted_from_ns = self._clock.now_ns()
         self._thread.start()
 
