@@ -10,6 +10,7 @@ from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
+from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings
 from application.services.lane import Lane
 from application.services.live_figures import LiveFigures
@@ -41,6 +42,7 @@ from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
+from interfaces.composition.supervision import MakeLastResort, build_watch, no_last_resort, stuck_after_s
 from interfaces.composition.telemetry import make_events, make_telemetry
 
 NUM_GRAMMAR_THREADS = 4
@@ -64,11 +66,15 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 class Container(containers.DeclarativeContainer):
     """Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
-    LoadedSettings has it); `extra_sinks` is for tests and benchmarks."""
+    LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
+    `supervisor`, `make_last_resort` and `give_up` (see EngineWatch)."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
     origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
+    supervisor = providers.Singleton(NoSupervisor)
+    make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
+    give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
     clock = providers.Singleton(SystemClock)
     ids = providers.Singleton(RandomIds)
@@ -108,6 +114,20 @@ class Container(containers.DeclarativeContainer):
         constraints=constraints,
         guard=guard,
         waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
+    )
+
+    stuck_after = providers.Singleton(stuck_after_s, settings.provided.engine, backend)
+    watch = providers.Singleton(
+        build_watch,
+        engine,
+        events,
+        clock,
+        settings.provided.engine,
+        stuck_after,
+        supervisor,
+        make_last_resort,
+        give_up,
+        request_log.provided.close,
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
@@ -156,7 +176,7 @@ class Container(containers.DeclarativeContainer):
     watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
     readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,
