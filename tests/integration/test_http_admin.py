@@ -71,7 +71,9 @@ class TestOverview:
             told = read(service, "overview")
             assert (told["object"], told["version"], told["uptime_s"]) == ("cairn.overview", "9.9", 30.0)
             assert told["now_unix_s"] == service.clock.unix_ns() / 1e9
-            assert told["health"] == {"status": "not ready", "problem": "no model is loaded yet", "models": []}
+            health = told["health"]
+            assert (health["status"], health["models"]) == ("not ready", [])
+            assert health["engine"] == service.client.get("/health/engine").json()
             assert told["requests"] == {"waiting": 0, "running": 0, "waiting_for": {}, "queue_limit": 64}
             assert told["figures"]["ttft"] == {"window_s": 300, "count": 0, "p50_s": None, "p90_s": None, "p99_s": None}
             assert {one["hit_rate"] for one in told["figures"]["reuse"]} == {None}
