@@ -1,0 +1,74 @@
+"""One child process: spawned with one socket, killed if need be, and seen off when it has ended.
+
+It is a fresh interpreter (`exec`, never a bare fork: threads and MLX do not survive one), in a session of its own, and
+has of this process's descriptors standard error and its end of the socket.
+
+Linux ends a child with the thread that made it (`PR_SET_PDEATHSIG`, which the child asks for): `start` belongs to the
+thread that lives as long as the server.
+"""
+
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+
+
+class Child:
+    """`pid` is None until it was started."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """The number of its descriptor is put behind the command."""
+        self._command = tuple(command)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> socket.socket:
+        """Returns this process's end. Takes a few milliseconds. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [*self._command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # its only output is its log
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def kill(self) -> None:
+        """Nothing happens to one that has ended."""
+        if self._process is not None:
+            self._process.kill()
+
+    def see_off(self, gone: Callable[[str], None]) -> None:
+        """`gone` is called on a thread of its own once the process is no more, with how it ended. Nobody waits for one
+        that hangs in a driver."""
+        process = self._process
+        assert process is not None, "it was not started"
+
+        def wait() -> None:
+            gone(ending(process.wait()))
+
+        threading.Thread(target=wait, name="cairn-engine-end", daemon=True).start()
+
+
+def ending(status: int) -> str:
+    """`was killed by SIGKILL`, `exited with status 1`."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+__all__ = ("Child", "ending")
