@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
@@ -311,10 +312,14 @@ Event: TypeAlias = (
     | ToolCallProblems
     | MemoryMeasured
     | PressureRelieved
+    | EngineStuck
+    | EngineRecovered
 )
 
 __all__ = (
     "DecodeStarted",
+    "EngineRecovered",
+    "EngineStuck",
     "Event",
     "FaultObserved",
     "FirstToken",

@@ -31,6 +31,7 @@ from application.events import (
     StoreFault,
     ToolCallProblems,
 )
+from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
@@ -72,6 +73,8 @@ OTHERS: list[Event] = [
     RecordsEvicted(3, at(0)),
     MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),
+    EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=2),
+    EngineRecovered("prefill", 5, 6),
     RequestWaits(SCRIPT_ID, "memory", at(0)),
     RequestPreempted(SCRIPT_ID, 300, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),
