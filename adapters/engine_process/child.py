@@ -7,19 +7,26 @@ Linux ends a child with the thread that made it (`PR_SET_PDEATHSIG`, which the c
 thread that lives as long as the server.
 """
 
+import os
 import signal
+import site
 import socket
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_ROOT = str(Path(__file__).parents[2])
+"""Where this code was imported from."""
 
 
 class Child:
     """`pid` is None until it was started."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """The number of its descriptor is put behind the command."""
-        self._command = tuple(command)
+    def __init__(self, module: str) -> None:
+        """`module`: run as `python -m`, with the number of its descriptor as its only argument."""
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -31,7 +38,8 @@ class Child:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [*self._command, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", self._module, str(theirs.fileno())],  # -P: nothing of the current folder
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # its only output is its log
                 pass_fds=(theirs.fileno(),),
@@ -59,6 +67,15 @@ class Child:
             gone(ending(process.wait()))
 
         threading.Thread(target=wait, name="cairn-engine-end", daemon=True).start()
+
+
+def _environment() -> Mapping[str, str]:
+    """Ours, and where it cannot import what we imported, a way to it."""
+    path = os.environ.get("PYTHONPATH", "")
+    installed = {*site.getsitepackages(), site.getusersitepackages()}
+    if _ROOT in installed or _ROOT in path.split(os.pathsep):
+        return os.environ
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, path)))}
 
 
 def ending(status: int) -> str:

@@ -9,7 +9,7 @@ asked to stop, crashed or was killed. Whoever wants to go on makes another engin
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -65,23 +65,24 @@ class EngineProcess:
 
     def __init__(
         self,
-        command: Sequence[str],
+        module: str,
         settings: bytes,
         clock: Clock,
         *,
         lost: Callable[[str], None] = lambda _why: None,
     ) -> None:
-        """`command`: starts the child; its descriptor is put behind it. `settings`: what the child's entry gets first.
+        """`module`: the child's entry, run as `python -m`. `settings`: what it gets first.
         `lost`: called when the engine has ended unasked, with the reason, before what was open is ended."""
-        self._child = Child(command)
+        self._child = Child(module)
         self._settings = settings
         self._clock = clock
         self._lost = lost
         self._state = _State.NEW
         self._fault = ""
         self._stopped_in_time = True
+        now = clock.now_ns()
         self._status = EngineStatus(
-            is_alive=False, is_busy=False, last_progress_ns=clock.now_ns(), num_waiting=0, num_running=0
+            is_alive=False, is_busy=False, last_progress_ns=now, last_step_ns=now, num_waiting=0, num_running=0
         )
         self._questions = Questions(self._send)
         self.cache: EngineCache = AskedCache(self._ask)
@@ -192,7 +193,7 @@ class EngineProcess:
         match message:
             case Batch():
                 batch = message.opened()
-                self._status = message.status
+                self._status = message.status or self._status
                 self._open.took(batch)
                 self._receive(batch)
             case Answer():

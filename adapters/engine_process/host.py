@@ -37,13 +37,15 @@ from adapters.engine_process.messages import (
 )
 from adapters.engine_process.reader_gate import ReaderGate
 from adapters.engine_process.values import SentError, decoded, encoded
-from application.ports.engine import Ended, Engine, EngineError, StepBatch, Submission
+from application.ports.engine import Ended, Engine, EngineError, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
 from domain.errors import ComputeFailed, DomainError
 from domain.request import Usage
 
 HEARTBEAT_S = 0.5
+STATUS_AGE_S = 0.1
+"""A status may be so old while batches come that end nothing."""
 
 ORPHAN_TIMEOUT_S = 5.0
 """How long an engine without a reader has to end its step."""
@@ -86,6 +88,7 @@ class EngineHost:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopping: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._status_told_s = 0.0
 
     async def run(self, sock: Any) -> int:
         """Until the engine has stopped and all is sent, or nobody is left to send it to."""
@@ -139,7 +142,7 @@ class EngineHost:
             self._send(Broken(described(error)))
             self._finish(1)
             return
-        self._send(Begun(self._hosted.engine.status()))
+        self._send(Begun(self._status_now()))
         self._beat()
 
     def _submit(self, engine: Engine, submission: Submission) -> None:
@@ -162,6 +165,7 @@ class EngineHost:
             _logger.exception("asked to %s, the engine's process failed", asked.what)
             self._send(Answer(asked.call, NO_VALUE, SentError.of(ComputeFailed(described(error)))))
         else:
+            self._send(Status(self._status_now()))  # what was asked for may have changed it
             self._send(Answer(asked.call, raw(value)))
         finally:
             del self._tasks[asked.call]
@@ -185,17 +189,24 @@ class EngineHost:
     # ---- what it is told ---------------------------------------------------------------------------------------
 
     def _tell(self, batch: StepBatch) -> None:
-        assert self._hosted is not None, "its engine tells it"
-        self._channel.send(batch_bytes(batch, self._hosted.engine.status()))
+        now_s = asyncio.get_running_loop().time()
+        is_news = batch.num_left_queue or any(type(item) is Ended for _, _, item in batch.items)
+        is_news = is_news or now_s - self._status_told_s > STATUS_AGE_S
+        status = self._status_now() if is_news else None
+        self._channel.send(batch_bytes(batch, status))
         self._gate.unsent(self._channel.num_unsent_bytes)
 
     def _send(self, message: ToParent) -> None:
         self._channel.send(encoded(message))
 
+    def _status_now(self) -> EngineStatus:
+        assert self._hosted is not None, "it has begun"
+        self._status_told_s = asyncio.get_running_loop().time()
+        return self._hosted.engine.status()
+
     def _beat(self) -> None:
         """Nobody who reads slowly is sent what is only news for a moment."""
-        assert self._hosted is not None, "it has begun"
-        status = self._hosted.engine.status()
+        status = self._status_now()
         if not self._channel.num_unsent_bytes:
             self._send(Status(status))
         if status.fault and self._stopping is None:  # its thread is lost, and nothing here brings it back

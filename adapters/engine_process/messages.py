@@ -91,13 +91,13 @@ class Answer(_Message):
 
 
 class Batch(_Message):
-    """A StepBatch with its items and events by the names of their classes, and the status after it."""
+    """A StepBatch with its items and events by the names of their classes. `status`: after it; None: not much older."""
 
     at_ns: int
     items: tuple[tuple[RequestId, int, str, msgspec.Raw], ...]
     events: tuple[tuple[str, msgspec.Raw], ...]
     num_left_queue: int
-    status: EngineStatus
+    status: EngineStatus | None
 
     def opened(self) -> StepBatch:
         return StepBatch(
@@ -148,7 +148,7 @@ QUESTIONS: Mapping[str, Question] = {
 }
 
 
-def batch_bytes(batch: StepBatch, status: EngineStatus) -> bytes:
+def batch_bytes(batch: StepBatch, status: EngineStatus | None) -> bytes:
     """A Batch, without a copy of what is in it."""
     items = tuple((id, choice, *named(item)) for id, choice, item in batch.items)
     events: tuple[Named, ...] = tuple(map(named, batch.events))

@@ -24,6 +24,7 @@ from tests.support.engine_client import (
     MODEL,
     EngineClient,
     engine_behind_a_wire,
+    engine_in_a_process,
     engine_on_a_thread,
     source,
     with_engine,
@@ -34,7 +35,7 @@ Run: TypeAlias = Callable[..., None]
 LONG, ENDLESS = "a long prompt " * 200, 20_000
 
 
-@pytest.fixture(params=[engine_on_a_thread, engine_behind_a_wire], ids=["thread", "wire"])
+@pytest.fixture(params=[engine_on_a_thread, engine_behind_a_wire, engine_in_a_process], ids=["thread", "wire", "process"])
 def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     return request.param  # type: ignore[no-any-return]
 

@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from adapters.engine_process.engine import EngineProcess
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
+from adapters.system.clock import SystemClock
 from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.services.token_side.engine_thread import EngineThread
@@ -50,8 +52,8 @@ OPTIONS: Mapping[ModelId, FakeOptions] = {
 }
 
 
-def engine_on_a_thread() -> Engine:
-    """With a prefix cache over a store in memory."""
+def engine_on_a_thread(hold: Callable[[], object] = lambda: None) -> Engine:
+    """With a prefix cache over a store in memory. `hold`: as in EngineThread."""
     clock, limits = FakeClock(tick_ns=10), StepLimits(MAX_BATCH, 2 * GRID, GRID)
     events = Outlet(clock)
     settings = Settings(
@@ -66,11 +68,16 @@ def engine_on_a_thread() -> Engine:
         outlet=events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
+        hold=hold,
     )
 
 
 def engine_behind_a_wire() -> Engine:
     return WiredEngine(engine_on_a_thread())
+
+
+def engine_in_a_process() -> Engine:
+    return EngineProcess("tests.support.engine_child", b"", SystemClock())
 
 
 class EngineClient:
@@ -146,5 +153,5 @@ def source(model: ModelId) -> ModelSource:
     return ModelSource(model, "nowhere")
 
 
-__all__ = ("BROKEN", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire", "engine_on_a_thread")
-__all__ += ("source", "with_engine")
+__all__ = ("BROKEN", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire")
+__all__ += ("engine_in_a_process", "engine_on_a_thread", "source", "with_engine")
