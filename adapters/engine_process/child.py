@@ -14,15 +14,38 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 _ROOT = str(Path(__file__).parents[2])
 """Where this code was imported from."""
 
 
-class Child:
-    """`pid` is None until it was started."""
+class Child(Protocol):
+    """What hosts an engine at the other end of a socket, for one life."""
+
+    @property
+    def pid(self) -> int | None:
+        """None until it was started."""
+        ...
+
+    def start(self) -> socket.socket:
+        """Returns this process's end. Takes a few milliseconds. Raises OSError."""
+        ...
+
+    def kill(self) -> None:
+        """Nothing happens to one that has ended."""
+        ...
+
+    def see_off(self, gone: Callable[[str], None]) -> None:
+        """`gone` is called on a thread of its own once it is no more, with how it ended. Nobody waits for one that
+        hangs in a driver."""
+        ...
+
+
+class ChildProcess:
+    """A Child."""
 
     def __init__(self, module: str) -> None:
         """`module`: run as `python -m`, with the number of its descriptor as its only argument."""
@@ -34,7 +57,6 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> socket.socket:
-        """Returns this process's end. Takes a few milliseconds. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -53,13 +75,10 @@ class Child:
         return ours
 
     def kill(self) -> None:
-        """Nothing happens to one that has ended."""
         if self._process is not None:
             self._process.kill()
 
     def see_off(self, gone: Callable[[str], None]) -> None:
-        """`gone` is called on a thread of its own once the process is no more, with how it ended. Nobody waits for one
-        that hangs in a driver."""
         process = self._process
         assert process is not None, "it was not started"
 
@@ -88,4 +107,4 @@ def ending(status: int) -> str:
         return f"was killed by signal {-status}"
 
 
-__all__ = ("Child", "ending")
+__all__ = ("Child", "ChildProcess", "ending")

@@ -65,15 +65,15 @@ class EngineProcess:
 
     def __init__(
         self,
-        module: str,
+        child: Child,
         settings: bytes,
         clock: Clock,
         *,
         lost: Callable[[str], None] = lambda _why: None,
     ) -> None:
-        """`module`: the child's entry, run as `python -m`. `settings`: what it gets first.
+        """`child`: not started yet. `settings`: what its entry gets first.
         `lost`: called when the engine has ended unasked, with the reason, before what was open is ended."""
-        self._child = Child(module)
+        self._child = child
         self._settings = settings
         self._clock = clock
         self._lost = lost

@@ -12,8 +12,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
-
 from adapters.engine_process.asking import NO_VALUE
 from adapters.engine_process.channel import Channel
 from adapters.engine_process.lifeline import take_up
@@ -81,9 +79,9 @@ def serve_parent(
 
 
 class EngineHost:
-    def __init__(self, make: MakeEngine) -> None:
+    def __init__(self, make: MakeEngine, gate: ReaderGate | None = None) -> None:
         self._make = make
-        self._gate = ReaderGate()
+        self._gate = gate or ReaderGate()
         self._hosted: Hosted | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopping: asyncio.Task[None] | None = None
@@ -121,9 +119,7 @@ class EngineHost:
             case Submit():
                 self._submit(hosted.engine, message.submission.unpacked())
             case Cancel():
-                hosted.engine.cancel(
-                    message.id, message.choice, reason=message.reason, num_tokens=message.num_tokens
-                )
+                hosted.engine.cancel(message.id, message.choice, reason=message.reason, num_tokens=message.num_tokens)
             case Ask():
                 self._tasks[message.call] = asyncio.create_task(self._answer(hosted, message))
             case Withdraw():

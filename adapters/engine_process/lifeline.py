@@ -1,8 +1,8 @@
 """What an engine's process owes the one that started it: it minds no terminal, and does not outlive its parent.
 
-    SIGINT, SIGTERM, SIGHUP    ignored: a terminal's or a supervisor's, meant for the server, which stops its engine
-    the parent's end           Linux kills this process with it; everywhere, end of file on the socket ends it
-    a crash                    every thread's stack, on standard error
+SIGINT, SIGTERM, SIGHUP    ignored: a terminal's or a supervisor's, meant for the server, which stops its engine
+the parent's end           Linux kills this process with it; everywhere, end of file on the socket ends it
+a crash                    every thread's stack, on standard error
 """
 
 import ctypes

@@ -1,14 +1,14 @@
 """What the two ends of an engine process say to each other. Each message is one frame.
 
-    text side                            child
-    Begin                         ──►
-                                  ◄──    Begun | Broken
-    Submit | Cancel               ──►
-    Ask | Withdraw                ──►
-                                  ◄──    Answer, one for each Ask that was not withdrawn
-                                  ◄──    Batch | Status
-    Stop                          ──►
-                                  ◄──    Stopped, the last one
+text side                            child
+Begin                         ──►
+                              ◄──    Begun | Broken
+Submit | Cancel               ──►
+Ask | Withdraw                ──►
+                              ◄──    Answer, one for each Ask that was not withdrawn
+                              ◄──    Batch | Status
+Stop                          ──►
+                              ◄──    Stopped, the last one
 """
 
 from collections.abc import Mapping

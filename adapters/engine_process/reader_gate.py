@@ -1,6 +1,6 @@
 """Holds the compute thread while the other end does not take what it has computed.
 
-    open ──more than HIGH_BYTES unsent──► closed ──LOW_BYTES or less──► open
+    open ──more than `high_bytes` unsent──► closed ──half of that or less──► open
 
 Without it, what a slow reader leaves unread would grow in this process for as long as somebody asks.
 """
@@ -8,13 +8,13 @@ Without it, what a slow reader leaves unread would grow in this process for as l
 import threading
 
 HIGH_BYTES = 4 << 20
-LOW_BYTES = HIGH_BYTES // 2
 
 
 class ReaderGate:
     """`wait` on the compute thread; the rest on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, high_bytes: int = HIGH_BYTES) -> None:
+        self._high_bytes = high_bytes
         self._is_open = threading.Event()
         self._is_open.set()
         self._is_for_good = False
@@ -24,9 +24,9 @@ class ReaderGate:
 
     def unsent(self, num_bytes: int) -> None:
         """So much waits to be sent now."""
-        if num_bytes <= LOW_BYTES:
+        if num_bytes <= self._high_bytes // 2:
             self._is_open.set()
-        elif num_bytes > HIGH_BYTES and not self._is_for_good:
+        elif num_bytes > self._high_bytes and not self._is_for_good:
             self._is_open.clear()
 
     def open_for_good(self) -> None:
@@ -35,4 +35,4 @@ class ReaderGate:
         self._is_open.set()
 
 
-__all__ = ("HIGH_BYTES", "LOW_BYTES", "ReaderGate")
+__all__ = ("HIGH_BYTES", "ReaderGate")

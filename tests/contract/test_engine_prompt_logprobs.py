@@ -13,8 +13,8 @@ from domain.request import FinishReason
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 from tests.support.engine_client import (
     EngineClient,
+    engine_behind_a_socket,
     engine_behind_a_wire,
-    engine_in_a_process,
     engine_on_a_thread,
     with_engine,
 )
@@ -24,7 +24,9 @@ TEXT = "the prompt of an evaluation, " * 4
 PROMPT_IDS = FakeTokenizer().encode(TEXT).token_ids
 
 
-@pytest.fixture(params=[engine_on_a_thread, engine_behind_a_wire, engine_in_a_process], ids=["thread", "wire", "process"])
+@pytest.fixture(
+    params=[engine_on_a_thread, engine_behind_a_wire, engine_behind_a_socket], ids=["thread", "wire", "socket"]
+)
 def run(request: pytest.FixtureRequest) -> Run:
     make: Callable[[], Engine] = request.param
     return lambda work: with_engine(make, work)

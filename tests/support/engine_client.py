@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.engine_process.engine import EngineProcess
+from adapters.engine_process.host import Hosted
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import FakeOptions
@@ -14,17 +15,19 @@ from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.clock import SystemClock
 from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
+from application.ports.model_repository import ModelPreview
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from domain.errors import ComputeFailed
+from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import choice_id
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.engine_wire import WiredEngine
+from tests.support.hosted_child import HostedChild
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission, tokens_of
 
@@ -76,8 +79,22 @@ def engine_behind_a_wire() -> Engine:
     return WiredEngine(engine_on_a_thread())
 
 
-def engine_in_a_process() -> Engine:
-    return EngineProcess("tests.support.engine_child", b"", SystemClock())
+def engine_behind_a_socket() -> Engine:
+    """Both ends of an engine process, in this one."""
+    return EngineProcess(HostedChild(hosted_toy), b"", SystemClock())
+
+
+def hosted_toy(settings: bytes, hold: Callable[[], None]) -> Hosted:
+    """A MakeEngine; settings of `broken` break it."""
+    if settings == b"broken":
+        raise ValueError("planted")
+    return Hosted(engine_on_a_thread(hold), _check)
+
+
+def _check(source: ModelSource, _options: LoadOptions) -> ModelPreview:
+    if source.id == BROKEN:
+        raise ModelLoadFailed("its weights are cut short", param="model")
+    return ModelPreview(weight_bytes=7)
 
 
 class EngineClient:
@@ -154,4 +171,4 @@ def source(model: ModelId) -> ModelSource:
 
 
 __all__ = ("BROKEN", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire")
-__all__ += ("engine_in_a_process", "engine_on_a_thread", "source", "with_engine")
+__all__ += ("engine_behind_a_socket", "engine_on_a_thread", "hosted_toy", "source", "with_engine")
