@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from typing import Any
 
 import msgspec
 
@@ -163,7 +164,7 @@ class EngineProcess:
         preview: ModelPreview = asyncio.run_coroutine_threadsafe(self._ask("check", source, options), loop).result()
         return preview
 
-    async def _ask(self, what: str, *arguments: object) -> object:
+    async def _ask(self, what: str, *arguments: object) -> Any:
         self._need_running()
         return await self._questions.ask(what, *arguments)
 

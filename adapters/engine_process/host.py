@@ -167,7 +167,7 @@ class EngineHost:
             del self._tasks[asked.call]
 
     async def _find(self, hosted: Hosted, asked: Ask) -> object:
-        arguments = decoded(asked.arguments, QUESTIONS[asked.what].tuple_type)
+        arguments = decoded(asked.arguments, QUESTIONS[asked.what].arguments)
         if asked.what == "check":
             return await asyncio.to_thread(hosted.check, *arguments)
         engine, cache = hosted.engine, hosted.engine.cache

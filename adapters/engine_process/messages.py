@@ -33,17 +33,17 @@ class _Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
     pass
 
 
-class Begin(_Message):
+class Begin(_Message, frozen=True):
     """The first message. `settings`: as whoever wrote the child's entry has them encoded."""
 
     settings: bytes
 
 
-class Submit(_Message):
+class Submit(_Message, frozen=True):
     submission: PackedSubmission
 
 
-class Cancel(_Message):
+class Cancel(_Message, frozen=True):
     """As `Engine.cancel`."""
 
     id: RequestId
@@ -52,7 +52,7 @@ class Cancel(_Message):
     num_tokens: int | None
 
 
-class Ask(_Message):
+class Ask(_Message, frozen=True):
     """`what`: a name in `QUESTIONS`, and `arguments` a tuple of its types."""
 
     call: int
@@ -60,29 +60,29 @@ class Ask(_Message):
     arguments: msgspec.Raw
 
 
-class Withdraw(_Message):
+class Withdraw(_Message, frozen=True):
     """Nobody waits for the answer any more."""
 
     call: int
 
 
-class Stop(_Message):
+class Stop(_Message, frozen=True):
     timeout_s: float
 
 
-class Begun(_Message):
+class Begun(_Message, frozen=True):
     """The engine is made. `status` as it begins."""
 
     status: EngineStatus
 
 
-class Broken(_Message):
+class Broken(_Message, frozen=True):
     """The engine could not be made: why. The child ends."""
 
     why: str
 
 
-class Answer(_Message):
+class Answer(_Message, frozen=True):
     """`value`: of the question's type, where there is no error."""
 
     call: int
@@ -90,7 +90,7 @@ class Answer(_Message):
     error: SentError | None = None
 
 
-class Batch(_Message):
+class Batch(_Message, frozen=True):
     """A StepBatch with its items and events by the names of their classes. `status`: after it; None: not much older."""
 
     at_ns: int
@@ -108,13 +108,13 @@ class Batch(_Message):
         )
 
 
-class Status(_Message):
+class Status(_Message, frozen=True):
     """The heartbeat of an engine that has nothing else to tell."""
 
     status: EngineStatus
 
 
-class Stopped(_Message):
+class Stopped(_Message, frozen=True):
     """`in_time`: as `Engine.stop` returned."""
 
     in_time: bool
@@ -126,25 +126,21 @@ ToParent: TypeAlias = Begun | Broken | Answer | Batch | Status | Stopped
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The types of what is asked with, and of the answer."""
+    """The types of what is asked with, as a tuple, and of the answer."""
 
-    arguments: tuple[Any, ...]
+    arguments: Any
     answer: Any
-
-    @property
-    def tuple_type(self) -> Any:
-        return tuple[self.arguments] if self.arguments else tuple[()]
 
 
 QUESTIONS: Mapping[str, Question] = {
-    "load": Question((ModelSource, LoadOptions), EngineModel),
-    "unload": Question((ModelId,), NoneType),
-    "check": Question((ModelSource, LoadOptions), ModelPreview),
-    "explain": Question((ModelId, EncodedPrompt, str), Explanation),
-    "num_stored": Question((ModelId, tuple[int, ...], str), int | None),
-    "settle": Question((float,), bool),
-    "stats": Question((), CacheStats),
-    "clear": Question((str | None, str | None), Cleared),
+    "load": Question(tuple[ModelSource, LoadOptions], EngineModel),
+    "unload": Question(tuple[ModelId], NoneType),
+    "check": Question(tuple[ModelSource, LoadOptions], ModelPreview),
+    "explain": Question(tuple[ModelId, EncodedPrompt, str], Explanation),
+    "num_stored": Question(tuple[ModelId, tuple[int, ...], str], int | None),
+    "settle": Question(tuple[float], bool),
+    "stats": Question(tuple[()], CacheStats),
+    "clear": Question(tuple[str | None, str | None], Cleared),
 }
 
 

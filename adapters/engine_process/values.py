@@ -66,7 +66,7 @@ class PackedIds(msgspec.Struct, array_like=True, frozen=True):
             return cls(_WIDE, array(_WIDE, row).tobytes())
 
     def unpacked(self) -> tuple[int, ...]:
-        row = array(self.width)
+        row: array[int] = array(self.width)
         row.frombytes(self.data)
         return tuple(row)
 

@@ -1,7 +1,6 @@
 """The engine in a child process: how that is started, and the settings on their way into it."""
 
 from dataclasses import replace
-from typing import cast
 
 import msgspec
 
@@ -28,7 +27,7 @@ def encode_settings(settings: Settings) -> bytes:
 
 def decode_settings(data: bytes) -> Settings:
     """As `encode_settings` wrote them."""
-    return cast(Settings, msgspec.msgpack.decode(data, type=Settings))
+    return msgspec.msgpack.decode(data, type=Settings)
 
 
 __all__ = ("build_engine_process", "decode_settings", "encode_settings")

@@ -37,6 +37,8 @@ from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.routes import native_routes
+from interfaces.http.pages.asset import assets
+from interfaces.http.pages.routes import page_routes
 from interfaces.http.prompt_body import PromptBodies
 from interfaces.http.refusal import Refusals, refusals_to
 from interfaces.http.request_id import add_request_id, request_id
@@ -77,6 +79,7 @@ def create_app(
     if keys is None:
         keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
     refusals = refusals_to(dialects, services.events, services.clock)
+    pages = assets()
     app = Litestar(
         route_handlers=[
             *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
@@ -84,10 +87,11 @@ def create_app(
             *native_routes(services, default_model, _bodies(dialects), dialects.of("/tokenize").error_type),
             *managed_model_routes(services, dialects.of("/models").error_type),
             *health_routes(services.check_health, version),
+            *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         lifespan=list(lifespan),
-        middleware=[*middleware, Authentication(keys, services.clock)],
+        middleware=[*middleware, Authentication(keys, services.clock, pages)],
         exception_handlers={Exception: _error_handler(services, dialects, refusals)},
         before_send=[add_request_id(services.ids), add_allowance],
         request_max_body_size=settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES,

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 from application.events import Event, FaultObserved, RequestEnded, ToolCallProblems
 from application.ports.clock import Clock
-from application.ports.engine import Ended, Engine, StepBatch
+from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.faults import described
+from application.services.text_side.answer_watch import AnswerWatch
 from application.services.text_side.generation import Generation
 from domain.errors import ComputeFailed, QueueFull, ServerUnavailable
 from domain.ids import RequestId
@@ -29,6 +30,7 @@ class OpenRequests:
         self._events = EventFanOut(events)
         self._clock = clock
         self._max_queue = max_queue
+        self._watch = AnswerWatch(clock)
         self._open: dict[RequestId, Generation] = {}
         self.num_waiting = 0
         """Choices that wait in the queue or are being prepared."""
@@ -67,12 +69,17 @@ class OpenRequests:
             generation = self._open.get(id)
             if generation is None:
                 continue
+            started_ns, has_failed = self._clock.now_ns(), False
             try:
                 generation.receive(choice, item)
             except Exception as error:
+                has_failed = True
                 self._events.emit(FaultObserved("text.output", described(error), self._clock.now_ns()))
                 generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {described(error)}"))
+            if isinstance(item, Tokens | Ended):
+                self._watch.read(generation, choice, item, started_ns, has_failed=has_failed)
             if isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
+                ended += self._watch.ended(generation, choice, outcome)
                 ended += _ended(generation, choice, outcome, batch.at_ns)
         for event in (*batch.events, *ended):
             self._events.emit(event)
