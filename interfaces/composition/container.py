@@ -8,6 +8,10 @@ from adapters.llguidance.checker import LlguidanceChecker
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
+from application.ports.supervision import NoSupervisor
+from application.services.cache_readings import CacheReadings
+from application.services.live_figures import LiveFigures
+from application.services.recent_requests import RecentRequests
 from application.services.text_side.cache_reports import CacheReports
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
@@ -22,11 +26,13 @@ from application.use_cases.list_models import ListModels
 from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from application.use_cases.watch_requests import WatchRequests
 from domain.load_room import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.keys import ServerKeys
+from interfaces.composition.supervision import MakeLastResort, build_watch, no_last_resort, stuck_after_s
 from interfaces.composition.telemetry import make_events, make_telemetry
 from interfaces.composition.token_side import TokenSide
 
@@ -42,18 +48,25 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 
 class Container(TokenSide):
-    """Both sides. Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and
-    benchmarks. Of the token side only the engine is asked for, and where that has a process of its own, nothing of the
-    token side is made here."""
+    """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
+    LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
+    `supervisor`, `make_last_resort` and `give_up` (see EngineWatch). Of the token side only the engine is asked for,
+    and where that has a process of its own, nothing of the token side is made here."""
 
     settings = TokenSide.settings
     clock = TokenSide.clock
+    origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
+    supervisor = providers.Singleton(NoSupervisor)
+    make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
+    give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
     request_log = providers.Singleton(EventLog)
-    events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
+    figures = providers.Singleton(LiveFigures, clock)
+    recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
+    events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)
@@ -66,9 +79,32 @@ class Container(TokenSide):
         process=providers.Singleton(models_for, settings, engine_process),
     )
 
+    stuck_after = providers.Selector(
+        settings.provided.engine.kind,
+        thread=providers.Singleton(stuck_after_s, settings.provided.engine, TokenSide.backend.provided.holds_host),
+        process=providers.Singleton(stuck_after_s, settings.provided.engine, True),
+    )
+    watch = providers.Singleton(
+        build_watch,
+        engine,
+        events,
+        clock,
+        settings.provided.engine,
+        stuck_after,
+        supervisor,
+        make_last_resort,
+        give_up,
+        request_log.provided.close,
+    )
+
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
     requests = providers.Singleton(
-        OpenRequests, engine=engine, events=events, clock=clock, max_queue=settings.provided.engine.queue
+        OpenRequests,
+        engine=engine,
+        events=events,
+        clock=clock,
+        max_queue=settings.provided.engine.queue,
+        explained=recent.provided.explained,
     )
     pool = providers.Singleton(
         ModelPool,
@@ -103,9 +139,11 @@ class Container(TokenSide):
         settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=models.provided.repository, pool=pool)
-    manage_models = providers.Singleton(ManageModels, pool)
+    manage_models = providers.Singleton(ManageModels, pool, models.provided.repository)
+    watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
+    readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,

@@ -47,6 +47,9 @@ class Service:
         """Start the engine and begin to load the default model; ready once that is loaded."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.engine.start(self.container.requests().receive)
+        watch = self.container.watch()
+        watch.connect(asyncio.get_running_loop().call_soon_threadsafe)
+        watch.start()
         reports = self.container.cache_reports()
         self._tasks = [asyncio.create_task(self._load_default()), asyncio.create_task(reports.run())]
 
@@ -65,6 +68,7 @@ class Service:
         self.container.encoder().close()
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)
+        await asyncio.to_thread(self.container.watch().stop)
         await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         await asyncio.to_thread(self.container.request_log().close)
