@@ -1,4 +1,5 @@
-// Where questions are written: Enter sends, Shift and Enter begin a new line, Escape stops the answer.
+// Where questions are written: Enter sends, Shift and Enter begin a new line, Escape stops the answer. Whoever begins to
+// write while nothing has the focus writes here.
 export class Composer {
   #area;
   #send;
@@ -25,7 +26,10 @@ export class Composer {
     });
     stop.addEventListener("click", () => on.stop());
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !this.#stop.hidden && document.querySelector("dialog[open]") === null) on.stop();
+      if (document.querySelector("dialog[open]") !== null) return;
+      if (event.key === "Escape" && !this.#stop.hidden) on.stop();
+      const isText = event.key.length === 1 && event.key !== " " && !event.ctrlKey && !event.metaKey && !event.altKey;
+      if (isText && event.target === document.body) this.focus();
     });
   }
 

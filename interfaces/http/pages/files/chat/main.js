@@ -55,6 +55,7 @@ byId("export-json").addEventListener("click", () => download(asJson, "json", "ap
 byId("export-markdown").addEventListener("click", () => download(asMarkdown, "md", "text/markdown"));
 window.addEventListener("pagehide", () => session.saveRunning());
 
+let shown = null;
 const latest = session.all()[0];
 if (latest !== undefined) session.open(latest.id);
 else onChange("turns");
@@ -66,10 +67,12 @@ function onChange(what) {
   if (what !== "turns") return;
   const isRunning = session.isRunning();
   thread.showTurns();
-  settings.show(session.current.settings);
+  settings.show(session.current);
   composer.update({ isRunning });
   sidebar.update();
-  follow.toEnd();
+  if (isRunning || session.current !== shown) follow.toEnd();
+  else follow.grown(); // an answer has ended: who reads on above stays there
+  shown = session.current;
   announcer.told(session.current.id, isRunning, () => thread.lastSpoken);
   for (const id of ["export-json", "export-markdown"]) byId(id).disabled = session.current.turns.length === 0;
 }

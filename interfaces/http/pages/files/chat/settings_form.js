@@ -13,6 +13,7 @@ const FIELDS = {
 
 export class SettingsForm {
   #form;
+  #shown = null;
 
   /** @param {HTMLFormElement} form @param {(settings: object) => void} onChange with what changed */
   constructor(form, onChange) {
@@ -26,7 +27,11 @@ export class SettingsForm {
     form.addEventListener("change", ({ target }) => target.reportValidity());
   }
 
-  show(settings) {
+  /** Those of a conversation; what is being written for the one that is shown already is left alone. */
+  show(conversation) {
+    if (this.#shown === conversation) return;
+    this.#shown = conversation;
+    const { settings } = conversation;
     for (const [id, { name }] of Object.entries(FIELDS)) {
       const element = this.#form.elements.namedItem(id);
       element.value = settings[name] ?? "";

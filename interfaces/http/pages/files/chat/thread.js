@@ -1,6 +1,7 @@
 // The open conversation on the page: a view for each turn, kept as long as the turn is there.
 import { h } from "../shared/dom.js";
 import { AnswerView } from "./answer_view.js";
+import { progressWords } from "./figures.js";
 import { QuestionView } from "./question_view.js";
 
 export class Thread {
@@ -43,7 +44,7 @@ export class Thread {
 
   #update(view, at) {
     const isLast = at === this.#session.current.turns.length - 1;
-    view.update({ isLast, isRunning: this.#session.isRunning(), progress: this.#session.progress() || "Waiting" });
+    view.update({ isLast, isRunning: this.#session.isRunning(), progress: progressWords(this.#session.progress()) });
   }
 
   #newView(turn, at) {
