@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import typer
 
+from adapters.config.loader import LoadedSettings
 from adapters.config.locations import config_file
-from application.settings import Settings
+from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.machine_facts import describe_computing
 from interfaces.cli.stop_signals import StopSignals
+from interfaces.cli.supervision import last_resort_here, leave_stuck, supervisor_here
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
@@ -29,14 +31,26 @@ class Outcome:
     is_clean: bool
 
 
-async def serve_until_stopped(settings: Settings) -> Outcome:
+async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
     """Serve until a signal, or until the default model turns out not to load. Raises AddressUnavailable,
     and InvalidKeys."""
-    server = HttpServer(settings.server)
-    signals = StopSignals(server.stop)
+    settings = loaded.settings
+    server, supervisor = HttpServer(settings.server), supervisor_here()
+
+    def stop() -> None:
+        supervisor.stopping()
+        server.stop()
+
+    signals = StopSignals(stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
     computing = await asyncio.to_thread(describe_computing, settings)
-    service = build_service(settings)
+    service = build_service(
+        settings,
+        origins=loaded.origins,
+        supervisor=supervisor,
+        make_last_resort=last_resort_here,
+        give_up=leave_stuck,
+    )
     memory = describe_limits(service.container.memory())
     facts = [("device", computing), ("memory", memory), ("data", _data_fact(service)), ("config", _config_fact())]
     app = service.app
@@ -51,7 +65,7 @@ async def serve_until_stopped(settings: Settings) -> Outcome:
         nonlocal announcing
         if signals.is_stopping:
             server.stop()
-        announcing = asyncio.create_task(_announce(service, server, base_url, facts))
+        announcing = asyncio.create_task(_announce(service, server, base_url, facts, supervisor))
 
     await service.start()
     try:
@@ -65,8 +79,10 @@ async def serve_until_stopped(settings: Settings) -> Outcome:
     return Outcome(problem, is_clean)
 
 
-async def _announce(service: Service, server: HttpServer, base_url: str, facts: list[tuple[str, str]]) -> str:
-    """Print the banner once the model is there; or stop the server and return why it is not."""
+async def _announce(
+    service: Service, server: HttpServer, base_url: str, facts: list[tuple[str, str]], supervisor: Supervisor
+) -> str:
+    """Once the model is there, print the banner and tell the supervisor; or stop the server, and return why not."""
     try:
         served = await wait_for_model(service, typer.echo)
     except DomainError as error:
@@ -74,6 +90,7 @@ async def _announce(service: Service, server: HttpServer, base_url: str, facts: 
         return error.message
     notes = [("note", served.source.note)] if served.source.note else []
     typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, [*notes, *facts]))
+    supervisor.ready()
     return ""
 
 

@@ -10,7 +10,12 @@ from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
+from application.ports.supervision import NoSupervisor
+from application.services.cache_readings import CacheReadings
 from application.services.lane import Lane
+from application.services.live_figures import LiveFigures
+from application.services.recent_requests import RecentRequests
+from application.services.text_side.cache_reports import CacheReports
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -28,6 +33,7 @@ from application.use_cases.list_models import ListModels
 from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from application.use_cases.watch_requests import WatchRequests
 from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
@@ -36,6 +42,7 @@ from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
+from interfaces.composition.supervision import MakeLastResort, build_watch, no_last_resort, stuck_after_s
 from interfaces.composition.telemetry import make_events, make_telemetry
 
 NUM_GRAMMAR_THREADS = 4
@@ -58,16 +65,24 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 
 class Container(containers.DeclarativeContainer):
-    """Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and benchmarks."""
+    """Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
+    LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
+    `supervisor`, `make_last_resort` and `give_up` (see EngineWatch)."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
+    origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
+    supervisor = providers.Singleton(NoSupervisor)
+    make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
+    give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
     clock = providers.Singleton(SystemClock)
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
     request_log = providers.Singleton(EventLog)
-    events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
+    figures = providers.Singleton(LiveFigures, clock)
+    recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
+    events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
 
@@ -101,9 +116,28 @@ class Container(containers.DeclarativeContainer):
         waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
     )
 
+    stuck_after = providers.Singleton(stuck_after_s, settings.provided.engine, backend)
+    watch = providers.Singleton(
+        build_watch,
+        engine,
+        events,
+        clock,
+        settings.provided.engine,
+        stuck_after,
+        supervisor,
+        make_last_resort,
+        give_up,
+        request_log.provided.close,
+    )
+
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
     requests = providers.Singleton(
-        OpenRequests, engine=engine, events=events, clock=clock, max_queue=settings.provided.engine.queue
+        OpenRequests,
+        engine=engine,
+        events=events,
+        clock=clock,
+        max_queue=settings.provided.engine.queue,
+        explained=recent.provided.explained,
     )
     pool = providers.Singleton(
         ModelPool,
@@ -138,9 +172,11 @@ class Container(containers.DeclarativeContainer):
         settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
-    manage_models = providers.Singleton(ManageModels, pool)
+    manage_models = providers.Singleton(ManageModels, pool, backend.provided.repository)
+    watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
+    readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
+        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,
@@ -151,6 +187,7 @@ class Container(containers.DeclarativeContainer):
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
+    cache_reports = providers.Singleton(CacheReports, engine.provided.cache, events, clock)
     warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 
