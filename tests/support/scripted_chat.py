@@ -1,4 +1,4 @@
-"""Toy models that answer questions as a test wrote them down, and stand still or fail in the middle where it says so."""
+"""Toy models that answer questions as a test wrote them down, and stand still or fail where it says so."""
 
 import threading
 from collections.abc import Mapping
