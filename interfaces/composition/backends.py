@@ -114,6 +114,11 @@ def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX. A system BLAS is loaded first: MLX binds to whatever is there at its first import."""
     from adapters.system.blas import load_blas
     from adapters.system.heap import trim_heap
+    from adapters.zstd.buffer_pool import POOL
+
+    def give_back() -> None:
+        POOL.give_back()
+        trim_heap()
 
     _keep_kernels_private()
     blas = load_blas()
@@ -127,7 +132,7 @@ def mlx_backend(settings: Settings) -> Backend:
 
     tokenizers = HfTokenizerLoader(settings.parser_of)
     return Backend(
-        lambda: MlxEngine(cache_dir(), blas.identity, trim_heap),
+        lambda: MlxEngine(cache_dir(), blas.identity, give_back),
         model_repository(settings),
         tokenizers,
         default_grid=preferred_grid(),
