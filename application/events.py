@@ -23,7 +23,8 @@ from domain.sampling import SamplingParams
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQueued:
     """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
-    client set. `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt."""
+    client set. `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `operation`:
+    by which it came, as in the OpenAPI document; empty for none. `priority`: a Priority value."""
 
     id: RequestId
     model: ModelId
@@ -37,6 +38,8 @@ class RequestQueued:
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     client: str = ""
     rewrites: tuple[str, ...] = ()
+    operation: str = ""
+    priority: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,6 @@ MODEL_WEIGHTS = MetricSpec(
     names.CAIRN_MODEL_WEIGHTS, MetricKind.OBSERVED_GAUGE, "By", "Resident weights of the loaded models.", _MODEL
 )
 
-ENGINE_STUCK = _gauge(names.CAIRN_ENGINE_STUCK, "1", "1 while the engine or the event loop does not move, else 0.")
 ENGINE_STEP_AGE = _gauge(
     names.CAIRN_ENGINE_STEP_AGE, "s", "Since the last engine step ended, while requests are open; 0 without any."
 )
@@ -247,6 +246,19 @@ MEMORY_ACTIONS = MetricSpec(
     " refuse.",
     (names.CAIRN_KIND,),
 )
+ENGINE_STUCK = MetricSpec(
+    names.CAIRN_ENGINE_STUCK,
+    MetricKind.OBSERVED_GAUGE,
+    "{thread}",
+    "What does not move now: 0 nothing, 1 the engine or the event loop, 2 both.",
+)
+ENGINE_WEDGES = MetricSpec(
+    names.CAIRN_ENGINE_WEDGES,
+    MetricKind.COUNTER,
+    "{wedge}",
+    "Times something was seen to be stuck, by in what: prefill, decode, load, waiting, ended, event loop, ...",
+    (names.CAIRN_KIND,),
+)
 FAULTS = MetricSpec(
     names.CAIRN_FAULTS, MetricKind.COUNTER, "{fault}", "Faults that were contained.", (names.CAIRN_WHERE,)
 )
@@ -264,7 +276,7 @@ CATALOGUE = (
     *(REQUESTS_WAITING, REQUESTS_WAITING_FOR, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED),
     *(REQUESTS_PREEMPTED, HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
     *(PARSE_TIME, TOOL_CALLS, TOOL_CALL_PROBLEMS, PARSER_FAILURES),
-    *(STEP_DURATION, STEP_BATCH, STEP_TOKENS, ENGINE_STUCK, ENGINE_STEP_AGE),
+    *(STEP_DURATION, STEP_BATCH, STEP_TOKENS, ENGINE_STUCK, ENGINE_WEDGES, ENGINE_STEP_AGE),
     *(MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
     *(CACHE_RECORDS, CACHE_USED, CACHE_LIMIT, CACHE_EVICTED),
@@ -284,6 +296,7 @@ __all__ = (
     "DECODE_TIME",
     "ENGINE_STEP_AGE",
     "ENGINE_STUCK",
+    "ENGINE_WEDGES",
     "FAULTS",
     "HTTP_REFUSED",
     "INTER_TOKEN_LATENCY",

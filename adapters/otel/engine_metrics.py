@@ -1,4 +1,4 @@
-"""Metrics of the engine and the socket: steps, models, faults, whether it moves, what was turned away."""
+"""Metrics of the engine and the socket: steps, models, faults, what was turned away."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,7 +6,6 @@ from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
 from application.events import FaultObserved, HttpRefused, ModelLoaded, ModelUnloaded, StepCompleted, StoreFault
-from application.health_events import EngineRecovered, EngineStuck
 from application.services.event_router import Handler
 from domain.ids import ModelId
 
@@ -20,7 +19,6 @@ class EngineMetrics:
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._weight_bytes: dict[ModelId, int] = {}
-        self._stuck: frozenset[str] = frozenset()
         # Summed here and read when metrics are collected: two counter additions a step would cost many times that.
         self._num_prefill_tokens = 0
         self._num_decode_tokens = 0
@@ -30,7 +28,6 @@ class EngineMetrics:
         )
         instruments.observe(catalogue.MODELS_LOADED, lambda: [(len(self._weight_bytes), {})])
         instruments.observe(catalogue.MODEL_WEIGHTS, self._read_weights)
-        instruments.observe(catalogue.ENGINE_STUCK, lambda: [(int(bool(self._stuck)), {})])
 
     def handlers(self) -> Mapping[type, Handler]:
         return {
@@ -40,8 +37,6 @@ class EngineMetrics:
             FaultObserved: self._fault,
             HttpRefused: self._http_refused,
             StoreFault: self._store_fault,
-            EngineStuck: self._hangs,
-            EngineRecovered: self._moves,
         }
 
     def _step(self, event: StepCompleted) -> None:
@@ -67,12 +62,6 @@ class EngineMetrics:
 
     def _http_refused(self, event: HttpRefused) -> None:
         self._instruments.add(catalogue.HTTP_REFUSED, 1, {names.CAIRN_REASON: event.reason})
-
-    def _hangs(self, event: EngineStuck) -> None:
-        self._stuck |= {event.stuck_in}
-
-    def _moves(self, event: EngineRecovered) -> None:
-        self._stuck -= {event.stuck_in}
 
     def _read_weights(self) -> Iterable[tuple[float, Attributes]]:
         weights = dict(self._weight_bytes)

@@ -13,6 +13,7 @@ from adapters.otel import semconv as names
 from adapters.otel.answer_metrics import AnswerMetrics
 from adapters.otel.cache_metrics import CacheMetrics
 from adapters.otel.engine_metrics import EngineMetrics
+from adapters.otel.health_metrics import HealthMetrics
 from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.memory_metrics import MemoryMetrics
 from adapters.otel.request_metrics import RequestMetrics
@@ -48,6 +49,7 @@ class MetricEvents:
             CacheMetrics(instruments, trace_of),
             StoreMetrics(instruments),
             MemoryMetrics(instruments),
+            HealthMetrics(instruments),
         )
         self._router = EventRouter("metrics", _merged([family.handlers() for family in families]))
         self._other_failures = other_failures

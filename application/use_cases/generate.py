@@ -162,6 +162,8 @@ class Generate:
             trace_carrier=request.trace_carrier,
             client=request.client,
             rewrites=submission.prompt.rewrites,
+            operation=request.operation,
+            priority=request.priority.value,
         )
 
 

@@ -14,9 +14,12 @@ def make_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
     return build_telemetry(settings, clock)
 
 
-def make_events(telemetry: Telemetry, request_log: EventSink, extra_sinks: Sequence[EventSink]) -> EventSink:
-    """The log first: its lines name the traces that telemetry closes."""
-    return EventFanOut(request_log, telemetry.sink, *extra_sinks)
+def make_events(
+    telemetry: Telemetry, request_log: EventSink, watched: Sequence[EventSink], extra_sinks: Sequence[EventSink]
+) -> EventSink:
+    """`watched`: what the admin's page is made of. The log comes first: its lines name the traces that telemetry
+    closes."""
+    return EventFanOut(request_log, telemetry.sink, *watched, *extra_sinks)
 
 
 __all__ = ("make_events", "make_telemetry")
