@@ -8,7 +8,6 @@ import { fill, reconcile } from "./rows.js";
 const TIERS = ["hot", "store"];
 const perSecond = (value) => (value === null || value === undefined ? UNKNOWN : `${short(value)}/s`);
 
-/** An hour of three sizes: "1 min". */
 const minutes = (windowS) => `${Math.round(windowS / 60)} min`;
 
 const tiles = new Map();
@@ -20,7 +19,7 @@ export function setUpFigures() {
     ["itl", "Between two tokens, median"],
     ["output", "Generated"],
     ["prompt", "Prompts taken in"],
-    ["reuse", "Reused"],
+    ["reuse", "Reused, last minute"],
   ]) {
     const value = h("div", { class: "value", id: `tile-${name}` });
     const more = h("div", { class: "more muted", id: `tile-${name}-more` });

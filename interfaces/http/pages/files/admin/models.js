@@ -47,6 +47,7 @@ function make({ standing: { id } }) {
   const unpin = h("button", { type: "button", onclick: () => act(id, "unpin") }, "Unpin");
   for (const button of [load, unload, pin, unpin]) button.setAttribute("aria-label", `${button.textContent} ${id}`);
   const made = row(["Model", "State", "Weights>", "Context>", "Layers", "In use by>"], [load, unload, pin, unpin]);
+  made.cells[4].classList.add("long");
   made.cells[1].append(h("span", {}, h("span"), " ", h("span", { class: "badge plain" }, "pinned")));
   return made;
 }

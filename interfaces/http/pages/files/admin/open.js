@@ -38,8 +38,9 @@ function make({ id }) {
   button.setAttribute("aria-label", `Cancel ${id}`);
   button.addEventListener("click", () => cancel(id, button));
   const made = row(["Request", "State", "Open for>", "Reused>", "Generated>"], [button]);
+  made.cells[1].classList.add("long");
   made.cells[1].append(
-    h("div", { class: "grow" }, h("span"), h("div", { class: "prefill" }, h("progress", { "aria-label": `Prefill of ${id}` }), h("span", { class: "sub num" }))),
+    h("div", {}, h("span"), h("div", {}, h("progress", { "aria-label": `Prefill of ${id}` }), h("span", { class: "sub num" }))),
   );
   return made;
 }
@@ -50,7 +51,7 @@ function update(tableRow, request) {
   showState(tableRow.cells[1], request);
   setText(tableRow.cells[2], seconds(request.age_s));
   setText(tableRow.cells[3], reused(request));
-  setText(tableRow.cells[4], output(request));
+  setText(tableRow.cells[4], request.stage === "decode" ? output(request) : "–");
 }
 
 function showState(cell, request) {

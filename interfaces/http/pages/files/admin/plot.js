@@ -3,11 +3,11 @@
 
 import { h, setText } from "../shared/dom.js";
 
-const LEFT = 44;
+const LEFT = 52;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
-const NUM_TICKS = 3;
+const NUM_TICKS = 3; // of the value axis
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -133,7 +133,7 @@ export class Plot {
       drawn.push(svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.format(value)));
     }
     const span = (this.length - 1) * this.stepS;
-    for (const share of [0, 1 / 3, 2 / 3, 1]) {
+    for (const share of width > 420 ? [0, 1 / 3, 2 / 3, 1] : [0, 1]) {
       const agoMin = Math.round((span * (1 - share)) / 60);
       const at = LEFT + share * (width - LEFT - RIGHT);
       const anchor = share === 0 ? "start" : share === 1 ? "end" : "middle";

@@ -51,7 +51,9 @@ function words({ id, model, key, operation, end, explanation }) {
 function make({ id }) {
   const button = h("button", { type: "button", "aria-expanded": "false", onclick: () => toggle(id, button) }, "Why");
   button.setAttribute("aria-label", `Why ${id} took what it took`);
-  return row(["Request", "Ended", "First token>", "Took>", "Prompt", "Generated>"], [button]);
+  const made = row(["Request", "Ended", "First token>", "Took>", "Prompt", "Generated>"], [button]);
+  made.cells[4].classList.add("long");
+  return made;
 }
 
 function update(tableRow, request) {
