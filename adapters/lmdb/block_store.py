@@ -324,10 +324,10 @@ class LmdbBlockStore:
     def _flush_touches(self) -> None:
         self._writer.touch(self._uses.take_touched())
 
-    def _note_evicted(self, num_records: int) -> None:
+    def _note_evicted(self, num_records: int, reason: str) -> None:
         if num_records:
             self._evicted += num_records
-            self._events.emit(RecordsEvicted(num_records, self._clock.now_ns()))
+            self._events.emit(RecordsEvicted(num_records, self._clock.now_ns(), reason))
 
     def _read(self, work: Callable[[], _Result], otherwise: _Result) -> _Result:
         return self._containment.read(work, otherwise)

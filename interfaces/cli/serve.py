@@ -9,7 +9,7 @@ from interfaces.cli.failure import fail
 from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 if TYPE_CHECKING:
-    from application.settings import Settings
+    from adapters.config.loader import LoadedSettings
 
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on; one that others can reach needs a key.")]
@@ -70,9 +70,9 @@ def serve(
         "store.hot_tier": ("--hot-tier", hot_tier),
         "cache.exact": ("--exact", exact),
     }
-    settings = settings_with(flags | _store_flags(store)).settings
-    configure_logging(settings.server.log_level, settings.server.log_format)
-    _run(settings)
+    loaded = settings_with(flags | _store_flags(store))
+    configure_logging(loaded.settings.server.log_level, loaded.settings.server.log_format)
+    _run(loaded)
 
 
 def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
@@ -84,7 +84,7 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
     return {"store.kind": ("--store", "lmdb"), "store.dir": ("--store", store)}
 
 
-def _run(settings: "Settings") -> None:
+def _run(loaded: "LoadedSettings") -> None:
     import asyncio
 
     from domain.errors import InvalidKeys
@@ -93,7 +93,7 @@ def _run(settings: "Settings") -> None:
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            outcome = runner.run(serve_until_stopped(settings))
+            outcome = runner.run(serve_until_stopped(loaded))
     except (AddressUnavailable, InvalidKeys) as error:
         fail(str(error))
     if not outcome.is_clean:

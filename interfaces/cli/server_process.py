@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import typer
 
+from adapters.config.loader import LoadedSettings
 from adapters.config.locations import config_file
-from application.settings import Settings
 from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from interfaces.cli.banner import banner
@@ -29,14 +29,15 @@ class Outcome:
     is_clean: bool
 
 
-async def serve_until_stopped(settings: Settings) -> Outcome:
+async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
     """Serve until a signal, or until the default model turns out not to load. Raises AddressUnavailable,
     and InvalidKeys."""
+    settings = loaded.settings
     server = HttpServer(settings.server)
     signals = StopSignals(server.stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
     computing = await asyncio.to_thread(describe_computing, settings)
-    service = build_service(settings)
+    service = build_service(settings, origins=loaded.origins)
     memory = describe_limits(service.container.memory())
     facts = [("device", computing), ("memory", memory), ("data", _data_fact(service)), ("config", _config_fact())]
     app = service.app

@@ -10,7 +10,11 @@ from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
+from application.services.cache_readings import CacheReadings
 from application.services.lane import Lane
+from application.services.live_figures import LiveFigures
+from application.services.recent_requests import RecentRequests
+from application.services.text_side.cache_reports import CacheReports
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -28,6 +32,7 @@ from application.use_cases.list_models import ListModels
 from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from application.use_cases.watch_requests import WatchRequests
 from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
@@ -58,16 +63,20 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 
 class Container(containers.DeclarativeContainer):
-    """Singletons, created on first use. `settings` must be provided; `extra_sinks` is for tests and benchmarks."""
+    """Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
+    LoadedSettings has it); `extra_sinks` is for tests and benchmarks."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
+    origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
 
     clock = providers.Singleton(SystemClock)
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
     request_log = providers.Singleton(EventLog)
-    events = providers.Singleton(make_events, telemetry, request_log, extra_sinks)
+    figures = providers.Singleton(LiveFigures, clock)
+    recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
+    events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
 
@@ -103,7 +112,12 @@ class Container(containers.DeclarativeContainer):
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
     requests = providers.Singleton(
-        OpenRequests, engine=engine, events=events, clock=clock, max_queue=settings.provided.engine.queue
+        OpenRequests,
+        engine=engine,
+        events=events,
+        clock=clock,
+        max_queue=settings.provided.engine.queue,
+        explained=recent.provided.explained,
     )
     pool = providers.Singleton(
         ModelPool,
@@ -138,7 +152,9 @@ class Container(containers.DeclarativeContainer):
         settings.provided.model.default,
     )
     list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
-    manage_models = providers.Singleton(ManageModels, pool)
+    manage_models = providers.Singleton(ManageModels, pool, backend.provided.repository)
+    watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
+    readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
         CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stall_s=settings.provided.engine.stall_s
     )
@@ -151,6 +167,7 @@ class Container(containers.DeclarativeContainer):
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
+    cache_reports = providers.Singleton(CacheReports, engine.provided.cache, events, clock)
     warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 

@@ -33,7 +33,7 @@ class Service:
         self.settings: Settings = container.settings()
         self.engine: Engine = container.engine()
         self.pool: ModelPool = container.pool()
-        self._preload: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._app: Litestar | None = None
 
     @property
@@ -49,7 +49,8 @@ class Service:
         """Start the engine and begin to load the default model; ready once that is loaded."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.engine.start(self.container.requests().receive)
-        self._preload = asyncio.create_task(self._load_default())
+        reports = self.container.cache_reports()
+        self._tasks = [asyncio.create_task(self._load_default()), asyncio.create_task(reports.run())]
 
     async def ready(self) -> ServedModel:
         """Wait for the default model. Raises what loading it raised."""
@@ -59,9 +60,9 @@ class Service:
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """End everything that was started; False if the engine did not end in time."""
-        if self._preload is not None:
-            self._preload.cancel()
-            await asyncio.gather(self._preload, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self.pool.close()
         self.container.encoder().close()
         self.container.grammars().close()

@@ -22,6 +22,7 @@ from application.settings import ServerSettings
 from domain.errors import DomainError
 from domain.key_ring import KeyRing, own_keys
 from domain.shown import shown
+from interfaces.http.admin.routes import admin_routes
 from interfaces.http.allowed_hosts import allowed_hosts
 from interfaces.http.answering import operation_route
 from interfaces.http.auth import Authentication
@@ -86,6 +87,7 @@ def create_app(
             *_cache_routes(dialects, services, default_model),
             *native_routes(services, default_model, _bodies(dialects), dialects.of("/tokenize").error_type),
             *managed_model_routes(services, dialects.of("/models").error_type),
+            *admin_routes(services, version, dialects.of("/admin").error_type),
             *health_routes(services.check_health, version),
             *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),

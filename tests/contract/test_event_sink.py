@@ -37,7 +37,7 @@ from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import Script, at
+from tests.support.event_script import OF_ANSWERS, OF_THE_TIERS, Script, at
 from tests.support.otel import MetricRecorder, SpanRecorder, clear_otel_variables
 from tests.support.recording import RecordingEvents
 
@@ -78,6 +78,8 @@ OTHERS: list[Event] = [
     RequestWaits(SCRIPT_ID, "memory", at(0)),
     RequestPreempted(SCRIPT_ID, 300, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),
+    *OF_THE_TIERS,
+    *OF_ANSWERS,
     ToolCallProblems(SCRIPT_ID, ("malformed_arguments",), at(0)),
 ]
 

@@ -34,7 +34,7 @@ from application.memory_events import MemoryMeasured, PressureRelieved
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import Script, at, text_script
+from tests.support.event_script import OF_ANSWERS, OF_THE_TIERS, Script, at, text_script
 from tests.support.otel import MetricRecorder, clear_otel_variables
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +91,8 @@ EVERYTHING: list[Event] = [
     MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),
     StoreFault("corrupt", "bad checksum", at(0)),
+    *OF_THE_TIERS,
+    *OF_ANSWERS,
 ]
 
 

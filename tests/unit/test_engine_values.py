@@ -6,6 +6,8 @@ import typing
 import pytest
 
 from application import events
+from application.answer_events import AnswerParsed
+from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import Event
 from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
@@ -22,6 +24,7 @@ from application.ports.engine import (
     Tokens,
 )
 from application.ports.tokenizer import EncodedPrompt
+from application.token_events import TokensReceived
 from domain import errors
 from domain.engine_health import Activity
 from domain.errors import DomainError
@@ -52,6 +55,8 @@ SAMPLING = SamplingParams(
     num_logprobs=20,
 )
 LAYER = LayerState(StateKind.COMPOSITE, "Pair", children=(LayerState(StateKind.WINDOWED, "Ring", window=8),))
+
+TIER = TierReading(name="hot", num_blocks=1, num_snapshots=2, used_bytes=3, limit_bytes=4, evicted=5)
 
 EVENTS: tuple[Event, ...] = (
     events.RequestQueued(
@@ -116,6 +121,22 @@ EVENTS: tuple[Event, ...] = (
     ),
     EngineRecovered("prefill", 2**60, 3),
     events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
+    TokensReceived(((ID, 1),), 2),
+    AnswerParsed(
+        id=ID,
+        family="json",
+        num_calls=2,
+        problems=("unknown_tool",),
+        parse_ns=3,
+        started_ns=4,
+        at_ns=5,
+        has_failed=True,
+    ),
+    CacheMeasured(
+        (TierReading(name="hot", num_blocks=1, num_snapshots=2, used_bytes=3, limit_bytes=4, evicted=5),), 6, 7
+    ),
+    RecordsOffered(ID, 1, 2, 3),
+    RecordsRead(num_records=1, num_missing=0, raw_bytes=2, started_ns=3, at_ns=4),
     events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),
 )
 

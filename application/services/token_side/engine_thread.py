@@ -274,7 +274,7 @@ class EngineThread:
             except queue.Empty:
                 return
             if call.result is None:
-                call.work()
+                self._outlet.attempt("engine.call", call.work)
             elif call.result.set_running_or_notify_cancel():
                 call.result.set_exception(error)
 

@@ -302,6 +302,8 @@ class StepRunner:
         self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
 
     def _end(self, run: SequenceRun, phase: Phase, item: Ended) -> None:
+        if run not in self._runs:  # it failed when its leader, which was ended before it, left it to itself
+            return
         self._runs.remove(run)
         try:
             run.end(phase, item)
