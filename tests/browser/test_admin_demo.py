@@ -1,4 +1,4 @@
-"""The admin page of a server with the embedded model: true values, a request held in its prefill, everybody can read it."""
+"""The admin page of a server with the embedded model: true values, a request held in its prefill, readable by all."""
 
 import re
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_values_of_a_real_model_are_the_apis(demo: Any, client: httpx.Client, wa
     for entry in get(client, "/models")["data"]:
         model = row_of(page, "models-table", entry["standing"]["id"]).first
         expect(model).to_contain_text(formatted(page, "bytes", entry["bytes"]))
-        for layers in entry["layout"] or ():
+        for layers in entry.get("layout") or ():
             expect(model).to_contain_text(f"{layers['layers']} {layers['kind']}")
 
 

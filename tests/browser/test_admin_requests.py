@@ -77,14 +77,11 @@ def test_prefill_is_shown_as_far_as_it_is(browser: Any, watch: Any, clients: Thr
         expect(recent).to_contain_text(requests(service.client)["ended"][0]["explanation"]["sentence"])
 
 
-HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-
-
 @pytest.mark.parametrize("show_text", ["on", "off"])
 def test_both_sides_of_a_break_are_text_and_nothing_else(show_text: str, browser: Any, watch: Any) -> None:
     with fake_service(reuses=True, cache_settings=CacheSettings(show_text=show_text)) as service:
-        for told in ("the first way " + HOSTILE, "another way " + HOSTILE):
-            body = {"prompt": PROMPT + told + PROMPT, "max_tokens": 1}
+        for told in ("<i>one</i>", "<b>two</b>"):
+            body = {"prompt": PROMPT[:600] + told + PROMPT, "max_tokens": 1}
             assert service.client.post("/v1/completions", json=body).status_code == 200
         last = requests(service.client)["ended"][0]
         page = open_admin(watch(service.base_url))
@@ -93,12 +90,12 @@ def test_both_sides_of_a_break_are_text_and_nothing_else(show_text: str, browser
         expect(detail).to_contain_text(last["explanation"]["sentence"])
         expect(detail).to_contain_text(formatted(page, "count", last["explanation"]["divergence"]["position"]))
         if show_text == "on":
-            expect(detail.locator("mark").first).to_contain_text("another way")
-            expect(detail.locator("mark").last).to_contain_text("the first way")
+            expect(detail.locator("mark").first).to_contain_text("b>two</b>")
+            expect(detail.locator("mark").last).to_contain_text("i>one</i>")
         else:
             expect(detail).to_contain_text("cache.show_text")
-            expect(detail).not_to_contain_text("another way")
-        assert page.locator("img, main script").count() == 0
+            expect(detail).not_to_contain_text("b>two</b>")
+        assert detail.locator("i, b").count() == 0
         row_of(page, "recent-table", last["id"]).first.get_by_role("button").click()
         expect(detail).to_have_count(0)
 
