@@ -9,7 +9,7 @@ Choices that wait for memory are no reason to call anything stuck: their waiting
 waits for its files is none either: they take as long as the disk takes. Times are monotonic nanoseconds of one clock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from domain.ids import RequestId
 
@@ -47,6 +47,16 @@ class Heartbeat:
     num_calls: int = 0
     activity: Activity | None = None
     fault: str = ""
+
+    def counted_from(self, since_ns: int) -> "Heartbeat":
+        """The same, with nothing of the time before."""
+        doing = self.activity
+        return replace(
+            self,
+            last_step_ns=max(self.last_step_ns, since_ns),
+            last_progress_ns=max(self.last_progress_ns, since_ns),
+            activity=None if doing is None else replace(doing, since_ns=max(doing.since_ns, since_ns)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from interfaces.http.visit import Visit, begin_visit
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine"})
 
 MAX_OFFERED = 4
 """Keys in one request that are looked at, each compared with all: clients send one, or one in each header."""

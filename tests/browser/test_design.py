@@ -8,7 +8,7 @@ from tests.support.accessibility import grave_findings
 from tests.support.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.fake_service import FakeService
 
-PAGES = ("/admin",)
+PAGES = ("/admin", "/chat")
 
 
 @pytest.mark.parametrize("path", PAGES)

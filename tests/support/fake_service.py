@@ -196,7 +196,7 @@ def fake_service(
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stall_s=60),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         ExplainPrompt(
             pool,
             loop.cache,

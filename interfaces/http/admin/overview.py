@@ -10,6 +10,7 @@ from application.use_cases.check_health import Health
 from domain.live_windows import LATENCY_WINDOW_S
 from interfaces.http.admin.figures_body import FiguresBody, figures_body
 from interfaces.http.documented import errors
+from interfaces.http.engine_body import EngineBody, engine_body
 from interfaces.http.memory_body import MemoryBody, memory_body
 from interfaces.http.services import Services
 from interfaces.http.tier_bodies import TiersBody, tiers_body
@@ -22,6 +23,7 @@ class HealthBody(Struct):
     status: Literal["ready", "not ready"]
     problem: str
     models: list[str]
+    engine: EngineBody
 
 
 class QueueCountsBody(Struct):
@@ -75,7 +77,8 @@ def overview_route(services: Services, version: str, error_type: type[Struct]) -
 
 
 def _health(health: Health) -> HealthBody:
-    return HealthBody("ready" if health.is_ready else "not ready", health.problem, list(health.models))
+    status: Literal["ready", "not ready"] = "ready" if health.is_ready else "not ready"
+    return HealthBody(status, health.problem, list(health.models), engine_body(health, tells_all=True))
 
 
 def _counts(health: Health, max_queue: int) -> QueueCountsBody:
