@@ -14,6 +14,7 @@ from interfaces.cli.top.reading import Reading
 from interfaces.cli.top.requests_table import request_lines
 from interfaces.http.admin.figures_body import LatencyBody, ReuseBody
 from interfaces.http.admin.overview import OverviewBody
+from interfaces.http.engine_body import EngineBody
 from interfaces.http.memory_body import MemoryBody
 from interfaces.http.tier_bodies import TiersBody
 
@@ -34,6 +35,7 @@ def head(overview: OverviewBody, url: str) -> Iterator[Text]:
     up = f"  up {told_time(overview.uptime_s)}"
     yield Text.assemble((f"cairn {overview.version} ", "bold"), f"{url}  ", state, up)
     yield _line("models", models)
+    yield _engine(health.engine)
     yield _line("requests", _requests(overview))
     figures = overview.figures
     yield _line("TTFT", _latency(figures.ttft))
@@ -44,6 +46,14 @@ def head(overview: OverviewBody, url: str) -> Iterator[Text]:
         yield from _memory(overview.memory)
     if overview.tiers is not None:
         yield from _tiers(overview.tiers, overview.tiers_age_s or 0.0)
+
+
+def _engine(engine: EngineBody) -> Text:
+    if engine.status == "ok":
+        return _line("engine", f"last step {told_latency(engine.last_step_age_s)} ago", engine.doing)
+    why = f" in {shown(engine.stuck_in)} for {told_time(engine.stuck_s)}" if engine.stuck_in else ""
+    whose = f": {', '.join(shown(id) for id in engine.requests)}" if engine.requests else ""
+    return Text.assemble((f"{'engine':<{LABEL_WIDTH}}", "bold"), (f"{engine.status}{why}{whose}", "bold red"))
 
 
 def _requests(overview: OverviewBody) -> str:
