@@ -33,4 +33,12 @@ class EngineRecovered:
     at_ns: int
 
 
-__all__ = ("EngineRecovered", "EngineStuck")
+@dataclass(frozen=True, slots=True)
+class ReadinessMeasured:
+    """Whether a model is served and the engine moves, as `/health/ready` says. Told every few seconds."""
+
+    is_ready: bool
+    at_ns: int
+
+
+__all__ = ("EngineRecovered", "EngineStuck", "ReadinessMeasured")
