@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from application.answer_events import AnswerParsed
+from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead
+from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
+from application.token_events import TokensReceived
 from domain.explanation import Explanation
-from domain.ids import ModelId, RequestId
+from domain.ids import NOBODY, ModelId, RequestId
 from domain.record import BlockKey, Record
 from domain.request import Usage
 from domain.sampling import SamplingParams
@@ -19,7 +23,8 @@ from domain.sampling import SamplingParams
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQueued:
     """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
-    client set. `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt."""
+    client set. `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `operation`:
+    by which it came, as in the OpenAPI document; empty for none. `priority`: a Priority value."""
 
     id: RequestId
     model: ModelId
@@ -33,6 +38,8 @@ class RequestQueued:
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     client: str = ""
     rewrites: tuple[str, ...] = ()
+    operation: str = ""
+    priority: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +116,14 @@ class ToolCallProblems:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """Turned away before it was queued."""
+    """Turned away before it was queued. `started_ns`: when it was asked for; 0 if that is unknown."""
 
     model: ModelId
     error_code: str
     at_ns: int
+    started_ns: int = 0
+    is_chat: bool = True
+    trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,31 +181,38 @@ class FaultObserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsPersisted:
-    """A batch is in the store. `raw_bytes` before encoding; `queued_bytes` is what still waits."""
+    """A batch is in the store. `raw_bytes` before encoding; `queued_bytes` is what still waits. `id`: whose records
+    these are, empty for nobody's; they were offered at `offered_ns` (0: unknown) and written from `started_ns` on."""
 
     num_records: int
     raw_bytes: int
     queued_bytes: int
     started_ns: int
     at_ns: int
+    offered_ns: int = 0
+    id: RequestId = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsDropped:
-    """Records that will not be stored. `reason`: queue_full, orphan, full, unavailable, failed or shutdown."""
+    """Records that will not be stored. `reason`: queue_full, orphan, full, unavailable, failed or shutdown. `id`: whose
+    they are, empty for nobody's. `was_offered`: whether RecordsOffered told of them."""
 
     num_records: int
     raw_bytes: int
     reason: str
     at_ns: int
+    id: RequestId = NOBODY
+    was_offered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsEvicted:
-    """Leaves that made room."""
+    """Leaves that made room, or that nobody used for too long: `reason` is `room` or `age`."""
 
     num_records: int
     at_ns: int
+    reason: str = "room"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +267,8 @@ class PrefixAwaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRestored:
-    """A sequence was put at `position` from `size_bytes` of stored state. From `started_ns` on it was fetched, from
-    `fetched_ns` on it took the compute thread."""
+    """A sequence was put at `position` from `size_bytes` of stored state, so much of each tier. From `started_ns` on it
+    was fetched, from `fetched_ns` on it took the compute thread."""
 
     id: RequestId
     position: int
@@ -259,6 +276,7 @@ class StateRestored:
     started_ns: int
     fetched_ns: int
     at_ns: int
+    tier_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,10 +329,19 @@ Event: TypeAlias = (
     | ToolCallProblems
     | MemoryMeasured
     | PressureRelieved
+    | TokensReceived
+    | CacheMeasured
+    | RecordsOffered
+    | RecordsRead
+    | AnswerParsed
+    | EngineStuck
+    | EngineRecovered
 )
 
 __all__ = (
     "DecodeStarted",
+    "EngineRecovered",
+    "EngineStuck",
     "Event",
     "FaultObserved",
     "FirstToken",

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from application.model_table import ModelTable, check_context, check_dtype, check_ttl
+from application.model_settings import ModelSettings
+from application.model_table import ModelTable
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import require
@@ -113,72 +114,41 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """Which models are served and how they are loaded. `default`: served when a request names none.
-
-    Clients may name `default`, the embedded models, those below `dirs`, those `allowed` (ids or folders that are here
-    already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
-    prompt and answer together that are served at most, however many a model could take; None for the model's own.
-    `parsers`: how tool calls are read, as MODEL=FAMILY, where a model's template and tokens do not tell or tell wrong.
-    `max_loaded`: models at once, beside what memory allows; None for no such bound.
-    `room_wait_s`: how long a request waits for other models' requests to end when its own does not fit beside them.
-    `idle_ttl`: a model that nobody used for that long is unloaded; None: only to make room. `generation_config`:
-    whether the sampling that a model's generation_config.json advises is for requests that do not say.
-    """
-
-    default: str = "cairn-demo"
-    dirs: tuple[str, ...] = ()
-    dtype: str = "auto"
-    max_loaded: int | None = None
-    room_wait_s: float = 60.0
-    idle_ttl: Duration | None = None
-    download: bool = True
-    context_length: int | None = None
-    hub_cache: str = "auto"
-    allowed: tuple[str, ...] = ()
-    parsers: tuple[str, ...] = ()
-    generation_config: bool = True
-
-    @property
-    def parser_of(self) -> dict[str, str]:
-        """The family of output formats by model id, for the models that `parsers` names."""
-        pairs = (item.rpartition("=") for item in self.parsers)
-        return {model: family for model, _, family in pairs}
-
-    def __post_init__(self) -> None:
-        check_dtype(self.dtype, "model.dtype")
-        require(self.max_loaded is None or 1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
-        require(0 <= self.room_wait_s <= 3600, "model.room_wait_s", "must be in 0..3600 seconds")
-        check_ttl(self.idle_ttl, "model.idle_ttl")
-        check_context(self.context_length, "model.context_length")
-        require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")
-        require(all(self.allowed), "model.allowed", "must not hold an empty name")
-        pairs = (item.rpartition("=") for item in self.parsers)
-        require(all(model and family for model, _, family in pairs), "model.parsers", "must be like MODEL=FAMILY")
-
-
-@dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU). `memory`:
-    what the computing process may hold in all, of the memory it computes in; None: what nobody else holds at the start,
-    less a tenth. `memory_wait_s`: how long a request may wait in the queue for memory that others hold."""
+    """The compute side. `kind`: whether it is a thread of the server, or a process of its own. `prefill_grid` 0 means
+    the measured best of the device (512 on CPU, 2048 on a GPU). `memory`: what the computing process may hold in all,
+    of the memory it computes in; None: what nobody else holds at the start, less a tenth. `memory_wait_s`: how long a
+    request may wait in the queue for memory that others hold.
+    `stuck_after_s`: for how long a step, or a piece of a load, may take before the engine counts as stuck; None: 300 on
+    a GPU, 900 on a CPU, where a chunk of a long prompt takes minutes. `exit_when_stuck_s`: how long it may be stuck
+    before the process ends, for who started it to start it again; None: it stays."""
 
+    kind: str = "thread"
     backend: str = "mlx"
     max_batch: int = 32
     queue: int = 256
     prefill_grid: int = 0
     block_size: int = 256
-    stall_s: float = 120.0
     memory: ByteSize | None = None
     memory_wait_s: float = 120.0
+    stuck_after_s: float | None = None
+    exit_when_stuck_s: float | None = None
 
     def __post_init__(self) -> None:
+        require(self.kind in {"thread", "process"}, "engine.kind", "must be thread or process")
         require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
         if self.memory is not None:
             num_bytes, share = self.memory.num_bytes, self.memory.share
             require(num_bytes is None or num_bytes >= MIN_MEMORY_BYTES, "engine.memory", "must be at least 64MiB")
             require(share is None or 0 < share <= 1, "engine.memory", "must be more than 0%")
         require(0.05 <= self.memory_wait_s <= 86_400, "engine.memory_wait_s", "must be in 0.05..86400 seconds")
+        after_s, exit_s = self.stuck_after_s, self.exit_when_stuck_s
+        require(after_s is None or 1 <= after_s <= 86_400, "engine.stuck_after_s", "must be in 1..86400 seconds")
+        require(
+            exit_s is None or (after_s or 1) <= exit_s <= 86_400,
+            "engine.exit_when_stuck_s",
+            "must be at least engine.stuck_after_s, and at most 86400 seconds",
+        )
         require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
         require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
         require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")

@@ -9,32 +9,11 @@ import asyncio
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-
-@dataclass
-class Timeline:
-    """Monotonic seconds. `token_s`: arrival of each content chunk; `usage` and `headers` as the server gave them."""
-
-    sent_s: float
-    status: int = 0
-    first_token_s: float = 0.0
-    end_s: float = 0.0
-    token_s: list[float] = field(default_factory=list)
-    text: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-    error: str = ""
-
-    @property
-    def ttft_s(self) -> float:
-        return self.first_token_s - self.sent_s
-
-    @property
-    def longest_gap_s(self) -> float:
-        return max((b - a for a, b in zip(self.token_s, self.token_s[1:], strict=False)), default=0.0)
+from interfaces.cli.bench.timeline import Timeline
 
 
 async def stream(base_url: str, path: str, body: dict[str, Any], cancel_after_s: float | None = None) -> Timeline:
@@ -66,26 +45,7 @@ async def _read(reader: asyncio.StreamReader, timeline: Timeline) -> None:
         timeline.error = (await reader.read()).decode(errors="replace")
         return
     while line := await reader.readline():
-        if line.startswith(b"data: "):
-            _take(line[6:].strip(), timeline)
-
-
-def _take(data: bytes, timeline: Timeline) -> None:
-    if data == b"[DONE]":
-        return
-    chunk = json.loads(data)
-    if "error" in chunk:
-        timeline.error = json.dumps(chunk["error"])
-        return
-    timeline.usage = chunk.get("usage") or timeline.usage
-    for choice in chunk.get("choices", ()):
-        delta = choice.get("delta", choice)
-        text = delta.get("content") or delta.get("text") or delta.get("reasoning") or ""
-        if text:
-            now = time.monotonic()
-            timeline.first_token_s = timeline.first_token_s or now
-            timeline.token_s.append(now)
-            timeline.text += text
+        timeline.read_line(line, time.monotonic())
 
 
 async def run_all(base_url: str, requests: list[dict[str, Any]]) -> list[Timeline]:

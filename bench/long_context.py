@@ -18,9 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.http_client import Timeline, measure
-from bench.prefix_scenarios import chat, words
+from bench.http_client import measure
+from bench.prefix_scenarios import chat
 from bench.servers import ServerProcess
+from interfaces.cli.bench.prompts import words
+from interfaces.cli.bench.timeline import Timeline
 
 VOCABULARY = 4096
 """The embedded models' tokenizer is the one there is; the rest of the shape is the real one."""

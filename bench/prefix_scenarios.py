@@ -11,9 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.http_client import Timeline, measure
+from bench.http_client import measure
 from bench.serve import PLAIN_TEXT
 from bench.servers import ServerProcess
+from interfaces.cli.bench.prompts import Message, user, words
+from interfaces.cli.bench.timeline import Timeline
 
 REPLY_TOKENS = 16
 REST_S = 0.4
@@ -22,11 +24,7 @@ REST_S = 0.4
 STORED_AFTER_S = 2.0
 """What was answered so long ago must survive a kill."""
 
-WORDS = "amber birch cedar delta ember fjord grove heath inlet juniper knoll larch".split()  # noqa: SIM905
-
 GROUPS = ("dialogues", "shared", "cancelled", "rotation", "restarts")
-
-Message = dict[str, str]
 
 
 @dataclass
@@ -54,7 +52,7 @@ class Contender:
     def note(self, scenario: str, timeline: Timeline) -> str:
         """Keep a figure; returns the answer."""
         self.ms[scenario].append(timeline.ttft_s * 1e3)
-        self.reused[scenario] = _cached(timeline)
+        self.reused[scenario] = timeline.num_cached or 0
         return timeline.text
 
 
@@ -70,11 +68,6 @@ def chat(model: str, messages: Sequence[Message]) -> dict[str, Any]:
         "logit_bias": PLAIN_TEXT,
     }
     return {"path": "/v1/chat/completions", "body": body}
-
-
-def words(seed: int, count: int) -> str:
-    """Text that no two seeds share, of about six tokens a word."""
-    return " ".join(f"{WORDS[(seed + i) % 12]} {seed * 7919 + i * 31}" for i in range(count))
 
 
 @dataclass
@@ -112,12 +105,12 @@ class Scenarios:
 
         def turn(one: Contender) -> None:
             said = {"role": "assistant", "content": replies[one.name]}
-            one.note("next turn", one.ask(one.chat([*messages, said, _user("And then?")]))[0])
+            one.note("next turn", one.ask(one.chat([*messages, said, user("And then?")]))[0])
 
         self._in_turn(number, cold)
         self._in_turn(number, lambda one: one.note("repeat", one.ask(one.chat(messages))[0]))
         self._in_turn(number, turn)
-        other = [messages[0], _user("Somebody else asks.")]
+        other = [messages[0], user("Somebody else asks.")]
         self._in_turn(number, lambda one: one.note("other user", one.ask(one.chat(other))[0]))
 
     def _rotation(self) -> None:
@@ -134,7 +127,7 @@ class Scenarios:
 
             def second(one: Contender, index: int = index, messages: list[Message] = messages) -> None:
                 said = {"role": "assistant", "content": replies[one.name, index]}
-                one.note("rotation of 12", one.ask(one.chat([*messages, said, _user("Go on.")]))[0])
+                one.note("rotation of 12", one.ask(one.chat([*messages, said, user("Go on.")]))[0])
 
             self._in_turn(index, second)
 
@@ -143,11 +136,11 @@ class Scenarios:
         system = self._dialogue(200 + number)[0]
 
         def all_ask(one: Contender) -> None:
-            asked = [one.chat([system, _user(f"Client {index} asks this.")]) for index in range(8)]
+            asked = [one.chat([system, user(f"Client {index} asks this.")]) for index in range(8)]
             timelines = one.ask(*asked)
             last_s = max(timeline.first_token_s for timeline in timelines)
             one.ms["8 share a prefix"].append((last_s - min(timeline.sent_s for timeline in timelines)) * 1e3)
-            one.reused["8 share a prefix"] = sum(_cached(timeline) for timeline in timelines)
+            one.reused["8 share a prefix"] = sum(timeline.num_cached or 0 for timeline in timelines)
 
         self._in_turn(number, all_ask)
 
@@ -172,12 +165,4 @@ class Scenarios:
         self._in_turn(seed, lambda one: one.note(scenario, one.ask(one.chat(messages))[0]))
 
     def _dialogue(self, seed: int, count: int | None = None) -> list[Message]:
-        return [{"role": "system", "content": words(seed, count or self.count)}, _user(f"Say something about {seed}.")]
-
-
-def _user(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def _cached(timeline: Timeline) -> int:
-    return int((timeline.usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+        return [{"role": "system", "content": words(seed, count or self.count)}, user(f"Say something about {seed}.")]

@@ -15,8 +15,9 @@ from typing import Any
 from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from bench.float32 import float32_copy
-from bench.http_client import Timeline, measure
+from bench.http_client import measure
 from bench.servers import EventLog, ServerProcess, cairn_in_process
+from interfaces.cli.bench.timeline import Timeline, decode_rate
 
 PROMPT_TOKENS = 60
 """About what `text_of(6)` has."""
@@ -42,18 +43,14 @@ def text_of(num_words: int, start: int = 0) -> str:
     return " ".join(f"item {start + index} is here" for index in range(num_words))
 
 
-def decode_rate(timelines: list[Timeline]) -> float:
-    """Tokens a second over all streams while all of them run: from the last first token to the first end."""
+def together(timelines: list[Timeline]) -> float:
+    """Tokens a second over all streams while all of them run."""
     for timeline in timelines:
         if timeline.error or timeline.status != 200:
             raise RuntimeError(f"a stream failed: {timeline.status} {timeline.error}")
-    start = max(timeline.first_token_s for timeline in timelines)
-    end = min(timeline.token_s[-1] for timeline in timelines)
-    tokens = 0.0
-    for timeline in timelines:
-        within = sum(start < at <= end for at in timeline.token_s)
-        tokens += within * timeline.usage["completion_tokens"] / len(timeline.token_s)  # a chunk may hold two tokens
-    return tokens / (end - start)
+    if (rate := decode_rate(timelines)) is None:
+        raise RuntimeError("the streams hardly ran at the same time")
+    return rate
 
 
 def throughput(url: str, model: str, tokens: int, repeats: int = 3) -> dict[int, float]:
@@ -66,7 +63,7 @@ def throughput(url: str, model: str, tokens: int, repeats: int = 3) -> dict[int,
             for _ in range(streams):
                 serial += 1
                 requests.append(completion(text_of(6, start=1000 * serial), tokens, model))
-            best[streams] = max(best.get(streams, 0.0), decode_rate(measure(url, requests)))
+            best[streams] = max(best.get(streams, 0.0), together(measure(url, requests)))
     return best
 
 

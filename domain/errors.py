@@ -112,6 +112,12 @@ class DocumentNotFound(DomainError):
     code = "not_found"
 
 
+class RequestNotFound(DomainError):
+    """No request of that id is open, or none is known any more."""
+
+    code = "not_found"
+
+
 class ModelLoadFailed(DomainError):
     """The model exists but could not be loaded; the message says why."""
 
@@ -224,6 +230,7 @@ __all__ = (
     "NotAllowed",
     "PrefillMemoryExceeded",
     "QueueFull",
+    "RequestNotFound",
     "ServerUnavailable",
     "StoreUnresponsive",
     "TemplateFailed",

@@ -109,6 +109,11 @@ class Explanation:
         found = self.divergence
         return self if found is None else replace(self, divergence=replace(found, stored_ids=None, stored=None))
 
+    def without_tokens(self) -> "Explanation":
+        """The same with positions and numbers only: nothing of either side."""
+        found = self.divergence
+        return self if found is None else replace(self, divergence=Divergence(found.position, (), (), None))
+
     def with_text(self, decode: Callable[[Sequence[int]], str]) -> "Explanation":
         """The same with the divergence's tokens as text."""
         if self.divergence is None:

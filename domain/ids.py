@@ -5,6 +5,9 @@ from typing import NewType
 RequestId = NewType("RequestId", str)
 """Unique for the life of the process; shown to clients and in traces."""
 
+NOBODY = RequestId("")
+"""Where a request's id may stand and there is no request."""
+
 ModelId = NewType("ModelId", str)
 """The name a client sends. Never part of a block hash: two models may share a name over time."""
 
@@ -17,4 +20,4 @@ BlockHash = NewType("BlockHash", bytes)
 GroupIndex = NewType("GroupIndex", int)
 """Position of a state group in its StateLayout."""
 
-__all__ = ("BlockHash", "GroupIndex", "ModelId", "RequestId", "SequenceId")
+__all__ = ("NOBODY", "BlockHash", "GroupIndex", "ModelId", "RequestId", "SequenceId")

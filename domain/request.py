@@ -91,7 +91,8 @@ class GenerationRequest:
     without a stop string is complete. `reasoning`: how long a chat's answer may reason; None for as long as it likes.
     `client`: the name of the key it came with, empty for none. `num_prompt_logprobs`: report the log probability of
     each prompt token with so many alternatives (0 to 20), which computes the whole prompt; None for none. Only then may
-    `max_tokens` be 0. `priority`: whether others go first.
+    `max_tokens` be 0. `priority`: whether others go first. `operation`: by which it came, for
+    people; empty for none.
     """
 
     id: RequestId
@@ -109,6 +110,7 @@ class GenerationRequest:
     client: str = ""
     num_prompt_logprobs: int | None = None
     priority: Priority = Priority.INTERACTIVE
+    operation: str = ""
 
     def __post_init__(self) -> None:
         num_tops = self.num_prompt_logprobs

@@ -39,14 +39,15 @@ class Batch:
 
 
 class Writer:
-    """`kept`: keys that eviction passes over. `on_evicted` is told how many records went, after each commit."""
+    """`kept`: keys that eviction passes over. `on_evicted` is told how many records went and why (as in
+    RecordsEvicted), after each commit."""
 
     def __init__(
         self,
         environment: Environment,
         quota_bytes: int,
         kept: Callable[[], Sequence[RecordKey]],
-        on_evicted: Callable[[int], None],
+        on_evicted: Callable[[int, str], None],
     ) -> None:
         self._environment = environment
         self._quota_bytes = quota_bytes
@@ -96,12 +97,13 @@ class Writer:
         return self._in_slices(lambda ledger: self._first_of(ledger, namespace))
 
     def transact(self, work: Callable[["lmdb.Transaction[bytes]", Ledger, Callable[[bytes], bool]], int]) -> int:
-        """One transaction for `work`, which is told what eviction passes over and returns how much it evicted."""
+        """One transaction for `work`, which is told what eviction passes over and returns how much it evicted for its
+        age."""
         with self._environment.writing() as txn:
             ledger = self._ledger(txn)
             evicted = work(txn, ledger, self._is_kept(ledger, None))
             ledger.finish()
-        self._on_evicted(evicted)
+        self._on_evicted(evicted, "age")
         return evicted
 
     def forget_names(self) -> None:
@@ -130,7 +132,7 @@ class Writer:
                 outcome = self._insert(ledger, batch) if fits and not wait else PutOutcome.FULL
                 ledger.finish()
             batch.touched, self._swept_to = (), swept_to
-            self._on_evicted(evicted)
+            self._on_evicted(evicted, "room")
             if fits and not wait:
                 return outcome
             if not evicted:
@@ -192,7 +194,7 @@ class Writer:
                 evicted = evict_slice(ledger, max_used, self._is_kept(ledger, batch))
                 ledger.finish()
             total += evicted
-            self._on_evicted(evicted)
+            self._on_evicted(evicted, "room")
             if not evicted:
                 self._advance()
                 return total

@@ -1,4 +1,4 @@
-"""Decode groups: sequences that share one forward pass, and when they join and part.
+"""A decode group: sequences that share one forward pass. Which groups join is `group_joins`.
 
 A group of one holds the sequence's plain caches (no array masks, so it runs as fast as the model can); a larger one
 holds batch caches. Each group runs one step ahead: its `waiting` tokens are sampled and, before anyone reads them,
@@ -7,8 +7,8 @@ at any time. A sequence's first token is handed out as soon as it is known, with
 computes what is queued at once, which would add a step to the time to first token. The sequence then takes a step
 alone, to be ahead like the others, and joins with it.
 
-What cannot be joined leaves both groups as they were, and a row that cannot join goes on alone. Rows that left are
-dropped together before the next step, so what others capture at the end of a step is copied first.
+What cannot be joined leaves both groups as they were. Rows that left are dropped together before the next step, so
+what others capture at the end of a step is copied first.
 
 A row that a grammar holds runs ahead like the others: the forward pass of its waiting token is queued, the token is
 read and accepted (`reading_order`: before or after), and the next one is chosen with the mask that was computed
@@ -30,15 +30,14 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
-from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
+from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, take_row
 from adapters.mlx.reading_order import ReadingOrder
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
-from domain.decode_groups import choose_group, rows_capacity, rows_in_place
+from domain.decode_groups import rows_capacity, rows_in_place
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.memory.shape import MemoryShape
 
 Forward = Callable[[mx.array, Caches], mx.array]
 """Tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""
@@ -267,52 +266,9 @@ def _sampler_of(row: Row) -> SamplerRow:
     return row.sampler
 
 
-def join_groups(groups: list[DecodeGroup], shape: MemoryShape) -> list[DecodeGroup]:
-    """Let groups of one join others of similar length; returns the groups that are left, in order."""
-    settled = [group for group in groups if len(group.rows) > 1 or group.stays_alone]
-    coming: dict[int, list[DecodeGroup]] = {}
-    for group in groups:
-        if len(group.rows) > 1 or group.stays_alone:
-            continue
-        chosen = _chosen(settled, coming, group, shape)
-        if chosen is None:
-            settled.append(group)
-        else:
-            coming.setdefault(id(chosen), []).append(group)
-    left: list[DecodeGroup] = []
-    for group in settled:
-        left += [group, *_absorb_all(group, coming.get(id(group), []))]
-    return left
-
-
-def _chosen(
-    settled: Sequence[DecodeGroup], coming: dict[int, list[DecodeGroup]], group: DecodeGroup, shape: MemoryShape
-) -> DecodeGroup | None:
-    shapes = recurrent_shapes(group.caches)
-    alike = [other for other in settled if not other.stays_alone and recurrent_shapes(other.caches) == shapes]
-    lengths = [[row.position for part in (other, *coming.get(id(other), [])) for row in part.rows] for other in alike]
-    index = choose_group(group.rows[0].position, lengths, shape)
-    return None if index is None else alike[index]
-
-
-def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[DecodeGroup]:
-    """Those that could not join. All at once, or, where that fails, each for itself."""
-    if not joining:
-        return []
-    try:
-        group.absorb(joining)
-    except Exception as error:
-        if len(joining) > 1:
-            return [alone for other in joining for alone in _absorb_all(group, [other])]
-        joining[0].stays_alone = True
-        _logger.warning("sequence %s could not join a batch and is decoded alone: %s", joining[0].rows[0].id, error)
-        return list(joining)
-    return []
-
-
 def _waiting_of(group: DecodeGroup) -> Sampled:
     assert group.waiting is not None
     return group.waiting
 
 
-__all__ = ("DecodeGroup", "Forward", "Row", "join_groups")
+__all__ = ("DecodeGroup", "Forward", "Row")

@@ -11,11 +11,12 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.arrays import token_array
-from adapters.mlx.batch import DecodeGroup, Row, join_groups
+from adapters.mlx.batch import DecodeGroup, Row
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import fork
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
+from adapters.mlx.group_joins import join_groups
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.prompt_scores import score_chunk
 from adapters.mlx.sampled import Sampled

@@ -3,9 +3,9 @@
     late     build, queue, read, accept, masks      the device computes while masks are made; nothing may wait for it
     early    build, read, accept, queue, masks      queueing lets go of the interpreter, and masks are made meanwhile
 
-Where the device takes longer than what it is told to do, late is right: early would leave it with nothing to do. Where
-queueing takes longer (a fast GPU with a model of many small operations), late computes masks while both wait. Which of
-them it is depends on model, device and batch, so both are tried and the quicker is kept for a while. Tokens are the same.
+Where computing takes longer than queueing, late is right: early would leave the device with nothing to do. Where
+queueing takes longer (a fast GPU with a model of many small operations), late computes masks while both wait. Which it
+is depends on model, device and batch, so both are tried and the quicker is kept for a while. Tokens are the same.
 """
 
 import statistics
@@ -13,7 +13,8 @@ import statistics
 NUM_TRIED = 8
 """Steps in each order, from which the quicker one is told."""
 NUM_KEPT = 512
-"""Steps until both are tried again: what is lost by trying stays under a hundredth, also where one takes half as long again."""
+"""Steps until both are tried again: what is lost by trying stays under a hundredth, also where one takes half as long
+again."""
 
 
 class ReadingOrder:

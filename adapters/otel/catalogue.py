@@ -204,6 +204,19 @@ MEMORY_ACTIONS = MetricSpec(
     " refuse.",
     (names.CAIRN_KIND,),
 )
+ENGINE_STUCK = MetricSpec(
+    names.CAIRN_ENGINE_STUCK,
+    MetricKind.OBSERVED_GAUGE,
+    "{thread}",
+    "What does not move now: 0 nothing, 1 the engine or the event loop, 2 both.",
+)
+ENGINE_WEDGES = MetricSpec(
+    names.CAIRN_ENGINE_WEDGES,
+    MetricKind.COUNTER,
+    "{wedge}",
+    "Times something was seen to be stuck, by in what: prefill, decode, load, waiting, ended, event loop, ...",
+    (names.CAIRN_KIND,),
+)
 FAULTS = MetricSpec(
     names.CAIRN_FAULTS, MetricKind.COUNTER, "{fault}", "Faults that were contained.", (names.CAIRN_WHERE,)
 )
@@ -222,7 +235,8 @@ CATALOGUE = (
     *(TOOL_CALL_PROBLEMS, STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
     *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME),
-    *(MEMORY_USED, MEMORY_LIMIT, MEMORY_LEVEL, MEMORY_ACTIONS, FAULTS, TELEMETRY_FAILURES),
+    *(MEMORY_USED, MEMORY_LIMIT, MEMORY_LEVEL, MEMORY_ACTIONS, ENGINE_STUCK, ENGINE_WEDGES),
+    *(FAULTS, TELEMETRY_FAILURES),
 )
 
 __all__ = (
@@ -230,6 +244,8 @@ __all__ = (
     "CAPTURE_TIME",
     "CATALOGUE",
     "DECODE_TIME",
+    "ENGINE_STUCK",
+    "ENGINE_WEDGES",
     "FAULTS",
     "HTTP_REFUSED",
     "MEMORY_ACTIONS",

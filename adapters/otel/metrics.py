@@ -12,6 +12,7 @@ from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.cache_metrics import CacheMetrics
 from adapters.otel.engine_metrics import EngineMetrics
+from adapters.otel.health_metrics import HealthMetrics
 from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.memory_metrics import MemoryMetrics
 from adapters.otel.request_metrics import RequestMetrics
@@ -29,7 +30,7 @@ class MetricEvents:
     def __init__(self, meter: Meter, other_failures: Callable[[], Mapping[str, int]] = _no_failures) -> None:
         instruments = Instruments(meter)
         requests, engine = RequestMetrics(instruments), EngineMetrics(instruments)
-        families = (requests, engine, CacheMetrics(instruments), MemoryMetrics(instruments))
+        families = (requests, engine, CacheMetrics(instruments), MemoryMetrics(instruments), HealthMetrics(instruments))
         handlers: dict[type, Handler] = {kind: found for one in families for kind, found in one.handlers().items()}
         note_loaded = handlers[ModelLoaded]
 

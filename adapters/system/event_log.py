@@ -10,6 +10,8 @@ from adapters.system.log_writer import LogWriter
 from adapters.system.request_summary import one_line, summarise
 from application.events import (
     DecodeStarted,
+    EngineRecovered,
+    EngineStuck,
     Event,
     FaultObserved,
     FirstToken,
@@ -62,6 +64,8 @@ class EventLog:
                 FaultObserved: self._fault,
                 StoreFault: self._store_fault,
                 RecordsDropped: self._dropped,
+                EngineStuck: self._stuck,
+                EngineRecovered: self._recovered,
             },
         )
 
@@ -108,6 +112,21 @@ class EventLog:
 
     def _dropped(self, event: RecordsDropped) -> None:
         self._write_sparsely(logging.WARNING, f"records not stored: {event.reason}", f"{event.num_records} records")
+
+    def _stuck(self, event: EngineStuck) -> None:
+        """The stack follows, a line a frame: a message is one line."""
+        stuck_s, still = (event.at_ns - event.since_ns) / 1e9, "" if event.is_first else "still "
+        line = (
+            f"{still}stuck in {event.stuck_in} for {stuck_s:.0f}s: waiting={event.num_waiting}"
+            f" running={event.num_running} calls={event.num_calls} requests={','.join(event.request_ids) or 'none'}"
+        )
+        for text in (line, *event.stack.splitlines()):
+            self._writer.write(_engine, logging.ERROR, text)
+
+    def _recovered(self, event: EngineRecovered) -> None:
+        self._writer.write(
+            _engine, logging.WARNING, f"{event.stuck_in} is stuck no longer, after {event.stuck_ns / 1e9:.0f}s"
+        )
 
     def _write_sparsely(self, level: int, what: str, detail: str) -> None:
         self._occurrences[what] += 1

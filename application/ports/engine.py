@@ -23,6 +23,7 @@ from typing import Protocol, TypeAlias
 from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
 from domain import errors
+from domain.engine_health import Activity, Heartbeat
 from domain.errors import DomainError
 from domain.explanation import Explanation
 from domain.grammar import Grammar
@@ -35,6 +36,7 @@ from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
+from domain.wait_reason import WaitReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,24 +137,43 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. Counts are of
-    choices. `memory`: bytes by purpose, as the backend told them after the last load or unload. `fault`: why it ended.
+    """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. `last_step_ns`,
+    `num_calls` and `activity`: as in `domain/engine_health`. Other counts are of choices. `memory`: bytes by purpose,
+    as the backend told them after the last load or unload. `fault`: why it ended.
     `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
     it keeps none. `pressure`: a level of `domain/memory/pressure` by its name in small letters; empty where nobody
-    looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values.
+    looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values. `computing`: what computes,
+    for people; empty while that is not known.
     """
 
     is_alive: bool
     is_busy: bool
     last_progress_ns: int
+    last_step_ns: int
     num_waiting: int
     num_running: int
+    num_calls: int = 0
+    activity: Activity | None = None
     memory: Mapping[str, int] = field(default_factory=dict[str, int])
     fault: str = ""
     limits: MemoryLimits | None = None
     ledger: MemoryLedger | None = None
     pressure: str = ""
     waiting_for: Mapping[str, int] = field(default_factory=dict[str, int])
+    computing: str = ""
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            last_step_ns=self.last_step_ns,
+            last_progress_ns=self.last_progress_ns,
+            num_waiting=self.num_waiting,
+            num_running=self.num_running,
+            num_blocked=self.waiting_for.get(WaitReason.MEMORY.value, 0),
+            num_calls=self.num_calls,
+            activity=self.activity,
+            fault=self.fault,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ traceback the first time for each type of event, so that a defect in telemetry i
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from application.events import Event
 
 Handler: TypeAlias = Callable[[Any], object]
+T = TypeVar("T")
 
 _logger = logging.getLogger("cairn.events")
 
@@ -34,6 +35,11 @@ class EventRouter:
                 handler(event)
         except Exception as error:
             self._note(type(event).__name__, error)
+
+    def between(self, read: Callable[[], T]) -> T:
+        """What `read` returns, while no handler runs. Any thread; events wait meanwhile, so it must be quick."""
+        with self._lock:
+            return read()
 
     def failures(self) -> Mapping[str, int]:
         """How often a handler failed, by event type. Any thread."""

@@ -19,6 +19,9 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from domain.errors import ServerUnavailable
 
+IDLE_IN = "Lane._next"
+"""Where a thread of a lane is that has nothing to do, for who reads stacks."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -168,4 +171,4 @@ class Lane:
             self._num_pending -= 1
 
 
-__all__ = ("Call", "Lane", "LaneFull")
+__all__ = ("IDLE_IN", "Call", "Lane", "LaneFull")

@@ -1,4 +1,7 @@
-"""Whether the server can do its work now: ready means the engine makes progress, not that the process exists."""
+"""Whether the server can do its work now: ready means that the engine moves, not that the process exists.
+
+It looks for itself, and at nothing that a watch has noted: a watch that is gone makes nothing look well.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,54 +10,73 @@ from application.ports.clock import Clock
 from application.ports.engine import Engine, EngineStatus
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
+from domain.engine_health import ENDED, WAITING, EngineHealth, engine_health
 from domain.wait_reason import WaitReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """`problem` is empty when ready. Counts are of requests. `waiting_for`: how many wait for what, by WaitReason."""
+    """`problem` is empty when ready; up to a colon it may be told to anybody. Counts are of requests. `waiting_for`:
+    how many wait for what, by WaitReason. `doing`: what the compute thread does, for how long. `stuck_s`: for how long
+    the engine has been stuck."""
 
     is_ready: bool
+    is_running: bool
     problem: str
     num_waiting: int
     num_running: int
     waiting_for: Mapping[str, int]
     models: tuple[str, ...]
+    engine: EngineHealth
+    doing: str
+    doing_s: float
+    stuck_s: float
 
 
 class CheckHealth:
     def __init__(
-        self, *, engine: Engine, requests: OpenRequests, pool: ModelPool, clock: Clock, stall_s: float
+        self, *, engine: Engine, requests: OpenRequests, pool: ModelPool, clock: Clock, stuck_after_s: float
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._pool = pool
         self._clock = clock
-        self._stall_s = stall_s
+        self._stuck_after_s = stuck_after_s
 
     def __call__(self) -> Health:
-        status = self._engine.status()
+        status, now_ns = self._engine.status(), self._clock.now_ns()
+        engine = engine_health(status.heartbeat, now_ns, self._stuck_after_s)
         models = tuple(served.source.id for served in self._pool.loaded())
         problem = ""
-        idle_s = (self._clock.now_ns() - status.last_progress_ns) / 1e9
         if not status.is_alive:
             problem = status.fault or "the engine is not running"
-        elif status.is_busy and idle_s > self._stall_s:
-            problem = f"the engine has made no progress for {idle_s:.0f} s"
+        elif engine.is_stuck:
+            problem = f"the engine is stuck: {_described(engine)} for {engine.stuck_s(now_ns):.0f} s"
         elif not models:
             problem = "no model is loaded yet"
         return Health(
             is_ready=not problem,
+            is_running=status.is_alive,
             problem=problem,
             num_waiting=self._requests.num_waiting,
             num_running=status.num_running,
             waiting_for=self._waiting_for(status),
             models=models,
+            engine=engine,
+            doing="" if status.activity is None else status.activity.kind,
+            doing_s=0.0 if status.activity is None else max(0, now_ns - status.activity.since_ns) / 1e9,
+            stuck_s=engine.stuck_s(now_ns),
         )
 
     def _waiting_for(self, status: EngineStatus) -> Mapping[str, int]:
         num_wanting_models = self._pool.num_waiting
         return {**status.waiting_for, **({WaitReason.MODEL.value: num_wanting_models} if num_wanting_models else {})}
+
+
+def _described(health: EngineHealth) -> str:
+    if health.stuck_in == WAITING:
+        return "nothing of what is open has got on"
+    return "it has ended" if health.stuck_in == ENDED else f"{health.stuck_in} has not come to an end"
 
 
 __all__ = ("CheckHealth", "Health")

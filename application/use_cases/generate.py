@@ -63,6 +63,7 @@ class Generate:
         `beside`: a model on which the caller has a lease, or had: while anybody has one, another does not wait for
         room. Who holds a lease and waits for a second one would otherwise wait for whoever waits for the first.
         """
+        started_ns = self._clock.now_ns()
         try:
             self._requests.reserve(request.num_choices)
             try:
@@ -77,7 +78,16 @@ class Generate:
                 self._requests.release(request.num_choices)
                 raise
         except DomainError as error:
-            self._events.emit(RequestRefused(ModelId(shown(request.model)), error.code, self._clock.now_ns()))
+            self._events.emit(
+                RequestRefused(
+                    ModelId(shown(request.model)),
+                    error.code,
+                    self._clock.now_ns(),
+                    started_ns,
+                    isinstance(request.prompt, ChatPrompt),
+                    request.trace_carrier,
+                )
+            )
             raise
 
     async def _submit(self, request: GenerationRequest, served: ServedModel) -> Generation:
@@ -126,7 +136,7 @@ class Generate:
             return OutputPipeline(PlainParser(tokenizer.detokenizer(prompt_ids)), request.stop)
         make = partial(tokenizer.output_parser, prompt, prompt_ids)
         parser = self._calls.parser(request, served.source.id, self._ids.call_id, make)
-        return OutputPipeline(parser, request.stop, prompt.tools)
+        return OutputPipeline(parser, request.stop, prompt.tools, tokenizer.output_format.partition(" ")[0])
 
     def _queued(self, request: GenerationRequest, submission: Submission, choice: int) -> RequestQueued:
         sampling = request.sampling
@@ -145,6 +155,8 @@ class Generate:
             trace_carrier=request.trace_carrier,
             client=request.client,
             rewrites=submission.prompt.rewrites,
+            operation=request.operation,
+            priority=request.priority.value,
         )
 
 

@@ -1,18 +1,21 @@
 """What an operator does with models by hand: load, unload, pin, and see where each stands."""
 
+from application.ports.model_repository import ModelRepository
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.served_model import ModelStanding
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
 from domain.load_room import LoadRoom
+from domain.model_turns import Residence
 from domain.shown import shown
 
 
 class ManageModels:
     """Event loop only. Errors as the pool's `acquire` raises them."""
 
-    def __init__(self, pool: ModelPool) -> None:
+    def __init__(self, pool: ModelPool, repository: ModelRepository) -> None:
         self._pool = pool
+        self._repository = repository
 
     @property
     def room(self) -> LoadRoom:
@@ -37,8 +40,13 @@ class ManageModels:
         await self._pool.pin(id)
         return self._pool.standing(id)
 
-    def unpin(self, id: ModelId) -> ModelStanding:
-        """It may be unloaded again, when another needs the room or its time is up."""
+    async def unpin(self, id: ModelId) -> ModelStanding:
+        """It may be unloaded again, when another needs the room or its time is up. Raises ModelNotFound for a name that
+        no model has."""
+        standing = self._pool.standing(id)
+        is_known = standing.is_pinned or standing.residence is not Residence.ABSENT
+        if not is_known and await self._pool.workers.run(self._repository.find, id) is None:
+            raise ModelNotFound(f"no model '{shown(id)}' here", param="model")
         self._pool.unpin(id)
         return self._pool.standing(id)
 

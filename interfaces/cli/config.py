@@ -15,19 +15,12 @@ def show(
     origin: bool = typer.Option(False, "--origin", help="Also show what decided each value."), as_json: AsJson = False
 ) -> None:
     """Show every setting as it would be used now; secrets only as set or unset."""
-    from adapters.config.fields import setting_fields
     from adapters.config.locations import config_file
-    from adapters.config.model_tables import table_rows
-    from adapters.config.values import shown
+    from adapters.config.shown_settings import shown_settings
 
     loaded = settings_with({})
-    rows: list[tuple[str, object, str]] = []
-    for path, field in setting_fields().items():
-        section, name = path.split(".")
-        value: object = getattr(getattr(loaded.settings, section), name)
-        rows.append((path, ("set" if value else "unset") if field.is_secret else shown(value), loaded.origins[path]))
-    file = str(config_file(os.environ))
-    rows += [(path, shown(value), file) for path, value in table_rows(loaded.settings.models).items()]
+    found = shown_settings(loaded.settings, loaded.origins, str(config_file(os.environ)))
+    rows = [(one.path, one.value, one.source or one.origin.value) for one in found]
     if as_json:
         typer.echo(json.dumps({path: {"value": value, "origin": source} for path, value, source in rows}, indent=2))
         return

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from interfaces.cli import cache, cache_requests, config, doctor, keys, models, plan, run, serve
+from interfaces.cli.bench import command as bench
 from interfaces.cli.leave import leave
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app.command("run")(run.run)
 app.command("models")(models.models)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
+app.command("bench")(bench.bench)
 app.add_typer(config.config_app, name="config")
 app.add_typer(keys.keys_app, name="keys")
 cache.cache_app.command("explain")(cache_requests.explain)

@@ -9,7 +9,7 @@ from interfaces.cli.failure import fail
 from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 if TYPE_CHECKING:
-    from application.settings import Settings
+    from adapters.config.loader import LoadedSettings
 
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on; one that others can reach needs a key.")]
@@ -23,6 +23,9 @@ Memory = Annotated[
 ]
 BlockSize = Annotated[int | None, typer.Option(help="Tokens in a block.")]
 PrefillGrid = Annotated[int | None, typer.Option(help="Tokens in a prefill chunk; 0 fits the device.")]
+EngineKind = Annotated[
+    str | None, typer.Option("--engine", metavar="thread|process", help="Where computing runs: here, or apart.")
+]
 MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
 Exact = Annotated[
@@ -43,6 +46,7 @@ def serve(
     store_quota: StoreQuota = None,
     hot_tier: HotTier = None,
     memory: Memory = None,
+    engine: EngineKind = None,
     block_size: BlockSize = None,
     prefill_grid: PrefillGrid = None,
     max_batch: MaxBatch = None,
@@ -61,6 +65,7 @@ def serve(
         "server.api_key": ("--api-key", api_key),
         "server.log_level": ("--log-level", log_level),
         "server.log_format": ("--log-format", log_format),
+        "engine.kind": ("--engine", engine),
         "engine.block_size": ("--block-size", block_size),
         "engine.prefill_grid": ("--prefill-grid", prefill_grid),
         "engine.memory": ("--memory", memory),
@@ -70,9 +75,9 @@ def serve(
         "store.hot_tier": ("--hot-tier", hot_tier),
         "cache.exact": ("--exact", exact),
     }
-    settings = settings_with(flags | _store_flags(store)).settings
-    configure_logging(settings.server.log_level, settings.server.log_format)
-    _run(settings)
+    loaded = settings_with(flags | _store_flags(store))
+    configure_logging(loaded.settings.server.log_level, loaded.settings.server.log_format)
+    _run(loaded)
 
 
 def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
@@ -84,7 +89,7 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
     return {"store.kind": ("--store", "lmdb"), "store.dir": ("--store", store)}
 
 
-def _run(settings: "Settings") -> None:
+def _run(loaded: "LoadedSettings") -> None:
     import asyncio
 
     from domain.errors import InvalidKeys
@@ -93,7 +98,7 @@ def _run(settings: "Settings") -> None:
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            outcome = runner.run(serve_until_stopped(settings))
+            outcome = runner.run(serve_until_stopped(loaded))
     except (AddressUnavailable, InvalidKeys) as error:
         fail(str(error))
     if not outcome.is_clean:

@@ -1,12 +1,17 @@
 """The HTTP side of a container; imported only when a server is wanted."""
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from litestar import Litestar
 from litestar.types import Middleware
 
+from adapters.config.locations import config_file
+from adapters.config.shown_settings import shown_settings
+from application.settings import Settings
 from interfaces.composition.container import Container
+from interfaces.http.admin_services import AdminServices
 from interfaces.http.app import create_app
 from interfaces.http.services import Services
 
@@ -17,6 +22,16 @@ def cairn_version() -> str:
         return version("cairn")
     except PackageNotFoundError:
         return "0"
+
+
+def _admin(container: Container, settings: Settings) -> AdminServices:
+    file = str(config_file(os.environ)) if settings.models else ""
+    return AdminServices(
+        figures=container.figures(),
+        requests=container.watch_requests(),
+        readings=container.readings(),
+        settings=lambda: shown_settings(settings, container.origins(), file),
+    )
 
 
 def build_app(container: Container) -> Litestar:
@@ -36,6 +51,7 @@ def build_app(container: Container) -> Litestar:
         ids=container.ids(),
         clock=container.clock(),
         events=container.events(),
+        admin=_admin(container, settings),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
         answering=container.answering(),

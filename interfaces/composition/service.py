@@ -13,14 +13,12 @@ from domain.errors import DomainError
 from domain.ids import ModelId
 from interfaces.composition.cache import CLOSE_TIMEOUT_S
 from interfaces.composition.container import Container
+from interfaces.composition.token_side import SWITCH_INTERVAL_S
 
 if TYPE_CHECKING:
     from litestar import Litestar
 
 STOP_TIMEOUT_S = 60.0
-SWITCH_INTERVAL_S = 0.0005
-"""The compute thread comes back from the device many times a step, and must not wait 5 ms each time for whoever holds
-the interpreter then: measured, 12 % of a small model's decode rate."""
 
 _logger = logging.getLogger("cairn")
 
@@ -33,7 +31,7 @@ class Service:
         self.settings: Settings = container.settings()
         self.engine: Engine = container.engine()
         self.pool: ModelPool = container.pool()
-        self._preload: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._app: Litestar | None = None
 
     @property
@@ -49,7 +47,11 @@ class Service:
         """Start the engine and begin to load the default model; ready once that is loaded."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.engine.start(self.container.requests().receive)
-        self._preload = asyncio.create_task(self._load_default())
+        watch = self.container.watch()
+        watch.connect(asyncio.get_running_loop().call_soon_threadsafe)
+        watch.start()
+        reports = self.container.cache_reports()
+        self._tasks = [asyncio.create_task(self._load_default()), asyncio.create_task(reports.run())]
 
     async def ready(self) -> ServedModel:
         """Wait for the default model. Raises what loading it raised."""
@@ -59,14 +61,14 @@ class Service:
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """End everything that was started; False if the engine did not end in time."""
-        if self._preload is not None:
-            self._preload.cancel()
-            await asyncio.gather(self._preload, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self.pool.close()
         self.container.encoder().close()
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)
-        self.container.grammar_lane().close()
+        await asyncio.to_thread(self.container.watch().stop)
         await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         await asyncio.to_thread(self.container.request_log().close)

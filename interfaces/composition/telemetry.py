@@ -14,8 +14,11 @@ def make_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
     return build_telemetry(settings, clock)
 
 
-def make_events(telemetry: Telemetry, request_log: EventSink, extra_sinks: Sequence[EventSink]) -> EventSink:
-    return EventFanOut(telemetry.sink, request_log, *extra_sinks)
+def make_events(
+    telemetry: Telemetry, request_log: EventSink, watched: Sequence[EventSink], extra_sinks: Sequence[EventSink]
+) -> EventSink:
+    """`watched`: what the admin's page is made of."""
+    return EventFanOut(telemetry.sink, request_log, *watched, *extra_sinks)
 
 
 __all__ = ("make_events", "make_telemetry")

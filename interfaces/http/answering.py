@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
@@ -53,7 +54,7 @@ def operation_route(
 
 async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepalive_s: float) -> Response[Any]:
     body = await operation.resolved(body, asked)
-    named = await operation.requests(body, asked)
+    named = [replace(one, operation=operation.operation_id) for one in await operation.requests(body, asked)]
     wanted = asked.visit.admit(await asked.services.answering(named))
     choices = await start_all(asked, wanted)
     try:

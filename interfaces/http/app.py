@@ -22,6 +22,7 @@ from application.settings import ServerSettings
 from domain.errors import DomainError
 from domain.key_ring import KeyRing, own_keys
 from domain.shown import shown
+from interfaces.http.admin.routes import admin_routes
 from interfaces.http.allowed_hosts import allowed_hosts
 from interfaces.http.answering import operation_route
 from interfaces.http.auth import Authentication
@@ -37,6 +38,8 @@ from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.routes import native_routes
+from interfaces.http.pages.asset import assets
+from interfaces.http.pages.routes import page_routes
 from interfaces.http.prompt_body import PromptBodies
 from interfaces.http.refusal import Refusals, refusals_to
 from interfaces.http.request_id import add_request_id, request_id
@@ -77,17 +80,20 @@ def create_app(
     if keys is None:
         keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
     refusals = refusals_to(dialects, services.events, services.clock)
+    pages = assets()
     app = Litestar(
         route_handlers=[
             *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
             *_cache_routes(dialects, services, default_model),
             *native_routes(services, default_model, _bodies(dialects), dialects.of("/tokenize").error_type),
             *managed_model_routes(services, dialects.of("/models").error_type),
+            *admin_routes(services, version, dialects.of("/admin").error_type),
             *health_routes(services.check_health, version),
+            *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         lifespan=list(lifespan),
-        middleware=[*middleware, Authentication(keys, services.clock)],
+        middleware=[*middleware, Authentication(keys, services.clock, pages)],
         exception_handlers={Exception: _error_handler(services, dialects, refusals)},
         before_send=[add_request_id(services.ids), add_allowance],
         request_max_body_size=settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES,

@@ -1,6 +1,9 @@
-"""Who asks, by the key in `Authorization: Bearer KEY` or `x-api-key: KEY` and nowhere else. Health checks stay open."""
+"""Who asks, by the key in `Authorization: Bearer KEY` or `x-api-key: KEY` and nowhere else.
 
-from collections.abc import Iterable
+Health checks stay open, and so do pages: they hold nothing.
+"""
+
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from litestar.enums import ScopeType
@@ -16,7 +19,7 @@ from interfaces.http.visit import Visit, begin_visit
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine"})
 
 MAX_OFFERED = 4
 """Keys in one request that are looked at, each compared with all: clients send one, or one in each header."""
@@ -32,12 +35,13 @@ class Authentication(ASGIMiddleware):
 
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, keys: KeyRing, clock: Clock) -> None:
+    def __init__(self, keys: KeyRing, clock: Clock, page_paths: Collection[str] = ()) -> None:
         self._keys = keys
         self._clock = clock
+        self._page_paths = frozenset(page_paths)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        is_charged = not is_open(scope["path"])
+        is_charged = not (is_open(scope["path"]) or scope["path"].rstrip("/") in self._page_paths)
         visit = Visit(self._meter(scope["headers"], is_needed=is_charged), self._clock)
         begin_visit(scope, visit)
         try:

@@ -5,6 +5,7 @@ No 5xx but 503 is ever the answer to something a client sent; 500 is a failed co
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from litestar.exceptions import HTTPException, ValidationException
 from msgspec import UNSET, Struct, UnsetType
@@ -22,6 +23,7 @@ from domain.errors import (
     NotAllowed,
     PrefillMemoryExceeded,
     QueueFull,
+    RequestNotFound,
     ServerUnavailable,
     TemplateFailed,
 )
@@ -37,6 +39,7 @@ STATUS: Mapping[type[DomainError], int] = {
     NotAllowed: 403,
     ModelNotFound: 404,
     DocumentNotFound: 404,
+    RequestNotFound: 404,
     LimitReached: 429,
     ModelLoadFailed: 503,
     QueueFull: 503,
@@ -131,10 +134,20 @@ def _http_problem(error: HTTPException) -> Problem:
         return Problem(CLIENT_LEFT_STATUS, "client_left", error.detail)
     if error.status_code >= 500:
         return Problem(500, "internal_error", "internal error; the server's log has the details", is_defect=True)
-    if isinstance(error, ValidationException):  # bodies are decoded elsewhere: all that is left is an absent one
-        return Problem(400, "invalid_request", "the body is empty; it must be a JSON object")
+    if isinstance(error, ValidationException):
+        return _invalid(error)
     code = _HTTP_CODES.get(error.status_code, "invalid_request")
     return Problem(error.status_code, code, shown(error.detail, MAX_MESSAGE_CHARS), headers=dict(error.headers or {}))
+
+
+def _invalid(error: ValidationException) -> Problem:
+    """A parameter of the address; bodies are decoded elsewhere, so that all that is left of them is an absent one."""
+    told = cast("list[dict[str, object]]", error.extra if isinstance(error.extra, list) else [])
+    found = next((one for one in told if one.get("source") == "query"), None)
+    if found is None:
+        return Problem(400, "invalid_request", "the body is empty; it must be a JSON object")
+    name, reason = shown(str(found.get("key"))), shown(str(found.get("message")), MAX_MESSAGE_CHARS)
+    return Problem(400, "invalid_request", f"{name}: {reason}", name)
 
 
 __all__ = (

@@ -1,4 +1,5 @@
-"""GET /health/live (the process answers), /health/ready (the engine makes progress), /version."""
+"""GET /health/live (the process answers), /health/ready (a model is served, and the engine moves), /health/engine (how
+well it moves), /version."""
 
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from litestar.response import Response
 from msgspec import Struct
 
 from application.use_cases.check_health import CheckHealth
+from interfaces.http.engine_body import EngineBody, engine_body
 from interfaces.http.visit import visit_of
 
 
@@ -59,11 +61,20 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         )
         return Response(body, status_code=200 if health.is_ready else 503)
 
+    @get(
+        "/health/engine",
+        sync_to_thread=False,
+        responses={503: ResponseSpec(EngineBody, description="Stuck, or not running", generate_examples=False)},
+    )
+    def engine(request: Request[Any, Any, Any]) -> Response[EngineBody]:
+        body = engine_body(check_health(), tells_all=visit_of(request.scope).client.is_admin)
+        return Response(body, status_code=200 if body.status == "ok" else 503)
+
     @get("/version", sync_to_thread=False)
     def show_version() -> VersionBody:
         return VersionBody(version)
 
-    return [live, ready, show_version]
+    return [live, ready, engine, show_version]
 
 
 __all__ = ("health_routes",)

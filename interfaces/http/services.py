@@ -18,6 +18,7 @@ from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from domain.request import GenerationRequest
+from interfaces.http.admin_services import AdminServices
 
 
 def no_trace_context() -> Mapping[str, str]:
@@ -51,6 +52,7 @@ class Services:
     ids: IdSource
     clock: Clock
     events: EventSink
+    admin: AdminServices
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
     metrics_text: Callable[[], bytes] | None = None
     engine_status: Callable[[], EngineStatus] | None = None

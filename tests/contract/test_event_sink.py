@@ -31,12 +31,13 @@ from application.events import (
     StoreFault,
     ToolCallProblems,
 )
+from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import Script, at
+from tests.support.event_script import OF_ANSWERS, OF_THE_TIERS, Script, at
 from tests.support.otel import MetricRecorder, SpanRecorder, clear_otel_variables
 from tests.support.recording import RecordingEvents
 
@@ -72,9 +73,13 @@ OTHERS: list[Event] = [
     RecordsEvicted(3, at(0)),
     MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),
+    EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=2),
+    EngineRecovered("prefill", 5, 6),
     RequestWaits(SCRIPT_ID, "memory", at(0)),
     RequestPreempted(SCRIPT_ID, 300, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),
+    *OF_THE_TIERS,
+    *OF_ANSWERS,
     ToolCallProblems(SCRIPT_ID, ("malformed_arguments",), at(0)),
 ]
 

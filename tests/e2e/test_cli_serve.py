@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.support.cli_process import PATIENCE_S, CairnProcess, cairn_process
+from tests.support.notify_socket import notify_socket
 
 SERVE = ("serve", "--backend", "fake", "--port", "0")
 
@@ -21,8 +22,12 @@ def base_url(cairn: CairnProcess) -> str:
 
 
 def test_it_answers_tells_where_it_is_and_stops_when_asked(tmp_path: Path):
-    with cairn_process(tmp_path, SERVE) as cairn:
+    with (
+        notify_socket(tmp_path) as systemd,
+        cairn_process(tmp_path, SERVE, NOTIFY_SOCKET=systemd.address) as cairn,
+    ):
         url = base_url(cairn)
+        systemd.read_until("READY=1")
         assert f"curl {url}/v1/chat/completions" in cairn.read_until("curl")
         assert str(tmp_path) in cairn.read_until("  data ")
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -30,6 +35,7 @@ def test_it_answers_tells_where_it_is_and_stops_when_asked(tmp_path: Path):
         assert answer.status_code == 200
         assert answer.json()["model"] == "fake-attention"
         cairn.send(signal.SIGTERM)
+        systemd.read_until("STOPPING=1")
         assert cairn.wait() == 0
         assert not [line for line in cairn.seen if "Traceback" in line]
 

@@ -4,19 +4,23 @@ happened, leaves nothing behind, and answers the next one."""
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
 from adapters.decorators.compute_faults import ENGINE_OPERATIONS, MODEL_OPERATIONS
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import ComputeEngine, LoadedModel
+from application.ports.engine import Ended
 from application.services.prefix.cache import PrefixCache
-from application.services.prefix.sequence_cache import UncachedSequence
+from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from domain.errors import ComputeFailed, ModelLoadFailed, ServerUnavailable
 from domain.explanation import StopReason
+from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions
 from tests.support.fault_bench import MODEL, WAIT_S, FaultBench
+from tests.support.stepped_engine import MODEL as STEPPED
+from tests.support.stepped_engine import SteppedEngine
 
 SHARED = "a beginning that two prompts have in common, long enough to be kept " * 3
 OTHER = "something else that shares nothing with it " * 4
@@ -143,6 +147,31 @@ def test_a_close_that_always_raises_ends_no_engine(bench: FaultBench) -> None:
     assert bench.fault_names() == {"engine.close"}
 
 
+@pytest.mark.parametrize("ends", ["cancel", "unload", "end_all"])
+def test_choices_that_fail_when_their_leader_leaves_them_have_ended_once(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fail while those who were there a moment ago are gone through one by one."""
+    engine = SteppedEngine()
+    engine.submit("a", range(100), num_choices=3)
+    engine.step()
+
+    def refuse(*_arguments: object, **_named: object) -> SequenceCache:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(engine.cache, "begin", refuse)
+        if ends == "cancel":
+            engine.runner.cancel(RequestId("a"))
+        elif ends == "unload":
+            engine.runner.unload(engine.backend, STEPPED)
+        else:
+            engine.runner.end_all(ServerUnavailable("the end"))
+    for choice in range(3):
+        assert [type(item) for item in engine.items("a", choice)] == [Ended]
+    assert not engine.runner.is_busy
+
+
 # ---- the prefix cache ----------------------------------------------------------------------------------------------
 
 
@@ -243,6 +272,26 @@ def test_nothing_that_comes_while_the_engine_ends_waits_for_ever() -> None:
     for id in submitted:
         assert bench.end(id)
     assert not wait(loads, WAIT_S).not_done
+
+
+def test_a_call_that_raises_while_the_engine_refuses_them_costs_no_other_call() -> None:
+    """The backend cannot be made while calls wait already; the first of them cannot be carried out at all."""
+    gate = threading.Event()
+
+    def make() -> ComputeEngine:
+        assert gate.wait(WAIT_S)
+        raise RuntimeError("no device")
+
+    bench = FaultBench(make_backend=make)
+    bench.submit("odd", "x", model=cast(ModelId, []))  # no name at all: nothing can be found by it
+    bench.submit("next", "x")
+    load = bench.loop.load(bench.source, LoadOptions())
+    gate.set()
+    assert bench.end("next").error is not None
+    with pytest.raises(ServerUnavailable, match="no device"):
+        load.result(WAIT_S)
+    assert bench.loop.stop(WAIT_S)
+    assert "engine.call" in bench.fault_names()
 
 
 def test_a_submission_after_the_end_is_refused(bench: FaultBench) -> None:

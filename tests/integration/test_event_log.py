@@ -1,5 +1,6 @@
 """The request log: lines that explain a request, faults that do not flood, a log that blocks and blocks nobody."""
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Iterator
@@ -8,7 +9,16 @@ import pytest
 
 from adapters.system.event_log import EventLog
 from adapters.system.log_writer import LogWriter
-from application.events import Event, FaultObserved, ModelLoaded, RecordsDropped, RequestRefused, StoreFault
+from application.events import (
+    EngineRecovered,
+    EngineStuck,
+    Event,
+    FaultObserved,
+    ModelLoaded,
+    RecordsDropped,
+    RequestRefused,
+    StoreFault,
+)
 from domain.ids import ModelId
 from tests.support.event_script import Script, at
 from tests.support.patience import PATIENCE_S
@@ -49,6 +59,27 @@ def logged(capture: Capture, events: list[Event]) -> list[tuple[str, str]]:
     log.close()
     log.close()
     return capture.lines
+
+
+def test_what_is_stuck_is_told_with_its_stack_a_line_a_frame(capture: Capture) -> None:
+    stuck = EngineStuck(
+        stuck_in="prefill",
+        since_ns=at(0),
+        num_waiting=1,
+        num_running=2,
+        num_calls=0,
+        request_ids=(Script().id,),
+        stack="thread cairn-compute:\n  model.py:7 in prefill",
+        at_ns=at(300),
+    )
+    again = dataclasses.replace(stuck, is_first=False, stack="", request_ids=())
+    assert logged(capture, [stuck, again, EngineRecovered("prefill", at(360) - at(0), at(360))]) == [
+        ("ERROR", "stuck in prefill for 300s: waiting=1 running=2 calls=0 requests=chatcmpl-1"),
+        ("ERROR", "thread cairn-compute:"),
+        ("ERROR", "  model.py:7 in prefill"),
+        ("ERROR", "still stuck in prefill for 300s: waiting=1 running=2 calls=0 requests=none"),
+        ("WARNING", "prefill is stuck no longer, after 360s"),
+    ]
 
 
 def test_a_finished_request_is_one_line_with_its_costs(capture: Capture) -> None:

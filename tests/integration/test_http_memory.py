@@ -42,6 +42,7 @@ def _bodies(text: str) -> dict[str, dict[str, Any]]:
 STREAMED = [case for case in _bodies("") if case.split()[0] != "/v1/cache/warm" and "scored" not in case]
 
 COMPUTES_NOTHING = {
+    "/admin/api/requests/{request_id:str}/cancel",
     "/v1/responses/{response_id:str}/cancel",
     "/v1/messages/count_tokens",
     "/api/show",

@@ -91,14 +91,23 @@ def test_ready_means_that_a_model_can_answer() -> None:
         gate.wait_until_reached()
         ready = service.client.get("/health/ready")
         assert (ready.status_code, ready.json()["running"], ready.json()["models"]) == (200, 1, ["fake-attention"])
+        well = service.client.get("/health/engine")
+        assert (well.status_code, well.json()["status"], well.json()["stuck_in"]) == (200, "ok", None)
         service.clock.advance(61)
-        stuck = service.client.get("/health/ready")
-        assert stuck.status_code == 503
-        assert "no progress" in stuck.json()["problem"]
+        not_ready, engine = service.client.get("/health/ready"), service.client.get("/health/engine")
+        assert (not_ready.status_code, engine.status_code) == (503, 503)
+        assert not_ready.json()["problem"] == "the engine is stuck: decode has not come to an end for 61 s"
+        stuck = engine.json()
+        assert (stuck["status"], stuck["stuck_in"], stuck["doing"]) == ("stuck", "decode", "decode")
+        assert (stuck["stuck_s"], stuck["doing_s"], stuck["last_step_age_s"]) == (61, 61, 61)
+        assert stuck["outstanding"] == {"waiting": 0, "running": 1, "calls": 0}
+        assert len(stuck["requests"]) == 1
         assert service.client.get("/health/live").status_code == 200
         gate.open()
         client.read_until(b'"usage"')
         client.leave()
+        assert service.client.get("/health/engine").json()["requests"] == []
+        assert service.client.get("/health/ready").status_code == 200
 
 
 def test_version_and_document() -> None:

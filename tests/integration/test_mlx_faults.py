@@ -1,15 +1,18 @@
 """What fails on MLX costs the row it happened to, and holds no memory afterwards."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from adapters.mlx import batch
 from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.caches.layout import leaves
+from adapters.mlx.caches import rows
+from adapters.mlx.caches.layout import Caches, leaves
+from adapters.mlx.caches.rows import append_rows
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart
@@ -20,7 +23,7 @@ from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
 from tests.support.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
-from tests.support.tiny_models import build, config_of, write_folder
+from tests.support.tiny_models import build, config_of, tiny_model, write_folder
 
 BIG = {"hidden_size": 256, "intermediate_size": 512}
 
@@ -81,6 +84,65 @@ def test_a_row_that_cannot_join_is_its_own_failure(family: str, num_others: int)
     assert [before[id] + after[id] for id in ids] == expected
     assert model.open_ids() == frozenset(ids)
     model.close(ids)
+
+
+class Joins:
+    """`append_rows`, counted, which fails as often as it is told to: with too little memory, as MLX does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, num_failing: int) -> None:
+        self.sizes: list[int] = []
+        self._num_failing = num_failing
+        monkeypatch.setattr(batch, "append_rows", self)
+
+    def __call__(self, target: Caches, num_rows: int, rows: Sequence[Caches], capacity: int) -> None:
+        self.sizes.append(len(rows))
+        if len(self.sizes) <= self._num_failing:
+            raise RuntimeError("no memory for a longer batch")
+        append_rows(target, num_rows, rows, capacity)
+
+
+def test_who_could_not_join_goes_on_alone_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three want to join a fourth at once, then each for itself, of which the first fails again."""
+    model, joins = tiny_model("llama"), Joins(monkeypatch, num_failing=2)
+    prompts = [prompt_of(40 + index, index) for index in range(5)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 6) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids, prompts, strict=True):
+        start_greedy(model, id, prompt)
+    output, errors = run(model, ids[:4], 6)
+    assert (errors, joins.sizes) == ({}, [3, 1, 1, 1])
+    model.close(ids[2:4])
+    late, errors = run(model, [ids[0], ids[1], ids[4]], 6)
+    assert (errors, joins.sizes[4:]) == ({}, [1]), "who is alone is neither tried again nor joined"
+    assert [output[id] for id in ids[:4]] == expected[:4]
+    assert late[ids[4]] == expected[4]
+    model.close([*ids[:2], ids[4]])
+
+
+def test_a_row_that_is_lost_between_two_batches_is_the_only_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first layers are in the batch when a later one does not fit, and there is no memory to take them out."""
+
+    def no_memory(*_arguments: object) -> object:
+        raise RuntimeError("no memory to take a row out")
+
+    network = OddNetwork(build("llama"))
+    model = whole(assemble(network, ModelId("tiny"), ModelFacts(config_of("llama"))))
+    prompts = [prompt_of(40 + index, index) for index in range(3)]
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 8) for prompt in prompts]
+    ids = [open_at(model, prompt) for prompt in prompts]
+    for id, prompt in zip(ids[:2], prompts, strict=False):
+        start_greedy(model, id, prompt)
+    before, errors = run(model, ids[:2], 3)
+    assert errors == {}
+    start_greedy(model, ids[2], prompts[2])
+    network.odd = model._rows[ids[2]].caches
+    monkeypatch.setattr(rows, "taken", no_memory)
+    after, errors = run(model, ids, 5)
+    assert list(errors) == [ids[2]]
+    assert "joining a batch failed" in errors[ids[2]]
+    assert [before[id] + after[id] for id in ids[:2]] == expected[:2]
+    assert model.open_ids() == frozenset(ids[:2])
+    model.close(ids[:2])
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

@@ -30,11 +30,12 @@ from application.events import (
     StoreFault,
     ToolCallProblems,
 )
+from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import Script, at, text_script
+from tests.support.event_script import OF_ANSWERS, OF_THE_TIERS, Script, at, text_script
 from tests.support.otel import MetricRecorder, clear_otel_variables
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,13 @@ EVERYTHING: list[Event] = [
     RecordsEvicted(3, at(0)),
     MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
     PressureRelieved("shrink_hot", 7, 1),
+    EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=2),
+    EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=3, is_first=False),
+    EngineStuck(stuck_in="event loop", since_ns=1, num_waiting=0, num_running=0, num_calls=0, at_ns=2),
+    EngineRecovered("event loop", 5, 6),
     StoreFault("corrupt", "bad checksum", at(0)),
+    *OF_THE_TIERS,
+    *OF_ANSWERS,
 ]
 
 
@@ -273,6 +280,15 @@ ELSEWHERE = {
     "cairn_telemetry_failures_total",  # only when something failed
     "process_resident_memory_bytes",  # only where there is a /proc
 }
+
+
+def test_what_is_stuck_now_and_how_often_something_was() -> None:
+    board = Board(EVERYTHING)
+    assert board.value("cairn.engine.stuck") == 1
+    assert board.value("cairn.engine.wedges", ("cairn.kind", "prefill")) == 1
+    assert board.value("cairn.engine.wedges", ("cairn.kind", "event loop")) == 1
+    board.emit([EngineRecovered("prefill", 9, 10)])
+    assert board.value("cairn.engine.stuck") == 0
 
 
 def exposed_names(exposition: str) -> set[str]:

@@ -1,5 +1,7 @@
 """Requests told as events by hand, at chosen times."""
 
+from application.answer_events import AnswerParsed
+from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import (
     DecodeStarted,
     Event,
@@ -10,6 +12,7 @@ from application.events import (
     RequestQueued,
     RequestWaits,
 )
+from application.token_events import TokensReceived
 from domain.chat import ChatMessage, Role
 from domain.ids import ModelId, RequestId
 from domain.request import ChatPrompt, Prompt, TextPrompt, Usage
@@ -94,9 +97,36 @@ class Script:
         return [*self.prefilled(), self.first_token(), self.ended()]
 
 
+OF_ANSWERS: list[Event] = [
+    TokensReceived(((Script().id, 1),), at(2.25)),
+    TokensReceived(((Script().id, 2),), at(2.75)),
+    AnswerParsed(
+        id=Script().id,
+        family="json",
+        num_calls=2,
+        problems=("unknown_tool",),
+        parse_ns=3_000_000,
+        started_ns=at(2.25),
+        at_ns=at(4.25),
+        has_failed=True,
+    ),
+]
+
+TIERS = (
+    TierReading(name="hot", num_blocks=5, num_snapshots=2, used_bytes=600, limit_bytes=1000, evicted=3),
+    TierReading(name="store", num_blocks=11, num_snapshots=4, used_bytes=4000, limit_bytes=9000, evicted=1),
+)
+
+OF_THE_TIERS: list[Event] = [
+    CacheMeasured(TIERS, 700, at(0)),
+    RecordsOffered(Script().id, 4, 1_000_000, at(0)),
+    RecordsRead(num_records=3, num_missing=1, raw_bytes=750_000, started_ns=at(0), at_ns=at(0.01)),
+]
+
+
 def text_script() -> Script:
     """A completion of raw text."""
     return Script("cmpl-1", TextPrompt("once upon a time"))
 
 
-__all__ = ("CHAT", "START_NS", "Script", "at", "text_script")
+__all__ = ("CHAT", "OF_ANSWERS", "OF_THE_TIERS", "START_NS", "Script", "at", "text_script")

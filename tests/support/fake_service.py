@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import httpx
 from litestar import Litestar
 
+from adapters.config.shown_settings import shown_settings
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
 from adapters.fake.ids import FakeIds
@@ -22,7 +23,11 @@ from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
 from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
+from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
+from application.services.event_fan_out import EventFanOut
+from application.services.live_figures import LiveFigures
+from application.services.recent_requests import RecentRequests
 from application.services.text_side.model_finder import nothing_to_check
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -41,6 +46,7 @@ from application.use_cases.list_models import ListModels
 from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from domain.key_ring import KeyRing
@@ -48,6 +54,7 @@ from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import generated_calls
+from interfaces.http.admin_services import AdminServices
 from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
@@ -137,6 +144,9 @@ def fake_service(
     """
     settings = settings or ServerSettings(port=0)
     clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
+    whole = Settings(server=settings, cache=cache_settings or CacheSettings())
+    figures, recent = LiveFigures(clock), RecentRequests(keeps_tokens=whole.shows_text)
+    sinks = EventFanOut(events, figures, recent)
     engine_events = Outlet(clock)
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
@@ -161,7 +171,7 @@ def fake_service(
         guard=guard,
         waits=waits,
     )
-    requests = OpenRequests(loop, events, clock, max_queue)
+    requests = OpenRequests(loop, sinks, clock, max_queue, recent.explained)
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(
@@ -181,28 +191,34 @@ def fake_service(
     encoder = PromptEncoder(calls, (cache_settings or CacheSettings()).rewrite_rules)
     memory = ShortMemory(loop, room_bytes)
     generate = Generate(
-        pool=pool, engine=memory, requests=requests, ids=ids, events=events, clock=clock, encoder=encoder, calls=calls
+        pool=pool, engine=memory, requests=requests, ids=ids, events=sinks, clock=clock, encoder=encoder, calls=calls
     )
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stall_s=60),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         ExplainPrompt(
             pool,
             loop.cache,
             encoder,
-            shows_text=Settings(server=settings, cache=cache_settings or CacheSettings()).shows_text,
+            shows_text=whole.shows_text,
         ),
         CountTokens(pool, encoder),
         Tokenize(pool, encoder),
         WarmPrompt(pool, generate, loop.cache),
-        ManageModels(pool),
+        ManageModels(pool, repository),
         loop.cache.stats,
         loop.cache.clear,
         kept,
         ids,
         clock,
-        events,
+        sinks,
+        AdminServices(
+            figures,
+            WatchRequests(recent, requests, pool),
+            CacheReadings(loop.cache.stats, kept.usage, clock),
+            lambda: shown_settings(whole, {}, ""),
+        ),
         trace_context,
         answering=ModelNames(pool, repository, settings.model_of, DEFAULT_MODEL),
     )

@@ -1,5 +1,7 @@
 """An engine with a prefix cache, in which every neighbour of it can be made to fail."""
 
+from collections.abc import Callable
+
 from adapters.decorators.compute_faults import ComputeFaults, FaultyEngine
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
@@ -7,6 +9,7 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
+from application.ports.compute import ComputeEngine
 from application.ports.engine import Ended
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
@@ -28,7 +31,12 @@ WAIT_S = 20.0
 class FaultBench:
     """`faults` are the backend's; `store` fails when told to."""
 
-    def __init__(self, store: MemoryBlockStore | None = None, make_cache: type[PrefixCache] = PrefixCache) -> None:
+    def __init__(
+        self,
+        store: MemoryBlockStore | None = None,
+        make_cache: type[PrefixCache] = PrefixCache,
+        make_backend: Callable[[], ComputeEngine] | None = None,
+    ) -> None:
         self.inner = FakeEngine(default=FakeOptions(layout=HYBRID))
         self.faults = ComputeFaults()
         self.inbox = Inbox()
@@ -40,7 +48,7 @@ class FaultBench:
         grid = BlockGrid(16, 32)
         self.cache = make_cache(tiers=tiers, clock=clock, events=events, grid=grid, hashing=Lane("hash", 1))
         self.loop = SyncEngine(
-            lambda: FaultyEngine(self.inner, self.faults),
+            make_backend or (lambda: FaultyEngine(self.inner, self.faults)),
             prefix_cache=self.cache,
             limits=StepLimits(8, 64, 32),
             clock=clock,
@@ -58,9 +66,9 @@ class FaultBench:
     def load(self) -> None:
         self.loop.load(self.source, LoadOptions()).result(WAIT_S)
 
-    def submit(self, id: str, text: str, num_tokens: int = 6, num_choices: int = 1) -> None:
+    def submit(self, id: str, text: str, num_tokens: int = 6, num_choices: int = 1, model: ModelId = MODEL) -> None:
         prompt = FakeTokenizer().encode(text)
-        self.loop.submit(submission(id, MODEL, prompt, num_tokens, num_choices=num_choices))
+        self.loop.submit(submission(id, model, prompt, num_tokens, num_choices=num_choices))
 
     def end(self, id: str) -> Ended:
         end = self.inbox.wait_for_end(id, WAIT_S)[-1]

@@ -47,6 +47,7 @@ class ToldEngine:
             is_alive=self.is_alive,
             is_busy=False,
             last_progress_ns=0,
+            last_step_ns=0,
             num_waiting=0,
             num_running=0,
             fault="" if self.is_alive else "it is gone",

@@ -6,7 +6,10 @@ import typing
 import pytest
 
 from application import events
+from application.answer_events import AnswerParsed
+from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import Event
+from application.health_events import EngineRecovered, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
@@ -21,7 +24,9 @@ from application.ports.engine import (
     Tokens,
 )
 from application.ports.tokenizer import EncodedPrompt
+from application.token_events import TokensReceived
 from domain import errors
+from domain.engine_health import Activity
 from domain.errors import DomainError
 from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
@@ -50,6 +55,8 @@ SAMPLING = SamplingParams(
     num_logprobs=20,
 )
 LAYER = LayerState(StateKind.COMPOSITE, "Pair", children=(LayerState(StateKind.WINDOWED, "Ring", window=8),))
+
+TIER = TierReading(name="hot", num_blocks=1, num_snapshots=2, used_bytes=3, limit_bytes=4, evicted=5)
 
 EVENTS: tuple[Event, ...] = (
     events.RequestQueued(
@@ -101,7 +108,35 @@ EVENTS: tuple[Event, ...] = (
     events.PrefixAwaited(ID, RequestId("other"), 8, 1),
     MemoryMeasured(ledger=MemoryLedger(hot_bytes=7, limits=MemoryLimits.of(1 << 40)), level=2, at_ns=3),
     PressureRelieved("shrink_hot", 1 << 40, 3),
+    EngineStuck(
+        stuck_in="prefill",
+        since_ns=2**60,
+        num_waiting=1,
+        num_running=2,
+        num_calls=3,
+        at_ns=2**61,
+        request_ids=(ID,),
+        stack="File ...",
+        is_first=False,
+    ),
+    EngineRecovered("prefill", 2**60, 3),
     events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
+    TokensReceived(((ID, 1),), 2),
+    AnswerParsed(
+        id=ID,
+        family="json",
+        num_calls=2,
+        problems=("unknown_tool",),
+        parse_ns=3,
+        started_ns=4,
+        at_ns=5,
+        has_failed=True,
+    ),
+    CacheMeasured(
+        (TierReading(name="hot", num_blocks=1, num_snapshots=2, used_bytes=3, limit_bytes=4, evicted=5),), 6, 7
+    ),
+    RecordsOffered(ID, 1, 2, 3),
+    RecordsRead(num_records=1, num_missing=0, raw_bytes=2, started_ns=3, at_ns=4),
     events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),
 )
 
@@ -145,6 +180,9 @@ OTHERS = (
         is_alive=True,
         is_busy=True,
         last_progress_ns=1,
+        last_step_ns=1,
+        num_calls=4,
+        activity=Activity("prefill", 1, (ID,)),
         num_waiting=2,
         num_running=3,
         memory={"active": 5},

@@ -13,7 +13,9 @@ from application.services.token_side.memory_guard import READ_EVERY_STEPS, Memor
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
+from domain.payload import HostPayload, TensorSpec
 from domain.priority import Priority
+from domain.record import Record
 from domain.scheduling import SequenceView, StepLimits, plan_step
 from domain.sequence import Phase
 from tests.support.sized_state import sized_record
@@ -29,7 +31,14 @@ STEPS = StepLimits(max_batch=4, prefill_budget=CHUNK, grid=CHUNK)
 class Bench:
     """A guard with everything around it. `kept_bytes`: what the backend freed and keeps."""
 
-    def __init__(self, limits: MemoryLimits | None = LIMITS, hot_bytes: int = 20_000, held_bytes: int = 1_000) -> None:
+    def __init__(
+        self,
+        limits: MemoryLimits | None = LIMITS,
+        hot_bytes: int = 20_000,
+        held_bytes: int = 1_000,
+        *,
+        holds_host: bool = True,
+    ) -> None:
         self.memory, self.events = FakeMemory(200_000, held_bytes, 150_000), EventList()
         self.hot, self.flights = HotTier(hot_bytes), Flights()
         self.queued_bytes = self.num_cleared = 0
@@ -42,6 +51,7 @@ class Bench:
             steps=STEPS,
             events=self.events,
             clock=FakeClock(),
+            holds_host=holds_host,
         )
         self.guard.clear_with(self.clear)
 
@@ -84,6 +94,35 @@ def test_every_purpose_is_counted():
     assert ledger.state_bytes == 1_024 + 2_100  # what decodes grows in steps, and no further than its charge
     assert ledger.growth_bytes == 4_100 - 1_024
     assert ledger.transient_bytes > 2 * 512  # a chunk's growth and its copy, and what the layer works on
+
+
+def host_record(number: int, size_bytes: int) -> Record:
+    """As `sized_record`, of state that lies in host memory."""
+    record = sized_record(number, size_bytes)
+    payload = HostPayload((TensorSpec("uint8", (size_bytes,)),), (memoryview(bytes(size_bytes)),))
+    return replace(record, groups={group: payload for group in record.groups})
+
+
+@pytest.mark.parametrize("holds_host", [False, True], ids=["of a GPU", "of this machine"])
+def test_state_counts_where_it_lies(holds_host: bool):
+    """On a GPU the hot tier holds both: what was computed there, and what came from the store."""
+    bench = Bench(holds_host=holds_host)
+    bench.hot.put([sized_record(1, 3_000)])
+    bench.budget()
+    assert bench.guard.ledger.hot_bytes == bench.hot.usage().used_bytes
+    bench.hot.put([host_record(2, 7_000)])
+    bench.budget()
+    elsewhere = 0 if holds_host else 7_000
+    assert bench.guard.ledger.hot_bytes == bench.hot.usage().used_bytes - elsewhere
+
+
+def test_host_memory_makes_no_room_on_a_gpu():
+    """What a model displaces in the hot tier is what lies on the device, however much lies beside it."""
+    bench = Bench(hot_bytes=60_000, holds_host=False)
+    bench.hot.put([sized_record(1, 30_000), host_record(2, 20_000)])
+    bench.budget()
+    assert bench.guard.begin_load(MODEL, 75_000) is None
+    assert bench.hot.held_bytes(with_host=False) + 75_000 <= LIMITS.high_bytes
 
 
 def test_a_prompt_that_is_scored_takes_the_logits_of_all_its_tokens():

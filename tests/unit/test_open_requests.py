@@ -7,6 +7,7 @@ import pytest
 
 from adapters.fake.ids import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
+from application.answer_events import AnswerParsed
 from application.events import DecodeStarted, Event, RequestEnded, ToolCallProblems
 from application.ports.engine import Ended, EngineError, Tokens
 from application.ports.output_parser import OutputParser
@@ -135,6 +136,11 @@ def test_an_answer_that_is_read_may_be_longer_than_the_bound() -> None:
     assert num_read == 40 * 50
 
 
+def names(side: TextSide) -> list[str]:
+    """Of the events, but for what is told of every step."""
+    return [name for event in side.recorded.events if (name := type(event).__name__) != "TokensReceived"]
+
+
 class BrokenParser:
     def feed(self, token_id: int) -> list[ContentDelta]:
         raise UnicodeError(f"token {token_id} is no text")
@@ -154,7 +160,7 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
     assert isinstance(last[1], Failed)
     assert [reason for _, reason, _ in ends(side)] == ["error"]
     assert text_of(sound.take()) == "y"
-    assert [type(event).__name__ for event in side.recorded.events] == ["FaultObserved", "RequestEnded"]
+    assert names(side) == ["FaultObserved", "AnswerParsed", "RequestEnded"]
     assert side.requests.num_open == 1
 
 
@@ -187,7 +193,10 @@ def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told
     assert last.reason is FinishReason.TOOL_CALLS
     kinds = ("schema_mismatch", "unknown_tool")
     assert tuple(problem.kind.value for problem in last.call_problems) == kinds
-    assert side.recorded.events[0] == ToolCallProblems(ID, kinds, 5)
+    parsed, problems = [event for event in side.recorded.events if type(event).__name__ != "TokensReceived"][:2]
+    assert problems == ToolCallProblems(ID, kinds, 5)
+    assert isinstance(parsed, AnswerParsed)
+    assert (parsed.num_calls, parsed.problems, parsed.has_failed) == (2, kinds, False)
     assert [reason for _, reason, _ in ends(side)] == ["tool_calls"]
 
 
@@ -197,7 +206,7 @@ def test_an_answer_whose_calls_are_sound_tells_of_no_problem() -> None:
     side.say('<call>add {"a": 1}</call>')
     side.end(FinishReason.STOP)
     assert generation.take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
-    assert [type(event).__name__ for event in side.recorded.events] == ["RequestEnded"]
+    assert names(side) == ["AnswerParsed", "RequestEnded"]
 
 
 def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:
@@ -215,7 +224,7 @@ def test_a_requests_end_is_told_after_everything_else_of_its_batch() -> None:
     side = TextSide()
     side.open()
     side.end(events=(DecodeStarted(ID, 4),))
-    assert [type(event).__name__ for event in side.recorded.events] == ["DecodeStarted", "RequestEnded"]
+    assert names(side) == ["DecodeStarted", "RequestEnded"]
 
 
 def test_places_are_taken_all_or_none_and_given_back_as_the_engine_says() -> None:
@@ -245,7 +254,8 @@ def test_an_event_sink_that_raises_costs_nothing() -> None:
     generation = side.open()
     side.tell(Tokens((97,)), Ended(Usage(2, 1), FinishReason.LENGTH), events=(DecodeStarted(ID, 4),))
     assert text_of(generation.take()) == "a"
-    assert len(events.events) == 2
+    told = [type(event).__name__ for event in events.events]
+    assert told == ["DecodeStarted", "TokensReceived", "AnswerParsed", "RequestEnded"]
 
 
 def test_what_comes_for_a_request_that_is_unknown_is_dropped() -> None:

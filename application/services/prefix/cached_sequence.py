@@ -147,7 +147,9 @@ class CachedSequence:
         told = told_from_memory(self._context.tiers, found, reused, reason, self._prompt.fork_points)
         self.explanation = told if self._restores else told.scored()
         self._announce()
-        keeper = RecordKeeper(self._context.tiers, self._info, self._tenure, found, persist=self._persist)
+        keeper = RecordKeeper(
+            self._context.tiers, self._info, self._tenure, found, self.request_id, persist=self._persist
+        )
         start, is_canonical = (fetched.position, fetched.is_canonical) if fetched is not None else (0, True)
         forks = self._prompt.fork_points
         capture = StateCapture(keeper, self._rules, found, forks, start, is_canonical=is_canonical)
@@ -162,7 +164,7 @@ class CachedSequence:
     def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
         twin = copy(self)
         twin.id, twin.request_id, twin._expected = id, request_id, set()
-        capture = self._in(Computing).capture.fork()
+        capture = self._in(Computing).capture.fork(request_id)
         twin._phase = Computing(capture)
         num_prompt, num_reused = self.explanation.num_prompt, capture.position
         reason = StopReason.LAST_TOKEN if num_reused == num_prompt - 1 else StopReason.NEVER_SEEN
@@ -359,6 +361,7 @@ class CachedSequence:
                 started_ns=self._started_ns,
                 fetched_ns=fetched_ns,
                 at_ns=restored_ns,
+                tier_bytes=fetched.tier_bytes,
             )
         )
         return True

@@ -22,7 +22,7 @@ from application.ports.state_access import StateAccess
 from application.services.prefix.keeper import RecordKeeper
 from domain.fork_point import ForkKind, ForkPoint
 from domain.holdings import Found
-from domain.ids import SequenceId
+from domain.ids import RequestId, SequenceId
 from domain.payload import GroupPayloads
 from domain.prefix import ReuseRules
 from domain.record import BlockKey, Provenance, Record
@@ -58,10 +58,10 @@ class StateCapture:
         self._is_canonical = is_canonical
         self._is_broken = False
 
-    def fork(self) -> "StateCapture":
+    def fork(self, id: RequestId) -> "StateCapture":
         """For a sequence that goes on from the same position in another way."""
         twin = copy(self)
-        twin.chain, twin._keeper = self.chain.fork(), self._keeper.fork()
+        twin.chain, twin._keeper = self.chain.fork(), self._keeper.fork(id)
         twin._snapshots, twin._due, twin._mine = dict(self._snapshots), set(self._due), set(self._mine)
         return twin
 

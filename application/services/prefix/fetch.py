@@ -25,12 +25,14 @@ RECORDS_PER_READ = 8
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """A prefix in memory. `records`: its blocks from the start, then its snapshot if it has one; `groups`: of each what
-    is needed. `reused`: tokens by tier, `position` in all. `pinned`: to be released in the hot tier."""
+    is needed. `reused`: tokens by tier, `position` in all; `tier_bytes`: of the records. `pinned`: to be released in
+    the hot tier."""
 
     position: int
     records: tuple[Record, ...]
     groups: tuple[frozenset[GroupIndex], ...]
     reused: Mapping[str, int]
+    tier_bytes: Mapping[str, int]
     pinned: tuple[RecordKey, ...]
 
     @property
@@ -115,10 +117,11 @@ class PrefixFetch:
             return None
         pinned, self._pinned = tuple(self._pinned), []
         records = tuple(record for record in self._records if record is not None)
-        reused = Counter[str]()
+        reused, tier_bytes = Counter[str](), Counter[str]()
         for record, source in zip(records, self._sources, strict=True):
             reused[source] += len(record.key_ids)
-        return Fetched(self._position, records, tuple(self._groups), dict(+reused), pinned)
+            tier_bytes[source] += record.raw_bytes
+        return Fetched(self._position, records, tuple(self._groups), dict(+reused), dict(+tier_bytes), pinned)
 
     def close(self) -> None:
         """Give up what is still to be read, and the pins. Repeating it does nothing."""

@@ -13,17 +13,28 @@ from application.services.prefix.tiers import HOT, PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from domain.hashing import BlockChain
 from domain.holdings import Found, Holdings
+from domain.ids import NOBODY, RequestId
 from domain.prefix import ReuseRules
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey
 
 
 class RecordKeeper:
-    """`found`: what the tiers hold already, and need not be given again. `persist` False: what the sequence computes is
-    kept in memory only."""
+    """`found`: what the tiers hold already, and need not be given again. `id`: the request. `persist` False: what the
+    sequence computes is kept in memory only."""
 
-    def __init__(self, tiers: PrefixTiers, info: NamespaceInfo, tenure: Tenure, found: Found, *, persist: bool) -> None:
+    def __init__(
+        self,
+        tiers: PrefixTiers,
+        info: NamespaceInfo,
+        tenure: Tenure,
+        found: Found,
+        id: RequestId = NOBODY,
+        *,
+        persist: bool,
+    ) -> None:
         self._tiers = tiers
         self._info = info
+        self._id = id
         self._tenure = tenure
         self._holdings = found.holdings
         self._persist = persist
@@ -31,9 +42,10 @@ class RecordKeeper:
         if persist:
             self._writers = {tier.name: tier.writer for tier in tiers.stored if tier.writer is not None}
 
-    def fork(self) -> "RecordKeeper":
+    def fork(self, id: RequestId) -> "RecordKeeper":
         """For a sequence that goes on from the same position."""
         twin = copy(self)
+        twin._id = id
         twin._writers = dict(self._writers)
         return twin
 
@@ -90,7 +102,7 @@ class RecordKeeper:
         return self._holdings.get(name, Holdings())
 
     def _offer(self, name: str, records: Sequence[Record]) -> None:
-        if records and not self._writers[name].offer(self._info, records):
+        if records and not self._writers[name].offer(self._info, records, self._id):
             del self._writers[name]
 
     def _hot_snapshots(self, rules: ReuseRules, held: Holdings, reach: int) -> list[Record]:

@@ -6,10 +6,11 @@ threads hang than there are, whoever asks and however often.
 """
 
 from asyncio import wait_for, wrap_future
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TypeVar
 
+from application.cache_events import RecordsRead
 from application.events import FaultObserved
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -17,6 +18,7 @@ from application.services.faults import described
 from application.services.lane import Call, Lane, LaneFull
 from application.services.prefix.store_breaker import StoreBreaker
 from domain.errors import ServerUnavailable, StoreUnresponsive
+from domain.record import Record
 
 T = TypeVar("T")
 
@@ -156,6 +158,22 @@ class StoreLanes:
     def fault(self, where: str, message: str) -> None:
         """Tell that something failed and was contained; `where` as in FaultObserved."""
         self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
+
+    def now_ns(self) -> int:
+        return self._clock.now_ns()
+
+    def read_records(self, found: Sequence[Record | None], started_ns: int) -> None:
+        """Tell what a read of records gave."""
+        records = [record for record in found if record is not None]
+        self._events.emit(
+            RecordsRead(
+                num_records=len(records),
+                num_missing=len(found) - len(records),
+                raw_bytes=sum(record.raw_bytes for record in records),
+                started_ns=started_ns,
+                at_ns=self.now_ns(),
+            )
+        )
 
     def began(self, read: StoreRead[T]) -> None:
         """For StoreRead."""

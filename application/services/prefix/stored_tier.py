@@ -66,7 +66,9 @@ class StoredTier:
             self.lanes.keep_up(partial(self.reader.touch, keys))
 
     def _read(self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex]]) -> Sequence[Record | None]:
+        started_ns = self.lanes.now_ns()
         found = self.reader.get(keys, groups)
+        self.lanes.read_records(found, started_ns)
         return found if self.land is None else [record and self._landed(record, self.land) for record in found]
 
     def _landed(self, record: Record, land: Land) -> Record:

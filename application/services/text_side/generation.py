@@ -72,6 +72,10 @@ class Generation:
         self._num_in_engine -= 1
         return self._choices[number].outcome
 
+    def pipeline(self, number: int) -> OutputPipeline:
+        """What a choice's tokens go through."""
+        return self._choices[number].pipeline
+
     def fail(self, number: int, error: DomainError) -> None:
         """This choice cannot go on here."""
         choice = self._choices[number]

@@ -5,30 +5,46 @@ its queue. A request is open until the engine has ended all its choices, also wh
 known what it has cost.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from application.events import Event, FaultObserved, RequestEnded, ToolCallProblems
 from application.ports.clock import Clock
-from application.ports.engine import Ended, Engine, StepBatch
+from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.faults import described
+from application.services.text_side.answer_watch import AnswerWatch
 from application.services.text_side.generation import Generation
-from domain.errors import ComputeFailed, QueueFull, ServerUnavailable
+from application.token_events import TokensReceived
+from domain.errors import ComputeFailed, QueueFull, RequestNotFound, ServerUnavailable
+from domain.explanation import Explanation
 from domain.ids import RequestId
-from domain.request import Usage, choice_id
-from domain.stream import Failed, Finished
+from domain.request import GenerationRequest, Usage, choice_id
+from domain.shown import shown
+from domain.stream import Admitted, Failed, Finished
+
+Explained: TypeAlias = Callable[[RequestId, GenerationRequest, Explanation], None]
+"""Told what the lookup of a choice found; event loop, must neither block nor raise."""
+
+
+def _nobody_asks(_id: RequestId, _request: GenerationRequest, _told: Explanation) -> None:
+    return
 
 
 class OpenRequests:
     """`receive` is what the engine is started with. Event loop only, but for the counts."""
 
-    def __init__(self, engine: Engine, events: EventSink, clock: Clock, max_queue: int) -> None:
+    def __init__(
+        self, engine: Engine, events: EventSink, clock: Clock, max_queue: int, explained: Explained = _nobody_asks
+    ) -> None:
         """`max_queue`: choices waiting or being prepared."""
         self._engine = engine
         self._events = EventFanOut(events)
         self._clock = clock
-        self._max_queue = max_queue
+        self.max_queue = max_queue
+        self._explained = explained
+        self._watch = AnswerWatch(clock)
         self._open: dict[RequestId, Generation] = {}
         self.num_waiting = 0
         """Choices that wait in the queue or are being prepared."""
@@ -48,7 +64,7 @@ class OpenRequests:
         status = self._engine.status()
         if not status.is_alive:
             raise ServerUnavailable(status.fault or "the engine is not running")
-        if self.num_waiting + num_choices > self._max_queue:
+        if self.num_waiting + num_choices > self.max_queue:
             raise QueueFull(f"{self.num_waiting} requests are waiting already")
         self.num_waiting += num_choices
 
@@ -60,21 +76,45 @@ class OpenRequests:
         """It has just been submitted."""
         self._open[generation.request.id] = generation
 
+    def cancel(self, id: RequestId) -> None:
+        """End a request with all its choices, or one choice by its own id, within one engine step, whoever asked for
+        it. Its client is told that it was cancelled. Raises RequestNotFound for what is not open."""
+        if id in self._open:
+            self._engine.cancel(id)
+            return
+        for request in [generation.request for generation in self._open.values()]:
+            for choice in range(1, request.num_choices):
+                if choice_id(request.id, choice) == id:
+                    self._engine.cancel(request.id, choice)
+                    return
+        raise RequestNotFound(f"no request '{shown(id)}' is open")
+
     def receive(self, batch: StepBatch) -> None:
         self.num_waiting -= batch.num_left_queue
         ended: list[Event] = []
+        counts: list[tuple[RequestId, int]] = []
         for id, choice, item in batch.items:
             generation = self._open.get(id)
             if generation is None:
                 continue
+            started_ns, has_failed = self._clock.now_ns(), False
             try:
                 generation.receive(choice, item)
             except Exception as error:
+                has_failed = True
                 self._events.emit(FaultObserved("text.output", described(error), self._clock.now_ns()))
                 generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {described(error)}"))
-            if isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
+            if isinstance(item, Tokens | Ended):
+                self._watch.read(generation, choice, item, started_ns, has_failed=has_failed)
+            if isinstance(item, Tokens):
+                counts.append((choice_id(id, choice), len(item.token_ids)))
+            elif isinstance(item, Admitted):
+                self._explained(choice_id(id, choice), generation.request, item.explanation)
+            elif isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
+                ended += self._watch.ended(generation, choice, outcome)
                 ended += _ended(generation, choice, outcome, batch.at_ns)
-        for event in (*batch.events, *ended):
+        received = (TokensReceived(tuple(counts), batch.at_ns),) if counts else ()
+        for event in (*batch.events, *received, *ended):
             self._events.emit(event)
         for id in {id for id, _, _ in batch.items if id in self._open and not self._open[id].is_in_engine}:
             del self._open[id]

@@ -29,11 +29,15 @@ class OutputStep:
 
 
 class OutputPipeline:
-    """One for each choice. `tools`: those the answer may call. `num_tokens`: those that count so far."""
+    """One for each choice. `tools`: those the answer may call. `family`: of the parser, empty where all is text.
+    `num_tokens`: those that count so far."""
 
-    __slots__ = ("_calls", "_min_tokens", "_parser", "_stop", "_tools", "_under_way", "num_tokens")
+    __slots__ = ("_calls", "_min_tokens", "_parser", "_stop", "_tools", "_under_way", "family", "num_tokens")
 
-    def __init__(self, parser: OutputParser, rules: StopRules, tools: Sequence[ToolSpec] = ()) -> None:
+    def __init__(
+        self, parser: OutputParser, rules: StopRules, tools: Sequence[ToolSpec] = (), family: str = ""
+    ) -> None:
+        self.family = family
         self._parser = parser
         self._min_tokens = rules.min_tokens
         self._stop = StopText(rules.stop)
@@ -41,6 +45,11 @@ class OutputPipeline:
         self._calls: list[ToolCallDelta] = []
         self._under_way: ContentDelta = TextDelta("")
         self.num_tokens = 0
+
+    @property
+    def num_calls(self) -> int:
+        """Tool calls begun so far."""
+        return len({call.index for call in self._calls})
 
     def feed(self, tokens: Tokens) -> OutputStep:
         """Add sampled tokens, up to the one with which a stop string is complete."""

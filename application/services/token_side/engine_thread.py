@@ -27,6 +27,7 @@ from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.model_loads import ModelLoads
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.pulse import Pulse
 from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.step_guard import StepGuard, Unguarded
 from application.services.token_side.step_runner import StepRunner
@@ -63,6 +64,9 @@ class _Call:
                 self.result.set_exception(bare(error))
 
 
+_WAKE = _Call(lambda: None)
+
+
 class EngineThread:
     """An Engine."""
 
@@ -79,19 +83,26 @@ class EngineThread:
         constraints: ConstraintCompiler | None = None,
         guard: StepGuard | None = None,
         waits: QueueWaits | None = None,
+        hold: Callable[[], object] = lambda: None,
+        computing: str = "",
     ) -> None:
         """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `outlet`: to
         which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread.
-        `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting."""
+        `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting. `hold`:
+        called on the compute thread before each step; it may wait for whoever receives, until the engine stops.
+        `computing`: as in EngineStatus."""
         self.cache = cache
         self._make_backend = make_backend
         self._close_cache = close_cache
+        self._hold = hold
+        self._computing = computing
         self._clock = clock
         self._outlet = outlet
         outlet.connect(self._hand_over)
         self._guard = guard or Unguarded()
         self._waits = waits or QueueWaits()
-        self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard, self._waits)
+        self._pulse = Pulse(clock.now_ns)
+        self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard, self._waits, self._pulse)
         self._loads = ModelLoads(outlet.deliver, self.wake)
         self._backend: ComputeEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -104,7 +115,7 @@ class EngineThread:
         self._is_closed = False  # guarded by the lock: nobody looks into the inbox any more
         self._is_cache_closed = False
         self._fault = ""
-        self._last_progress_ns = clock.now_ns()
+        self._num_calls = 0  # guarded by the lock
         prefix_cache.wake_with(self.wake)
         if constraints is not None:
             constraints.wake_with(self.wake)
@@ -131,11 +142,15 @@ class EngineThread:
         return EngineStatus(
             is_alive=self._thread.is_alive() and not self._is_stopping,
             is_busy=runner.is_busy,
-            last_progress_ns=self._last_progress_ns,
+            last_progress_ns=self._pulse.last_progress_ns,
+            last_step_ns=self._pulse.last_step_ns,
             num_waiting=runner.num_waiting,
             num_running=runner.num_running,
+            num_calls=self._num_calls + len(self._loads),
+            activity=self._pulse.activity,
             memory=runner.memory,
             fault=self._fault,
+            computing=self._computing,
             limits=self._guard.limits,
             ledger=self._guard.ledger,
             pressure=self._guard.pressure,
@@ -180,12 +195,13 @@ class EngineThread:
 
     def wake(self) -> None:
         """Something that sequences wait for has arrived, or the end: look now. Any thread."""
-        self._put(_Call(lambda: None))
+        self._put(_WAKE)
 
     def _put(self, call: _Call) -> bool:
         with self._lock:
             if self._is_closed:
                 return False
+            self._num_calls += call is not _WAKE
             self._inbox.put(call)
             return True
 
@@ -215,13 +231,17 @@ class EngineThread:
 
     def _serve(self) -> None:
         while not self._is_stopping:
+            self._hold()
             self._take_calls()
             has_stepped = self._runner.is_busy and not self._is_stopping and self._step()
+            self._pulse.begin("load")
             has_loaded = not self._is_stopping and self._loads.advance()
             if not self._runner.is_busy:
+                self._pulse.begin("rest")
                 self._outlet.attempt("engine.memory", self._runner.rest)
             self._has_work = has_stepped or has_loaded
-            self._last_progress_ns = self._clock.now_ns()
+            if self._has_work:
+                self._pulse.step()
             self._outlet.deliver()
 
     def _step(self) -> bool:
@@ -233,14 +253,24 @@ class EngineThread:
             return True
 
     def _take_calls(self) -> None:
+        self._pulse.begin("idle")
         try:
             timeout_s = HELD_WAKE_S if self._runner.is_held else IDLE_WAKE_S
             call = self._inbox.get(block=not self._has_work, timeout=timeout_s)
             while True:
-                self._outlet.attempt("engine.call", call.run)
+                if call is not _WAKE:
+                    self._take(call)
                 call = self._inbox.get_nowait()
         except queue.Empty:
             return
+
+    def _take(self, call: _Call) -> None:
+        self._pulse.step()  # who has just come has waited for nothing yet
+        self._pulse.begin("call")
+        self._outlet.attempt("engine.call", call.run)
+        with self._lock:
+            self._num_calls -= 1
+        self._pulse.step()
 
     def _refuse_all(self, error: ServerUnavailable) -> None:
         """Close the inbox and answer what is in it, so that nobody waits for a thread that is gone."""
@@ -252,7 +282,7 @@ class EngineThread:
             except queue.Empty:
                 return
             if call.result is None:
-                call.work()
+                self._outlet.attempt("engine.call", call.work)
             elif call.result.set_running_or_notify_cancel():
                 call.result.set_exception(error)
 

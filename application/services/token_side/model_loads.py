@@ -29,6 +29,10 @@ class ModelLoads:
         self._line: deque[tuple[Pieces, Future[EngineModel]]] = deque()
         self._awaited: Future[Any] | None = None
 
+    def __len__(self) -> int:
+        """Loads that are not done. Any thread."""
+        return len(self._line)
+
     def add(self, pieces: Pieces, result: "Future[EngineModel]") -> None:
         """Take up a load; nothing of it is done yet."""
         self._line.append((pieces, result))

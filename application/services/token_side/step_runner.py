@@ -19,6 +19,7 @@ from application.services.token_side.batch_room import BatchRoom
 from application.services.token_side.decode_step import decode_all
 from application.services.token_side.loaded_models import LoadedModels
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.pulse import Pulse
 from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
@@ -49,15 +50,17 @@ class StepRunner:
         constraints: ConstraintCompiler | None = None,
         guard: StepGuard | None = None,
         waits: QueueWaits | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
         """Without `constraints` a request with a grammar fails. Without `guard` memory bounds nothing, without `waits`
-        nobody waits too long."""
+        nobody waits too long. `pulse`: where to say what is being done."""
         self._outlet = outlet
         self._prefix_cache = prefix_cache
         self._limits = limits
         self._constraints = constraints
         self._guard = guard or Unguarded()
         self._waits = waits or QueueWaits()
+        self._pulse = pulse or Pulse(outlet.now_ns)
         self._runs = RunTable()
         self._step_clock = StepClock()
         self._models = LoadedModels(outlet, prefix_cache, constraints, self._guard)
@@ -149,7 +152,9 @@ class StepRunner:
         """Plan and run one step. False when everything waits for something outside this thread."""
         started, num_before = self._outlet.now_ns(), len(self._runs)
         restoring = self._runs.in_phase(Phase.RESTORING)
+        self._pulse.begin("restore", restoring)
         num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
+        self._pulse.begin("plan")
         plan = self._plan()
         for run in self._runs.of_ids(plan.admit):
             self._guarded(run, run.admit)
@@ -161,7 +166,9 @@ class StepRunner:
         if plan.prefill:
             self._outlet.deliver()
         num_prefilled = self._prefill(plan)
-        for run in self._runs.in_phase(*WAITING)[:LOOK_AHEAD]:
+        ahead = self._runs.in_phase(*WAITING)[:LOOK_AHEAD]
+        self._pulse.begin("look up", ahead)
+        for run in ahead:
             self._guarded(run, run.look_ahead)
         if not plan.is_empty:
             self._tell_step(started, num_prefilled, num_decoded)
@@ -227,6 +234,7 @@ class StepRunner:
 
     def _preempt(self, leaving: Iterable[SequenceRun]) -> None:
         for run in leaving:
+            self._pulse.begin("preempt", (run,))
             if run in self._runs:
                 self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
             if run in self._runs:
@@ -237,6 +245,7 @@ class StepRunner:
         room = BatchRoom(self._limits.max_batch - self.num_running, plan.room_bytes)
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
+                self._pulse.begin("prefill", (run,))
                 if run.ends_prompt(chunk):
                     self._fork(run, room)
                 num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
@@ -256,7 +265,10 @@ class StepRunner:
 
     def _decode(self, plan: StepPlan) -> int:
         num_tokens, started = 0, self._outlet.now_ns()
-        for run, result in decode_all(self._models, self._runs.of_ids(plan.decode)):
+        decoding = self._runs.of_ids(plan.decode)
+        if decoding:
+            self._pulse.begin("decode", decoding)
+        for run, result in decode_all(self._models, decoding):
             if isinstance(result, Exception):
                 self._contain(run, result)
                 continue
@@ -290,6 +302,8 @@ class StepRunner:
         self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
 
     def _end(self, run: SequenceRun, phase: Phase, item: Ended) -> None:
+        if run not in self._runs:  # it failed when its leader, which was ended before it, left it to itself
+            return
         self._runs.remove(run)
         try:
             run.end(phase, item)

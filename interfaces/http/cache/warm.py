@@ -1,6 +1,7 @@
 """POST /v1/cache/warm: compute a request's prompt ahead of time and keep it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from litestar import post
@@ -63,7 +64,7 @@ def warm_route(
 
 async def _warm(services: Services, requests: Sequence[GenerationRequest]) -> WarmedBody:
     """One prompt after the other, so that later ones reuse what they share with earlier ones."""
-    warmed = [await services.warm_prompt(request) for request in requests]
+    warmed = [await services.warm_prompt(replace(request, operation="warmCache")) for request in requests]
     return WarmedBody(warmed[0].model, [_prompt(one) for one in warmed])
 
 

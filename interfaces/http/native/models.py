@@ -104,7 +104,7 @@ def managed_model_routes(services: Services, error_type: type[Struct]) -> list[H
     @action("unpin")
     async def unpin(data: ModelNamed, request: Request[Any, Any, Any]) -> StandingBody:
         id = _named(data, request)
-        return _standing(id, manage.unpin(id))
+        return _standing(id, await plain_answer(services, request, manage.unpin(id)))
 
     return [list_models, load, unload, pin, unpin]
 

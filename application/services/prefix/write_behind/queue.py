@@ -21,11 +21,11 @@ what follows it is refused as well, until the lost record is offered again:
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition
 
 from application.ports.cache_stats import QueueCounts
-from domain.ids import BlockHash
+from domain.ids import NOBODY, BlockHash, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.record_links import RecordLinks
 from domain.snapshot_place import SnapshotPlace
@@ -39,12 +39,15 @@ _MAX_LOST = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Records of one namespace, parents first, that are stored together or not at all. `number`: offers are counted."""
+    """Records of one namespace, parents first, that are stored together or not at all. `number`: offers are counted.
+    `id`: whose they are; `offered_ns`: since when they wait. Both for telemetry."""
 
     info: NamespaceInfo
     records: tuple[Record, ...]
     raw_bytes: int
     number: int = 0
+    id: RequestId = NOBODY
+    offered_ns: int = 0
 
 
 class WriteQueue:
@@ -74,7 +77,9 @@ class WriteQueue:
         """Of payload, waiting and being written; may be a moment old."""
         return self._queued_bytes
 
-    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> str | None:
+    def offer(
+        self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY, at_ns: int = 0
+    ) -> str | None:
         """Take records, or refuse them all and say why.
 
         A batch larger than the whole queue is taken when the queue is empty, so that nothing is refused for ever.
@@ -86,7 +91,7 @@ class WriteQueue:
                 self._lose(records, reason)
                 return reason
             self._num_offers += 1
-            self._waiting.append(Offer(info, tuple(records), raw_bytes, self._num_offers))
+            self._waiting.append(Offer(info, tuple(records), raw_bytes, self._num_offers, id, at_ns))
             for record in records:
                 self._add(record)
                 self._lost.pop(record.key, None)
@@ -132,7 +137,7 @@ class WriteQueue:
                 kept = tuple(record for record in offer.records if record.key not in doomed)
                 gone += lost
                 if kept:
-                    self._waiting.append(Offer(offer.info, kept, offer.raw_bytes - _raw_bytes(lost), offer.number))
+                    self._waiting.append(replace(offer, records=kept, raw_bytes=offer.raw_bytes - _raw_bytes(lost)))
             if gone:
                 self._lose(gone, DELETED)
                 self._release(gone, _raw_bytes(gone))

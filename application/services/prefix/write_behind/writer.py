@@ -14,6 +14,7 @@ from functools import partial
 from threading import Thread
 from typing import TypeVar
 
+from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.block_store import BlockStore, EraseReport
 from application.ports.clock import Clock
@@ -21,7 +22,7 @@ from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
-from domain.ids import BlockHash, GroupIndex
+from domain.ids import NOBODY, BlockHash, GroupIndex, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
 
@@ -94,12 +95,15 @@ class WriteBehind:
 
     # ---- writing and removing ----------------------------------------------------------------------------------
 
-    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
+    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY) -> bool:
         """Queue records of one namespace, parents first, or refuse them all: then nothing that follows them should be
-        offered either. Never blocks on the store."""
-        reason = self._queue.offer(info, records)
-        if reason is not None:
-            self._report_drop(len(records), sum(record.raw_bytes for record in records), reason)
+        offered either. `id`: the request that they are of. Never blocks on the store."""
+        at_ns, raw_bytes = self._clock.now_ns(), sum(record.raw_bytes for record in records)
+        reason = self._queue.offer(info, records, id, at_ns)
+        if reason is None:
+            self._events.emit(RecordsOffered(id, len(records), raw_bytes, at_ns))
+        else:
+            self._events.emit(RecordsDropped(len(records), raw_bytes, reason, at_ns, id, was_offered=False))
         return reason is None
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
@@ -200,7 +204,8 @@ class WriteBehind:
     def _settle(self, offer: Offer, reason: str | None, started_ns: int = 0) -> None:
         """Every offer taken from the queue ends here, once."""
         if reason is not None:
-            self._report_drop(len(offer.records), offer.raw_bytes, reason)
+            dropped_ns = self._clock.now_ns()
+            self._events.emit(RecordsDropped(len(offer.records), offer.raw_bytes, reason, dropped_ns, offer.id))
         queued_bytes = self._queue.settle(offer, reason)
         if reason is None:
             now_ns = self._clock.now_ns()
@@ -211,11 +216,10 @@ class WriteBehind:
                     queued_bytes=queued_bytes,
                     started_ns=started_ns,
                     at_ns=now_ns,
+                    offered_ns=offer.offered_ns,
+                    id=offer.id,
                 )
             )
-
-    def _report_drop(self, num_records: int, raw_bytes: int, reason: str) -> None:
-        self._events.emit(RecordsDropped(num_records, raw_bytes, reason, self._clock.now_ns()))
 
     def _withdraw(self, keys: Sequence[RecordKey]) -> set[RecordKey]:
         """Drop what waits of these records and of everything in the queue that follows them, and name it. When it

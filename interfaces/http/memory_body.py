@@ -1,4 +1,4 @@
-"""The memory ledger as `/v1/cache/stats` shows it."""
+"""The memory ledger as admins are shown it."""
 
 from msgspec import Struct
 

@@ -1,0 +1,32 @@
+"""Metrics of the engine's health: what is stuck now, and what has been."""
+
+from collections.abc import Mapping
+
+from adapters.otel import catalogue
+from adapters.otel import semconv as names
+from adapters.otel.instruments import Instruments
+from application.events import EngineRecovered, EngineStuck
+from application.services.event_router import Handler
+
+
+class HealthMetrics:
+    """One caller at a time."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._stuck_in: set[str] = set()
+        instruments.observe(catalogue.ENGINE_STUCK, lambda: [(len(self._stuck_in), {})])
+
+    def handlers(self) -> Mapping[type, Handler]:
+        return {EngineStuck: self._stuck, EngineRecovered: self._recovered}
+
+    def _stuck(self, event: EngineStuck) -> None:
+        self._stuck_in.add(event.stuck_in)
+        if event.is_first:
+            self._instruments.add(catalogue.ENGINE_WEDGES, 1, {names.CAIRN_KIND: event.stuck_in})
+
+    def _recovered(self, event: EngineRecovered) -> None:
+        self._stuck_in.discard(event.stuck_in)
+
+
+__all__ = ("HealthMetrics",)

@@ -1,0 +1,47 @@
+"""Where this process's threads are: the frames of each, as Python's own tracebacks write them."""
+
+import sys
+import threading
+import traceback
+from collections.abc import Collection, Iterator
+from types import FrameType
+
+MAX_FRAMES = 24
+"""Of one thread, the innermost."""
+
+MAX_THREADS = 32
+
+
+class PythonStacks:
+    """ThreadStacks of this process. `prefixes`: of the names of threads that are of interest, the most interesting
+    first. `idle_in`: qualified names of functions in which a thread only waits for work."""
+
+    def __init__(self, prefixes: Collection[str], idle_in: Collection[str] = ()) -> None:
+        self._prefixes = tuple(prefixes)
+        self._idle_in = frozenset(idle_in)
+
+    def read(self) -> str:
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented, for exactly this
+        threads = [thread for thread in threading.enumerate() if self._rank(thread.name) < len(self._prefixes)]
+        threads.sort(key=lambda thread: (self._rank(thread.name), thread.name))
+        return "\n".join(
+            line
+            for thread in threads[:MAX_THREADS]
+            if (frame := frames.get(thread.ident or 0)) is not None
+            for line in self._lines(thread.name, frame)
+        )
+
+    def _rank(self, name: str) -> int:
+        ranks = (rank for rank, prefix in enumerate(self._prefixes) if name.startswith(prefix))
+        return next(ranks, len(self._prefixes))
+
+    def _lines(self, name: str, frame: FrameType) -> Iterator[str]:
+        found = [one for one, _ in traceback.walk_stack(frame)]
+        if any(one.f_code.co_qualname in self._idle_in for one in found):
+            return
+        yield f"thread {name}:"
+        for one in reversed(found[:MAX_FRAMES]):
+            yield f"  {one.f_code.co_filename}:{one.f_lineno} in {one.f_code.co_qualname}"
+
+
+__all__ = ("PythonStacks",)

@@ -1,0 +1,36 @@
+"""Telemetry events of the engine's health; see `application/events`."""
+
+from dataclasses import dataclass
+
+from domain.ids import RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStuck:
+    """The engine does not move, or the event loop does not: told when it is seen, and once a period while it lasts.
+
+    `stuck_in` and `request_ids` as in `domain/engine_health`; `stack`: what the thread that hangs was doing, in lines
+    of Python, without a value of any variable; empty where it cannot be had. `is_first`: nobody was told of it yet.
+    """
+
+    stuck_in: str
+    since_ns: int
+    num_waiting: int
+    num_running: int
+    num_calls: int
+    at_ns: int
+    request_ids: tuple[RequestId, ...] = ()
+    stack: str = ""
+    is_first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRecovered:
+    """What was told to be stuck in `stuck_in` moves again, `stuck_ns` after it began to hang."""
+
+    stuck_in: str
+    stuck_ns: int
+    at_ns: int
+
+
+__all__ = ("EngineRecovered", "EngineStuck")

@@ -1,0 +1,28 @@
+"""A setting as people are shown it: what it is and what decided it, a secret only as set or unset."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Origin(Enum):
+    """CODE: whoever embeds Cairn chose the value."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+    CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """`value`: text, number, truth value, list of texts, or None for none. `source`: the file, variable or flag by its
+    name; empty for the others."""
+
+    path: str
+    value: object
+    origin: Origin
+    source: str = ""
+
+
+__all__ = ("Origin", "ShownSetting")

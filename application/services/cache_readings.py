@@ -1,0 +1,72 @@
+"""How full the tiers are, for a page that asks every second: read once for all who ask, and never waited for long.
+
+While the store does not answer, the last reading is given with its age: a page must stay live just then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from application.ports.cache_stats import CacheStats
+from application.ports.clock import Clock
+from application.ports.document_store import DocumentUsage
+from domain.errors import ServerUnavailable, StoreUnresponsive
+
+FRESH_S = 1.0
+"""What was read less than so long ago is not read again."""
+
+PATIENCE_S = 0.5
+"""How long who asks waits for a reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReading:
+    """`documents`: None while their store does not answer."""
+
+    stats: CacheStats
+    documents: DocumentUsage | None
+    at_ns: int
+
+
+class CacheReadings:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        stats: Callable[[], Awaitable[CacheStats]],
+        documents: Callable[[], Awaitable[DocumentUsage]],
+        clock: Clock,
+    ) -> None:
+        self._stats = stats
+        self._documents = documents
+        self._clock = clock
+        self._last: CacheReading | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def latest(self) -> CacheReading | None:
+        """None while the first reading has not come."""
+        if self._is_fresh():
+            return self._last
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.wait([self._reading], timeout=PATIENCE_S)
+        return self._last
+
+    def _is_fresh(self) -> bool:
+        return self._last is not None and self._clock.now_ns() - self._last.at_ns < FRESH_S * 1e9
+
+    async def _read(self) -> None:
+        try:
+            stats = await self._stats()
+            try:
+                documents = await self._documents()
+            except StoreUnresponsive:
+                documents = None
+            self._last = CacheReading(stats, documents, self._clock.now_ns())
+        except ServerUnavailable:  # the engine is stopping: what was read last is all there is
+            pass
+        finally:
+            self._reading = None
+
+
+__all__ = ("FRESH_S", "PATIENCE_S", "CacheReading", "CacheReadings")

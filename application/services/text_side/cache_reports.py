@@ -1,0 +1,66 @@
+"""How full the tiers are, told every few seconds: asked through the engine, so that nobody who computes waits.
+
+Event loop only. What cannot be read is a fault, and asked again the next time.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+from application.cache_events import CacheMeasured, TierReading
+from application.events import FaultObserved
+from application.ports.cache_stats import CacheStats
+from application.ports.clock import Clock
+from application.ports.engine import EngineCache
+from application.ports.event_sink import EventSink
+from application.services.faults import described
+
+EVERY_S = 10.0
+
+
+class CacheReports:
+    """`run` until it is cancelled."""
+
+    def __init__(self, cache: EngineCache, events: EventSink, clock: Clock, every_s: float = EVERY_S) -> None:
+        self._cache = cache
+        self._events = events
+        self._clock = clock
+        self._every_s = every_s
+
+    async def run(self) -> None:
+        while True:
+            await self.report()
+            await asyncio.sleep(self._every_s)
+
+    async def report(self) -> None:
+        """Once, now."""
+        try:
+            stats = await self._cache.stats()
+        except Exception as error:
+            self._events.emit(FaultObserved("cache.stats", described(error), self._clock.now_ns()))
+        else:
+            queued_bytes = stats.queue.queued_bytes if stats.queue is not None else 0
+            self._events.emit(CacheMeasured(tuple(_readings(stats)), queued_bytes, self._clock.now_ns()))
+
+
+def _readings(stats: CacheStats) -> Iterator[TierReading]:
+    hot, store = stats.hot, stats.store
+    yield TierReading(
+        name="hot",
+        num_blocks=hot.num_blocks,
+        num_snapshots=hot.num_snapshots,
+        used_bytes=hot.used_bytes,
+        limit_bytes=hot.budget_bytes,
+        evicted=hot.evicted,
+    )
+    if store is not None:
+        yield TierReading(
+            name="store",
+            num_blocks=sum(model.num_blocks for model in store.models),
+            num_snapshots=sum(model.num_snapshots for model in store.models),
+            used_bytes=store.stored_bytes,
+            limit_bytes=store.quota_bytes,
+            evicted=store.evicted,
+        )
+
+
+__all__ = ("EVERY_S", "CacheReports")

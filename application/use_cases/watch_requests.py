@@ -1,0 +1,75 @@
+"""What an operator does with requests: see those that are open and the last that ended, look at one, cancel one.
+
+Text of prompts is shown by the rule of `/v1/cache/explain`: only where explanations may quote what is stored, and then
+only to who has the key and the salt that the request had.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from application.services.recent_requests import RecentRequests, SeenRequest
+from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.open_requests import OpenRequests
+from domain.document import Owner
+from domain.errors import RequestNotFound
+from domain.explanation import Explanation
+from domain.ids import RequestId
+from domain.shown import shown
+
+MAX_OPEN_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsSeen:
+    """`open`: the longest open first, at most MAX_OPEN_SHOWN of `num_open`. `ended`: the last first."""
+
+    num_open: int
+    open: Sequence[SeenRequest]
+    ended: Sequence[SeenRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestShown:
+    """`explanation`: with text where `shows_text` says so, else without any."""
+
+    seen: SeenRequest
+    explanation: Explanation | None
+    shows_text: bool
+
+
+class WatchRequests:
+    """Event loop only."""
+
+    def __init__(self, recent: RecentRequests, requests: OpenRequests, pool: ModelPool) -> None:
+        self._recent = recent
+        self._requests = requests
+        self._pool = pool
+
+    @property
+    def max_queue(self) -> int:
+        """Choices that may wait or be prepared at once."""
+        return self._requests.max_queue
+
+    def all(self, most_ended: int) -> RequestsSeen:
+        """Without any text."""
+        recent = self._recent
+        return RequestsSeen(recent.num_open, recent.open(MAX_OPEN_SHOWN), recent.ended(most_ended))
+
+    async def one(self, id: RequestId, viewer: Owner) -> RequestShown:
+        """Raises RequestNotFound. Its text is there while its model is loaded."""
+        seen = self._recent.get(id)
+        if seen is None:
+            raise RequestNotFound(f"no request '{shown(id)}' is open or among the last that ended")
+        told = seen.tokens_for(viewer)
+        model = next((one for one in self._pool.loaded() if one.source.id == seen.timeline.model), None)
+        if told is None or told.divergence is None or not told.divergence.prompt_ids or model is None:
+            return RequestShown(seen, told.without_tokens() if told is not None else None, shows_text=False)
+        return RequestShown(seen, await asyncio.to_thread(told.with_text, model.tokenizer.decode), shows_text=True)
+
+    def cancel(self, id: RequestId) -> None:
+        """See OpenRequests."""
+        self._requests.cancel(id)
+
+
+__all__ = ("MAX_OPEN_SHOWN", "RequestShown", "RequestsSeen", "WatchRequests")

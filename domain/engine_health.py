@@ -1,0 +1,113 @@
+"""Whether the engine moves: the age of its last step against the work that is outstanding.
+
+    the compute thread comes round ──────────────────────────► well, however old the last step is, while nothing is open
+      │ and a choice is open, but no step, call or piece of a load has ended for too long ──► stuck, `waiting`
+      └ it does not come round for too long, and somebody waits for it ─────────────────────► stuck, in what it does
+    it has ended by itself ──────────────────────────────────► stuck at once, `ended`
+
+Choices that wait for memory are no reason to call anything stuck: their waiting has an end of its own. A load that
+waits for its files is none either: they take as long as the disk takes. Times are monotonic nanoseconds of one clock.
+"""
+
+from dataclasses import dataclass, replace
+
+from domain.ids import RequestId
+
+WAITING = "waiting"
+"""Stuck in nothing that the compute thread does: what the open choices wait for does not come."""
+
+ENDED = "ended"
+"""The compute thread is gone, and nobody had asked it to end."""
+
+EVENT_LOOP = "event loop"
+"""Not the engine, but what speaks for it: nobody can be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the compute thread does now: `kind` is one of a few names, such as `prefill`; `request_ids` for whom."""
+
+    kind: str
+    since_ns: int
+    request_ids: tuple[RequestId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What an engine tells of itself. `last_step_ns`: when a step, a call or a piece of a load last ended, or one was
+    taken up; `last_progress_ns`: when the thread last came round, which it does every second when it is idle.
+    `num_blocked`: of those that wait, how many do so for memory. `num_calls`: loads under way, and calls that the
+    thread has not taken up. `fault`: why it ended by itself; empty when it did not."""
+
+    last_step_ns: int
+    last_progress_ns: int
+    num_waiting: int = 0
+    num_running: int = 0
+    num_blocked: int = 0
+    num_calls: int = 0
+    activity: Activity | None = None
+    fault: str = ""
+
+    def counted_from(self, since_ns: int) -> "Heartbeat":
+        """The same, with nothing of the time before."""
+        doing = self.activity
+        return replace(
+            self,
+            last_step_ns=max(self.last_step_ns, since_ns),
+            last_progress_ns=max(self.last_progress_ns, since_ns),
+            activity=None if doing is None else replace(doing, since_ns=max(doing.since_ns, since_ns)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHealth:
+    """`step_age_s`: since a step, a call or a piece of a load ended. Counts: choices that wait and run, calls such as a
+    load. `stuck_in`: an Activity's kind, WAITING, ENDED or EVENT_LOOP, since `stuck_since_ns`, for `request_ids`; empty
+    and None when it is not stuck."""
+
+    step_age_s: float
+    num_waiting: int
+    num_running: int
+    num_calls: int
+    is_stuck: bool = False
+    stuck_in: str = ""
+    stuck_since_ns: int | None = None
+    request_ids: tuple[RequestId, ...] = ()
+
+    @property
+    def num_outstanding(self) -> int:
+        return self.num_waiting + self.num_running + self.num_calls
+
+    def stuck_s(self, now_ns: int) -> float:
+        """For how long; 0 when it is not."""
+        return 0.0 if self.stuck_since_ns is None else max(0.0, (now_ns - self.stuck_since_ns) / 1e9)
+
+
+def engine_health(beat: Heartbeat, now_ns: int, stuck_after_s: float) -> EngineHealth:
+    """`stuck_after_s`: longer than any step or piece of a load legitimately takes."""
+    stuck_in, since_ns = _stuck_in(beat, now_ns, int(stuck_after_s * 1e9))
+    return EngineHealth(
+        step_age_s=max(0, now_ns - beat.last_step_ns) / 1e9,
+        num_waiting=beat.num_waiting,
+        num_running=beat.num_running,
+        num_calls=beat.num_calls,
+        is_stuck=bool(stuck_in),
+        stuck_in=stuck_in,
+        stuck_since_ns=since_ns if stuck_in else None,
+        request_ids=beat.activity.request_ids if stuck_in and beat.activity is not None else (),
+    )
+
+
+def _stuck_in(beat: Heartbeat, now_ns: int, after_ns: int) -> tuple[str, int]:
+    if beat.fault:
+        return ENDED, beat.last_progress_ns
+    num_open = beat.num_waiting + beat.num_running
+    if (num_open or beat.num_calls) and now_ns - beat.last_progress_ns >= after_ns:
+        doing = beat.activity
+        return (doing.kind, doing.since_ns) if doing is not None else (WAITING, beat.last_progress_ns)
+    if num_open > beat.num_blocked and now_ns - beat.last_step_ns >= after_ns:
+        return WAITING, beat.last_step_ns
+    return "", 0
+
+
+__all__ = ("ENDED", "EVENT_LOOP", "WAITING", "Activity", "EngineHealth", "Heartbeat", "engine_health")

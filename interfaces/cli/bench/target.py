@@ -1,0 +1,171 @@
+"""Any OpenAI-compatible server: streamed chat completions, one timeline each.
+
+Only what such servers share is used. `ignore_eos` keeps answers going to their length where a server knows it; whoever
+refuses it is asked without. Every request is bounded by what the allowance leaves of time.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from interfaces.cli.bench.allowance import Allowance, Spent
+from interfaces.cli.bench.prompts import Message
+from interfaces.cli.bench.timeline import Timeline
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_TIMEOUT_S = 5.0
+REST_S = 0.4
+"""Between two requests: what a server still does after its answer must not slow the next one's."""
+
+LEFT = "left"
+_REFUSED = (400, 422)
+_SHOWN_CHARS = 300
+
+
+class BenchFailed(Exception):
+    """The server did not do what it was asked; the message says what it said."""
+
+
+class Target:
+    """`url` without a path. `ignores_eos`: False once the server refused to be asked for that."""
+
+    def __init__(self, client: "httpx.AsyncClient", url: str, model: str, allowance: Allowance) -> None:
+        self._client = client
+        self.url = url
+        self.model = model
+        self.allowance = allowance
+        self.ignores_eos = True
+
+    async def models(self) -> list[str]:
+        """What the server says it has. Raises BenchFailed."""
+        import httpx
+
+        try:
+            async with asyncio.timeout(max(0.1, self.allowance.left_s)):
+                response = await self._client.get(f"{self.url}/v1/models")
+        except TimeoutError:
+            raise BenchFailed(f"{self.url} did not answer in time") from None
+        except httpx.HTTPError as error:
+            raise BenchFailed(_unreachable(self.url, error)) from None
+        try:
+            listed: Any = response.json()
+            if response.is_success:
+                return [str(model["id"]) for model in listed["data"]]
+        except (ValueError, TypeError, KeyError):
+            pass
+        raise BenchFailed(_refusal(f"{self.url}/v1/models", response.status_code, response.content))
+
+    async def ask(
+        self, messages: Sequence[Message], max_tokens: int, estimate: int, leave_after_s: float | None = None
+    ) -> Timeline:
+        """`estimate`: tokens of the prompt. Raises BenchFailed, and Spent when the allowance does not leave so much."""
+        self.allowance.take(estimate + max_tokens)
+        timeline = await self._stream(self._body(messages, max_tokens), leave_after_s)
+        if timeline.status in _REFUSED and self.ignores_eos and "ignore_eos" in timeline.error:
+            self.ignores_eos = False
+            timeline = await self._stream(self._body(messages, max_tokens), leave_after_s)
+        num_prompt = estimate if timeline.num_prompt is None else timeline.num_prompt
+        num_output = len(timeline.token_s) if timeline.num_output is None else timeline.num_output
+        self.allowance.correct(num_prompt + num_output - estimate - max_tokens)
+        if timeline.error and timeline.error != LEFT:
+            raise BenchFailed(timeline.error)
+        if not timeline.token_s and timeline.error != LEFT:
+            raise BenchFailed(f"{self.url} answered without any text")
+        return timeline
+
+    async def ask_together(
+        self, prompts: Sequence[Sequence[Message]], max_tokens: int, estimate: int
+    ) -> list[Timeline]:
+        """One answer each, all asked at once. Raises the first failure, when all have ended."""
+        asking = [self.ask(messages, max_tokens, estimate) for messages in prompts]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        timelines: list[Timeline] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            timelines.append(answer)
+        return timelines
+
+    def _body(self, messages: Sequence[Message], max_tokens: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return body | {"ignore_eos": True} if self.ignores_eos else body
+
+    async def _stream(self, body: dict[str, Any], leave_after_s: float | None) -> Timeline:
+        import httpx
+
+        path = f"{self.url}/v1/chat/completions"
+        timeline = Timeline(time.monotonic())
+        left_s = max(0.1, self.allowance.left_s)
+        try:
+            async with (
+                asyncio.timeout(left_s if leave_after_s is None else min(leave_after_s, left_s)),
+                self._client.stream("POST", path, json=body) as response,
+            ):
+                timeline.status = response.status_code
+                if response.status_code != 200:
+                    timeline.error = _refusal(path, response.status_code, await response.aread())
+                    return timeline
+                await _read(response, timeline)
+        except TimeoutError:
+            if leave_after_s is None or leave_after_s >= left_s:
+                raise Spent("--max-time passed in the middle of an answer") from None
+            timeline.error = LEFT
+        except httpx.HTTPError as error:
+            raise BenchFailed(_unreachable(path, error)) from None
+        except (ValueError, AttributeError, TypeError) as error:
+            raise BenchFailed(f"{path} does not stream as OpenAI does: {error}") from None
+        finally:
+            timeline.end_s = time.monotonic()
+        return timeline
+
+
+async def _read(response: "httpx.Response", timeline: Timeline) -> None:
+    rest = b""
+    async for data in response.aiter_bytes():
+        now_s = time.monotonic()
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            timeline.read_line(line, now_s)
+    timeline.read_line(rest, time.monotonic())
+
+
+def new_client(api_key: str | None, *, is_local: bool) -> "httpx.AsyncClient":
+    """As many connections as are asked for. No proxy stands between this machine and itself."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+    timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+    return httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout, trust_env=not is_local)
+
+
+def _refusal(path: str, status: int, content: bytes) -> str:
+    """What the server said, if it said anything in words; one line without control codes."""
+    from domain.shown import shown
+
+    text = content.decode(errors="replace")
+    try:
+        error = cast("dict[str, Any]", json.loads(content))["error"]
+        text = str(cast("dict[str, Any]", error)["message"] if isinstance(error, dict) else error)
+    except (ValueError, TypeError, KeyError):
+        pass
+    hint = "; give the key with --api-key" if status == 401 else ""
+    return f"{path} answered with status {status}: {shown(' '.join(text.split()), _SHOWN_CHARS)}{hint}"
+
+
+def _unreachable(path: str, error: Exception) -> str:
+    return f"asking {path} failed: {error or type(error).__name__}"
+
+
+__all__ = ("LEFT", "REST_S", "BenchFailed", "Target", "new_client")

@@ -1,0 +1,108 @@
+"""A request, open or ended, as JSON."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from application.services.recent_requests import SeenRequest
+from application.services.request_timelines import Stage
+from domain.explanation import Explanation
+from interfaces.http.explanation_body import PromptExplanation, prompt_explanation
+
+
+class StageTimesBody(Struct):
+    """Seconds spent waiting, in prefill (restoring included) and in decode, up to now in the stage it is in; null for
+    what it has not reached. `ttft_s`: from the queue to the first token."""
+
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    ttft_s: float | None
+
+
+class EndBody(Struct):
+    """`reason`: `stop`, `tool_calls`, `length`, `cancelled` or `error`, with the error's code and message then."""
+
+    unix_s: float
+    reason: str
+    error_code: str | None
+    error_message: str
+
+
+class RequestBody(Struct):
+    """One choice of a request. `id`: as its answer has it, and the log. `key`: the name of the API key, empty without.
+    `operation`: by which it came, as the OpenAPI document calls it, empty if unknown. `stage`: where it is, or was when
+    it ended. `waits_for`: `place` or `memory` while it is in the queue, else null. `preempted`: it has given up its
+    memory and waits to go on. `done_tokens` of `prompt_tokens` are in its state, reused or computed; `reused`: tokens
+    by tier. `end`: null while it is open. `explanation`: what its lookup found, null before; its divergence has text
+    only where `shows_text` says so."""
+
+    id: str
+    model: str
+    requested_model: str
+    key: str
+    operation: str
+    priority: str
+    stage: Literal["queue", "prefill", "decode"]
+    waits_for: str | None
+    preempted: bool
+    preemptions: int
+    queued_unix_s: float
+    age_s: float
+    times: StageTimesBody
+    prompt_tokens: int
+    done_tokens: int
+    computed_tokens: int
+    reused: dict[str, int]
+    output_tokens: int
+    rewrites: list[str]
+    end: EndBody | None
+    explanation: PromptExplanation | None
+    shows_text: bool = False
+
+
+def request_body(
+    seen: SeenRequest, told: Explanation | None, now_ns: int, unix_offset_ns: int, *, shows_text: bool = False
+) -> RequestBody:
+    """`told`: what is shown of its explanation. `unix_offset_ns`: from the monotonic clock to Unix time."""
+    timeline, ended = seen.timeline, seen.ended
+    until_ns = now_ns if ended is None else ended.at_ns
+    return RequestBody(
+        id=seen.id,
+        model=timeline.model,
+        requested_model=timeline.requested_model,
+        key=timeline.client,
+        operation=seen.operation,
+        priority=seen.priority,
+        stage=timeline.stage.value,
+        waits_for=timeline.waits_for or None,
+        preempted=seen.is_preempted,
+        preemptions=seen.num_preemptions,
+        queued_unix_s=(timeline.queued_ns + unix_offset_ns) / 1e9,
+        age_s=(until_ns - timeline.queued_ns) / 1e9,
+        times=StageTimesBody(
+            timeline.time_in_s(Stage.WAITING, until_ns),
+            timeline.time_in_s(Stage.PREFILLING, until_ns),
+            timeline.time_in_s(Stage.DECODING, until_ns),
+            timeline.time_to_first_token_s,
+        ),
+        prompt_tokens=timeline.num_prompt_tokens,
+        done_tokens=seen.num_done,
+        computed_tokens=timeline.num_computed_tokens,
+        reused=dict(seen.reused),
+        output_tokens=seen.num_output,
+        rewrites=list(timeline.rewrites),
+        end=_end(seen, unix_offset_ns),
+        explanation=prompt_explanation(told) if told is not None else None,
+        shows_text=shows_text,
+    )
+
+
+def _end(seen: SeenRequest, unix_offset_ns: int) -> EndBody | None:
+    ended = seen.ended
+    if ended is None:
+        return None
+    return EndBody((ended.at_ns + unix_offset_ns) / 1e9, ended.reason, ended.error_code, ended.error_message)
+
+
+__all__ = ("RequestBody", "request_body")

@@ -1,0 +1,84 @@
+"""GET /admin/api/requests, GET /admin/api/requests/{id}, POST /admin/api/requests/{id}/cancel. For admins."""
+
+from typing import Annotated, Any
+
+from litestar import get, post
+from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+from msgspec import Struct
+
+from application.services.recent_requests import MAX_ENDED
+from domain.document import Owner
+from domain.ids import RequestId
+from interfaces.http.admin.request_body import RequestBody, request_body
+from interfaces.http.documented import errors
+from interfaces.http.owner import requested_salt
+from interfaces.http.services import Services
+from interfaces.http.visit import admins_only, visit_of
+
+DEFAULT_ENDED = 50
+
+
+class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
+    """`open`: the longest open first, at most 200 of `open_count`. `ended`: the last first. Without any text."""
+
+    open_count: int
+    open: list[RequestBody]
+    ended: list[RequestBody]
+
+
+class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
+    """It ends within one engine step, and its client is told so."""
+
+    id: str
+
+
+def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRouteHandler]:
+    """The handlers, bound to what they need."""
+    watch, clock = services.admin.requests, services.clock
+
+    @get(
+        "/admin/api/requests", guards=[admins_only], operation_id="listRequests", responses=errors(error_type, 400, 401)
+    )
+    async def list_requests(
+        ended: Annotated[int, Parameter(ge=0, le=MAX_ENDED, description="How many that ended.")] = DEFAULT_ENDED,
+    ) -> RequestListBody:
+        now_ns, offset_ns, found = clock.now_ns(), clock.unix_ns() - clock.now_ns(), watch.all(ended)
+        open_ones, ended_ones = (
+            [
+                request_body(seen, seen.explanation.without_tokens() if seen.explanation else None, now_ns, offset_ns)
+                for seen in some
+            ]
+            for some in (found.open, found.ended)
+        )
+        return RequestListBody(found.num_open, open_ones, ended_ones)
+
+    @get(
+        "/admin/api/requests/{request_id:str}",
+        guards=[admins_only],
+        operation_id="readRequest",
+        responses=errors(error_type, 401, 404),
+    )
+    async def read_request(request_id: str, request: Request[Any, Any, Any]) -> RequestBody:
+        client = visit_of(request.scope).client
+        viewer = Owner.of("", client.tenant(requested_salt(request.headers)), client.name)
+        found = await watch.one(RequestId(request_id), viewer)
+        offset_ns = clock.unix_ns() - clock.now_ns()
+        return request_body(found.seen, found.explanation, clock.now_ns(), offset_ns, shows_text=found.shows_text)
+
+    @post(
+        "/admin/api/requests/{request_id:str}/cancel",
+        guards=[admins_only],
+        status_code=200,
+        operation_id="cancelRequest",
+        responses=errors(error_type, 401, 404, 415),
+    )
+    async def cancel_request(request_id: str) -> CancelledBody:
+        watch.cancel(RequestId(request_id))
+        return CancelledBody(request_id)
+
+    return [list_requests, read_request, cancel_request]
+
+
+__all__ = ("CancelledBody", "RequestListBody", "request_routes")

@@ -1,0 +1,41 @@
+"""GET /admin/api/settings: every setting with its value and what decided it; secrets only as set or unset."""
+
+from typing import Any
+
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from application.ports.shown_setting import Origin, ShownSetting
+from interfaces.http.documented import errors
+from interfaces.http.services import Services
+from interfaces.http.visit import admins_only
+
+
+class SettingBody(Struct):
+    """`path`: as in the configuration file, `server.port`. `value`: as it would be written there; null for none.
+    `source`: the file, variable or flag that decided it, by its name; empty for a default."""
+
+    path: str
+    value: Any
+    origin: Origin
+    source: str
+
+
+class SettingsBody(Struct, tag_field="object", tag="cairn.settings"):
+    data: list[SettingBody]
+
+
+def settings_route(services: Services, error_type: type[Struct]) -> HTTPRouteHandler:
+    @get("/admin/api/settings", guards=[admins_only], operation_id="readSettings", responses=errors(error_type, 401))
+    async def read_settings() -> SettingsBody:
+        return SettingsBody([_setting(one) for one in services.admin.settings()])
+
+    return read_settings
+
+
+def _setting(shown: ShownSetting) -> SettingBody:
+    return SettingBody(shown.path, shown.value, shown.origin, shown.source)
+
+
+__all__ = ("SettingsBody", "settings_route")

@@ -1,0 +1,50 @@
+"""What both pages have in common: they are quick, they fit, they can be read, and the theme is the reader's."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.accessibility import grave_findings
+from tests.support.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
+from tests.support.fake_service import FakeService
+
+PAGES = ("/admin", "/chat")
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (PHONE, "dark")])
+def test_a_page_fits_and_can_be_read_by_everybody(
+    path: str, size: tuple[int, int], scheme: str, service: FakeService, watch: Any
+) -> None:
+    page = watch(service.base_url, size=size, scheme=scheme).open(service.base_url + path)
+    expect(page.locator("main")).to_be_visible()
+    assert is_as_wide_as_its_window(page)
+    assert grave_findings(page) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_the_theme_is_chosen_and_stays(path: str, service: FakeService, watch: Any) -> None:
+    profile = watch(service.base_url, scheme="light")
+    page = profile.open(service.base_url + path)
+    light = background(page)
+    page.get_by_label("Theme").select_option("dark")
+    dark = background(page)
+    assert dark != light
+    page.reload()
+    expect(page.get_by_label("Theme")).to_have_value("dark")
+    assert background(page) == dark
+    page.get_by_label("Theme").select_option("system")
+    assert background(page) == light
+
+
+def background(page: Any) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_what_the_keyboard_reaches_is_seen(path: str, service: FakeService, watch: Any) -> None:
+    page = watch(service.base_url).open(service.base_url + path)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.matches('.skip-link:focus-visible')")
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#main"

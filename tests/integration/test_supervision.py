@@ -1,0 +1,129 @@
+"""What a process is to its supervisor, and what is seen of it when no Python runs: real sockets, real native calls."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapters.system.systemd import SystemdSupervisor, systemd_supervisor
+from adapters.system.thread_stacks import PythonStacks
+from application.services.lane import IDLE_IN, Lane
+from tests.support.cli_process import PATIENCE_S, ROOT
+from tests.support.notify_socket import HAS_ABSTRACT, notify_socket
+
+KINDS = ["path", pytest.param("abstract", marks=pytest.mark.skipif(not HAS_ABSTRACT, reason="Linux's alone"))]
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path if request.param == "path" else None
+
+
+def test_systemd_is_told_in_its_own_words(folder: Path | None) -> None:
+    with notify_socket(folder) as systemd:
+        supervisor = systemd_supervisor({"NOTIFY_SOCKET": systemd.address})
+        assert supervisor is not None
+        supervisor.moving()
+        assert systemd.next() == ["EXTEND_TIMEOUT_USEC=60000000"], "a start that goes on is no start that failed"
+        supervisor.ready()
+        supervisor.ready()
+        supervisor.moving()
+        assert systemd.waiting() == ["READY=1", "STATUS=serving", "WATCHDOG=1", "WATCHDOG=1"]
+        supervisor.stopping()
+        supervisor.stopping()
+        supervisor.moving()
+        assert systemd.waiting() == ["STOPPING=1", "STATUS=finishing running requests", "WATCHDOG=1"]
+        supervisor.close()
+
+
+def test_a_server_that_is_stopped_while_it_starts_is_never_ready(tmp_path: Path) -> None:
+    with notify_socket(tmp_path) as systemd:
+        supervisor = SystemdSupervisor(systemd.address)
+        supervisor.stopping()
+        supervisor.ready()
+        supervisor.moving()
+        assert systemd.waiting() == ["STOPPING=1", "STATUS=finishing running requests"]
+        supervisor.close()
+
+
+def test_a_supervisor_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
+    """Its queue is full, or it is gone."""
+    with notify_socket(tmp_path) as systemd:
+        supervisor = SystemdSupervisor(systemd.address)
+        for _ in range(5_000):
+            supervisor.moving()
+    supervisor.ready()
+    supervisor.close()
+    supervisor.moving()
+
+
+@pytest.mark.parametrize("address", ["", "@", "relative/path", "vsock:2:1234"])
+def test_without_a_socket_of_this_machine_nobody_is_told(address: str) -> None:
+    assert systemd_supervisor({"NOTIFY_SOCKET": address}) is None
+
+
+def test_stacks_show_where_threads_are_but_for_those_that_wait_for_work() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        leave.wait(PATIENCE_S)
+
+    lane, stacks = Lane("stacks-test", 2), PythonStacks(("cairn-stacks", "MainThread"), (IDLE_IN,))
+    try:
+        lane.submit(lambda: None).result(PATIENCE_S)
+        assert "Lane" not in stacks.read()
+        lane.submit(hang)
+        assert entered.wait(PATIENCE_S)
+        text = stacks.read()
+    finally:
+        leave.set()
+        lane.close()
+    first, *_ = threads = [line for line in text.splitlines() if line.startswith("thread ")]
+    assert first.startswith("thread cairn-stacks-test-")
+    assert threads[1:] == ["thread MainThread:"]
+    assert f"{__file__}:" in text
+    assert ".hang" in text
+
+
+HOLDS_THE_INTERPRETER = """
+import ctypes, sys
+from adapters.system.native_watch import NativeWatch
+
+watch = NativeWatch({after_s}, sys.stderr, exits={exits})
+watch.rearm()
+watch.rearm()
+def hang():
+    ctypes.PyDLL(None).{call}  # unlike CDLL it keeps the interpreter's lock
+hang()
+watch.disarm()
+watch.rearm()
+"""
+
+
+def run_native(call: str, *, after_s: float, exits: bool) -> subprocess.CompletedProcess[str]:
+    program = HOLDS_THE_INTERPRETER.format(call=call, after_s=after_s, exits=exits)
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def test_native_code_that_keeps_the_interpreter_is_seen_and_ended() -> None:
+    ended = run_native("sleep(1000)", after_s=0.2, exits=True)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert "in hang" in ended.stderr
+
+
+def test_an_abort_in_native_code_says_where() -> None:
+    """What systemd's watchdog sends, and what MLX does to itself."""
+    ended = run_native("abort()", after_s=1000, exits=False)
+    assert ended.returncode == -6
+    assert "in hang" in ended.stderr
+
+
+def test_nothing_is_written_of_a_process_that_ends_in_time() -> None:
+    ended = run_native("getpid()", after_s=1000, exits=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

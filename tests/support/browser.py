@@ -1,0 +1,129 @@
+"""A real browser for tests of the pages, watched: what its console complains of and whom it asks is part of the result.
+
+Tests that import this are skipped where there is no playwright, and by `tests/browser/conftest` where there is no
+Chromium; with CAIRN_NEEDS_BROWSER set, both are failures.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+if os.environ.get("CAIRN_NEEDS_BROWSER"):
+    from importlib import import_module
+
+    sync_api = import_module("playwright.sync_api")
+else:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make test` installs it")
+
+expect = sync_api.expect
+
+PATIENCE_MS = 20_000
+"""How long a page may take to show what it must: only a hang does."""
+
+WIDE = (1280, 900)
+PHONE = (375, 740)
+
+FLAGS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def chromium() -> str | None:
+    """The program to drive: the one that CHROMIUM names, or the system's."""
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def running_browser(program: str) -> Iterator[Any]:
+    """A Browser of playwright's. While it runs, this thread can run no event loop of its own."""
+    with sync_api.sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE_MS)
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS), chromium_sandbox=False)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Watched:
+    """A context of a browser with its pages, and what went wrong in them. `allows`: parts of console messages that a
+    test expects, such as the status of a request that is to be refused."""
+
+    context: Any
+    origin: str
+    allows: Sequence[str] = ()
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, url: str) -> Any:
+        page = self.context.new_page()
+        page.goto(url)
+        return page
+
+    def on_console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self._note(f"console {message.type}: {message.text} ({message.location.get('url', '')})")
+
+    def on_error(self, error: Any) -> None:
+        self._note(f"uncaught: {error}")
+
+    def on_request(self, request: Any) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in ("data", "blob") and f"{address.scheme}://{address.netloc}" != self.origin:
+            self.problems.append(f"asked somebody else: {request.url}")
+
+    def _note(self, problem: str) -> None:
+        if not any(allowed in problem for allowed in self.allows):
+            self.problems.append(problem)
+
+
+@contextmanager
+def watched(
+    browser: Any, origin: str, *, size: tuple[int, int] = WIDE, scheme: str = "light", allows: Sequence[str] = ()
+) -> Iterator[Watched]:
+    """A fresh profile. At its end nothing may have gone wrong. `origin`: the only server that it may ask."""
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        has_touch=size == PHONE,
+        service_workers="block",
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    watch = Watched(context, origin, allows)
+    context.on("console", watch.on_console)
+    context.on("weberror", lambda error: watch.on_error(error.error))
+    context.on("request", watch.on_request)
+    try:
+        yield watch
+    finally:
+        context.close()
+    assert watch.problems == []
+
+
+def is_as_wide_as_its_window(page: Any) -> bool:
+    """Whether nothing sticks out to the right, so that a phone does not scroll sideways."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+
+
+__all__ = (
+    "PHONE",
+    "WIDE",
+    "Watched",
+    "chromium",
+    "expect",
+    "is_as_wide_as_its_window",
+    "running_browser",
+    "watched",
+)

@@ -1,0 +1,222 @@
+"""The watch over the engine and the event loop: what it tells and when, on a scripted clock, without a thread."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from application.events import EngineRecovered, EngineStuck
+from application.ports.engine import EngineStatus
+from application.services.lane import Lane
+from application.services.text_side.engine_watch import EXIT_STUCK, EngineWatch, WatchLimits
+from application.services.text_side.stuck_report import TELL_AGAIN_S
+from domain.engine_health import EVENT_LOOP, WAITING, Activity
+from domain.ids import RequestId
+from tests.support.lanes import HeldLane, InlineLane
+from tests.support.recording import RecordingEvents
+
+S = 1_000_000_000
+STUCK_AFTER_S, EXIT_AFTER_S, LOOP_AFTER_S = 30.0, 50.0, 10.0
+
+
+class Stacks:
+    num_reads = 0
+
+    def read(self) -> str:
+        self.num_reads += 1
+        return "thread cairn-compute:\n  engine.py:1 in hang"
+
+
+class World:
+    """An engine that tells what the test wants, a loop that answers when the test says so, a supervisor that counts.
+    `what`: in which order the last resort, the supervisor and the end were told."""
+
+    def __init__(self, teller: Lane | None = None, *, exits: bool = True) -> None:
+        self.clock, self.events, self.stacks = FakeClock(start_ns=0), RecordingEvents(), Stacks()
+        self.told: list[str] = []
+        self.exits: list[int] = []
+        self.loop: list[Callable[[], None]] = []
+        self.is_loop_blocked = False
+        self.status = EngineStatus(
+            is_alive=True, is_busy=False, last_progress_ns=0, last_step_ns=0, num_waiting=0, num_running=0
+        )
+        self.watch = EngineWatch(
+            status=lambda: self.status,
+            clock=self.clock,
+            events=self.events,
+            stacks=self.stacks,
+            limits=WatchLimits(
+                stuck_after_s=STUCK_AFTER_S, exit_after_s=EXIT_AFTER_S if exits else None, loop_after_s=LOOP_AFTER_S
+            ),
+            supervisor=self,
+            last_resort=self,
+            give_up=self.exits.append,
+            flush=lambda: self.told.append("flush"),
+            teller=teller or InlineLane(),
+        )
+        self.watch.connect(self.call_soon)
+
+    def ready(self) -> None: ...
+
+    def stopping(self) -> None: ...
+
+    def moving(self) -> None:
+        self.told.append("moving")
+
+    def rearm(self) -> None:
+        self.told.append("rearm")
+
+    def disarm(self) -> None:
+        self.told.append("disarm")
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.loop.append(call)
+        if not self.is_loop_blocked:
+            self.answer()
+
+    def answer(self) -> None:
+        while self.loop:
+            self.loop.pop()()
+
+    def does(self, kind: str, **status: int) -> None:
+        """The engine begins something, now."""
+        now_ns = self.clock.now_ns()
+        doing = Activity(kind, now_ns, (RequestId("a"),))
+        self.status = dataclasses.replace(
+            self.status, **{"last_progress_ns": now_ns, "last_step_ns": now_ns, "activity": doing, **status}
+        )
+
+    def looks(self, seconds: float) -> None:
+        """A look a second."""
+        for _ in range(int(seconds)):
+            self.clock.advance(1)
+            self.watch.look()
+
+    def stuck(self) -> list[EngineStuck]:
+        return [event for event in self.events.events if isinstance(event, EngineStuck)]
+
+    def recovered(self) -> list[EngineRecovered]:
+        return [event for event in self.events.events if isinstance(event, EngineRecovered)]
+
+
+def test_a_step_that_does_not_end_is_told_with_its_stack_within_a_second_of_the_time_set() -> None:
+    world = World(exits=False)
+    world.does("prefill", num_running=1, num_waiting=2)
+    world.looks(STUCK_AFTER_S - 1)
+    assert (world.stuck(), world.stacks.num_reads) == ([], 0)
+    world.looks(1)
+    (told,) = world.stuck()
+    assert (told.stuck_in, told.request_ids, told.since_ns, told.is_first) == ("prefill", (RequestId("a"),), 0, True)
+    assert (told.num_waiting, told.num_running, told.at_ns) == (2, 1, STUCK_AFTER_S * S)
+    assert "engine.py:1 in hang" in told.stack
+
+
+def test_it_is_told_again_once_a_period_and_that_it_is_over() -> None:
+    world = World(exits=False)
+    world.does("decode", num_running=1)
+    world.looks(STUCK_AFTER_S + 2 * TELL_AGAIN_S + 5)
+    assert [told.is_first for told in world.stuck()] == [True, False, False]
+    assert world.recovered() == []
+    world.does("plan")
+    world.looks(2)
+    (over,) = world.recovered()
+    assert (over.stuck_in, over.stuck_ns) == ("decode", (STUCK_AFTER_S + 2 * TELL_AGAIN_S + 6) * S)
+    assert len(world.stuck()) == 3
+
+
+def test_the_supervisor_hears_nothing_while_it_is_stuck() -> None:
+    world = World(exits=False)
+    world.does("decode", num_running=1)
+    world.looks(STUCK_AFTER_S - 1)
+    assert world.told == ["rearm", "moving"] * int(STUCK_AFTER_S - 1)
+    world.told.clear()
+    world.looks(20)
+    assert world.told == ["rearm"] * 20
+    world.does("idle", num_running=0)
+    world.looks(1)
+    assert world.told[-1] == "moving"
+
+
+def test_it_ends_the_process_when_that_is_set_after_the_log_is_written() -> None:
+    world = World()
+    world.does("load", num_calls=1)
+    world.looks(EXIT_AFTER_S - 1)
+    assert (len(world.stuck()), world.exits) == (1, [])
+    world.looks(1)
+    assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
+
+
+def test_it_stays_when_nothing_else_is_set() -> None:
+    world = World(exits=False)
+    world.does("load", num_calls=1)
+    world.looks(5 * EXIT_AFTER_S)
+    assert world.exits == []
+
+
+def test_a_sink_that_hangs_keeps_neither_the_looks_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of what is submitted is ever done; the wait for the last words is bounded, here to nothing."""
+    monkeypatch.setattr("application.services.text_side.engine_watch.LAST_WORDS_S", 0.0)
+    world = World(HeldLane(max_pending=1))
+    world.does("decode", num_running=1)
+    world.looks(EXIT_AFTER_S)
+    assert (world.events.events, world.exits) == ([], [EXIT_STUCK])
+
+
+def test_a_blocked_event_loop_is_stuck_and_ends_the_process_too() -> None:
+    world = World()
+    world.is_loop_blocked = True
+    world.looks(LOOP_AFTER_S)
+    assert world.stuck() == []
+    world.looks(1)
+    (told,) = world.stuck()
+    assert (told.stuck_in, told.since_ns, world.watch.loop_lag_s) == (EVENT_LOOP, S, LOOP_AFTER_S)
+    assert world.told[-2:] == ["moving", "rearm"]
+    world.looks(EXIT_AFTER_S - LOOP_AFTER_S)
+    assert world.exits == [EXIT_STUCK]
+
+
+def test_the_lag_of_a_loop_that_answers_late_is_known() -> None:
+    world = World()
+    world.is_loop_blocked = True
+    world.looks(4)
+    world.answer()
+    assert world.watch.loop_lag_s == 3
+    world.is_loop_blocked = False
+    world.looks(2)
+    assert (world.watch.loop_lag_s, world.stuck(), world.recovered()) == (0, [], [])
+
+
+def test_a_process_that_was_stopped_for_an_hour_is_not_stuck_when_it_goes_on() -> None:
+    world = World()
+    world.does("prefill", num_running=1)
+    world.looks(5)
+    world.clock.advance(3600)
+    world.looks(STUCK_AFTER_S)
+    assert (world.stuck(), world.exits) == ([], [])
+    world.looks(1)
+    (told,) = world.stuck()
+    assert told.since_ns == 3606 * S, "what was not lived through is not counted"
+    world.looks(EXIT_AFTER_S - STUCK_AFTER_S - 1)
+    assert world.exits == []
+    world.looks(1)
+    assert world.exits == [EXIT_STUCK]
+
+
+def test_what_waits_for_what_never_comes_is_told_of_an_engine_that_comes_round() -> None:
+    world = World(exits=False)
+    world.does("plan", num_waiting=1)
+    for _ in range(int(STUCK_AFTER_S)):
+        world.status = dataclasses.replace(world.status, last_progress_ns=world.clock.now_ns())
+        world.looks(1)
+    assert [told.stuck_in for told in world.stuck()] == [WAITING]
+
+
+def test_stuck_in_something_else_is_two_wedges() -> None:
+    world = World(exits=False)
+    world.does("decode", num_running=1)
+    world.looks(STUCK_AFTER_S)
+    world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine stopped: MemoryError")
+    world.looks(1)
+    assert [type(event).__name__ for event in world.events.events] == ["EngineStuck", "EngineRecovered", "EngineStuck"]
+    assert world.stuck()[-1].stuck_in == "ended"
