@@ -40,8 +40,8 @@ def test_a_piece_that_hangs_holds_up_no_later_round():
         begun.set()
         return gate.wait(PATIENCE_S)
 
+    stuck = rounds.submit(hang)
     try:
-        stuck = rounds.submit(hang)
         assert begun.wait(PATIENCE_S)
         assert rounds.submit(lambda: True).result(PATIENCE_S)
         assert not stuck.done()
