@@ -52,7 +52,7 @@ def demo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liv
     settings = Settings(
         server=ServerSettings(port=0),
         model=ModelSettings(default="cairn-demo", download=False),
-        store=StoreSettings(path=tmp_path_factory.mktemp("store"), quota=ByteSize(num_bytes=256 << 20)),
+        store=StoreSettings(dir=str(tmp_path_factory.mktemp("store")), quota=ByteSize(num_bytes=256 << 20)),
     )
     with live_service(settings) as running:
         yield running

@@ -84,7 +84,8 @@ export class AnswerView {
     this.#problem.hidden = words === "";
     this.#problem.className = state === "broken" ? "notice bad" : "notice";
     const after = problem?.retryAfterS ?? null;
-    setText(this.#problem, after === null ? words : `${words} Try again in ${after} s.`);
+    const isTold = after === null || words.includes(`${after}s`); // many of the server's messages do
+    setText(this.#problem, isTold ? words : `${words} Try again in ${after} s.`);
   }
 
   #showFigures(shown) {
