@@ -39,4 +39,4 @@ def test_a_real_tool_call_is_folded(demo: Any, watch: Callable[..., Any]) -> Non
     chat.asked(asked.messages[-1]["content"])
     chat.answer().get_by_text(f"Tool call: {name}").click()
     assert json.loads(chat.answer().locator("details.call pre").inner_text()) == arguments
-    expect(chat.answer().locator(".notice:visible")).to_have_count(0)
+    expect(chat.answer().locator(".problem:visible")).to_have_count(0)
