@@ -133,6 +133,5 @@ def test_a_conversation_fits_and_can_be_read_by_everybody(
         chat.button("Close").click()
         chat.button("Conversations").click()
     chat.page.locator("#conversations .open").focus()
-    assert grave_findings(chat.page) == []
     chat.button("Delete Rich").click()
     assert grave_findings(chat.page) == []

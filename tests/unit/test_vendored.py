@@ -6,7 +6,9 @@ import re
 from interfaces.http.pages.asset import FOLDER
 
 VENDOR = FOLDER / "vendor"
-ROW = re.compile(r"^\| `(?P<file>[^`]+)` \|.*`(?P<license>[^`]+\.LICENSE)`.*`(?P<sha256>[0-9a-f]{64})` \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| `(?P<file>[^`]+)` \|.*`(?P<license>[^`]+\.LICENSE)`.*`(?P<sha256>[0-9a-f]{64})` \|$", re.MULTILINE
+)
 
 
 def test_vendored_files_are_as_listed():
