@@ -1,9 +1,12 @@
 """Many long prompts at once on a server with little memory: what becomes of them, and how near it came to its limit.
 
-    python -m bench.memory_limit [--memory 215MiB] [--prompts 100] [--tokens 1500] [--address-space 4GiB] [--json FILE]
+    python -m bench.memory_limit [--memory 215MiB] [--prompts 100] [--tokens 1500] [--layout attention]
+        [--address-space 4GiB] [--cgroup SIZE] [--json FILE]
 
-A process of its own serves the embedded model; with `--address-space` the system kills what takes more (RLIMIT_AS). The
-baseline is the same process before the first prompt.
+A process of its own serves the embedded model, or with `--layout` a tiny one with a context of 131,072 tokens, which is
+sent one prompt in ten that is ten times as long. With `--address-space` the system gives it no more address space
+(RLIMIT_AS), with `--cgroup` it kills what holds more memory: that needs the right to make a group. The baseline is the
+same process before the first prompt.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -23,9 +27,14 @@ from typing import Any
 
 import httpx
 
+from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from bench.long_context_models import LONG_CONTEXT, write_long_context_model
+from bench.memory_group import MemoryGroup, memory_group
 from domain.byte_size import ByteSize
 from tests.support.cli_process import ROOT, command, environment
 
+LONG_EVERY, LONGER = 10, 10
+"""With a long context one prompt in so many is so many times as long."""
 SAMPLE_S = 0.005
 SETTLE_S = 3.0
 MIB = 1 << 20
@@ -56,28 +65,38 @@ class Watch:
                 return
 
 
-async def ask_all(url: str, num_prompts: int, num_tokens: int) -> tuple[Counter[str], dict[str, Any]]:
+async def ask_all(url: str, lengths: Sequence[int]) -> tuple[Counter[str], dict[str, Any]]:
     """What became of each, and the ledger afterwards."""
     random = Random(7)
-    async with httpx.AsyncClient(timeout=3600, limits=httpx.Limits(max_connections=num_prompts)) as client:
+    async with httpx.AsyncClient(timeout=3600, limits=httpx.Limits(max_connections=len(lengths))) as client:
 
-        async def ask() -> str:
-            prompt = [random.randrange(10, 4000) for _ in range(num_tokens + random.randrange(num_tokens // 4))]
+        async def ask(num_tokens: int) -> str:
+            prompt = [random.randrange(10, 4000) for _ in range(num_tokens)]
             body = {"prompt": prompt, "max_tokens": 8, "ignore_eos": True, "temperature": 0}
             answer = await client.post(f"{url}/v1/completions", json=body)
             return "answered" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
-        told = Counter(await asyncio.gather(*(ask() for _ in range(num_prompts))))
+        told = Counter(await asyncio.gather(*map(ask, lengths)))
         await asyncio.sleep(SETTLE_S)
         return told, (await client.get(f"{url}/v1/cache/stats")).json()["memory"]
 
 
-def run(memory: str, num_prompts: int, num_tokens: int, address_space: int | None, home: Path) -> dict[str, Any]:
+def prompt_lengths(num_prompts: int, num_tokens: int, *, has_long: bool) -> list[int]:
+    random = Random(8)
+    lengths = [num_tokens + random.randrange(num_tokens // 4) for _ in range(num_prompts)]
+    return [n * LONGER if has_long and at % LONG_EVERY == 0 else n for at, n in enumerate(lengths)]
+
+
+def run(
+    memory: str, model: str, lengths: Sequence[int], address_space: int | None, group: MemoryGroup | None, home: Path
+) -> dict[str, Any]:
     def bound() -> None:
         if address_space is not None:
             resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+        if group is not None:
+            group.enter()
 
-    arguments = command("serve", "--port", "0", "--memory", memory, "--store", "off")
+    arguments = command("serve", model, "--port", "0", "--memory", memory, "--store", "off")
     with subprocess.Popen(
         arguments, cwd=ROOT, env=environment(home), stdout=subprocess.PIPE, text=True, preexec_fn=bound
     ) as server:
@@ -87,18 +106,20 @@ def run(memory: str, num_prompts: int, num_tokens: int, address_space: int | Non
         threading.Thread(target=server.stdout.read, daemon=True).start()
         watch = Watch(server.pid)
         before = watch.resident_bytes()
-        told, ledger = asyncio.run(ask_all(served[1], num_prompts, num_tokens))
+        told, ledger = asyncio.run(ask_all(served[1], lengths))
         after = watch.resident_bytes()
         watch.end()
         server.send_signal(signal.SIGTERM)
     return {
         "outcomes": dict(told),
+        "tokens": sum(lengths),
         "exit": server.returncode,
         "before_mib": before / MIB,
         "peak_mib": watch.peak_bytes / MIB,
         "after_mib": after / MIB,
         "limit_mib": ledger["limits"]["total_bytes"] / MIB,
         "peak_share": watch.peak_bytes / ledger["limits"]["total_bytes"],
+        **({"group": group.told()} if group is not None else {}),
     }
 
 
@@ -107,12 +128,17 @@ def main() -> None:
     parser.add_argument("--memory", default="215MiB")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=1500)
+    parser.add_argument("--layout", choices=sorted(LONG_CONTEXT))
     parser.add_argument("--address-space")
+    parser.add_argument("--cgroup")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     space = ByteSize.parse(asked.address_space).num_bytes if asked.address_space else None
-    with TemporaryDirectory() as home:
-        found = run(asked.memory, asked.prompts, asked.tokens, space, Path(home))
+    lengths = prompt_lengths(asked.prompts, asked.tokens, has_long=asked.layout is not None)
+    with TemporaryDirectory() as home, memory_group(asked.cgroup) as group:
+        folder = Path(home) / "long"
+        model = str(write_long_context_model(asked.layout, folder)) if asked.layout else EMBEDDED_IDS[0]
+        found = run(asked.memory, model, lengths, space, group, Path(home))
     text = json.dumps(found, indent=2)
     if asked.json is not None:
         asked.json.write_text(text)

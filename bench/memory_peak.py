@@ -1,17 +1,23 @@
 """Estimated and measured memory of prefill, for real shapes with random weights in bfloat16.
 
-    python -m bench.memory_peak [--shapes llama-8b,qwen3-4b] [--at 8k,32k,64k] [--seconds 220] [--json FILE]
+    python -m bench.memory_peak [--shapes llama-8b,qwen3-4b] [--at 8k,32k,64k] [--rounds 2] [--seconds 220]
+        [--json FILE]
 
 Each prompt is prefilled in chunks as the server does it; at each position named, one chunk is measured by itself
 (`mx.get_peak_memory` after `mx.reset_peak_memory`). `estimate` is what the model's `MemoryShape` says, from shapes and
 traces alone; `traced` is the simulation of that very chunk, without the plane that was laid through a few of them, and
 `one at a time` the same if MLX waited for every operation. Ratios are estimate over measured: of everything, and of
-what prefill needs beyond weights and states. Needs no downloads. Shapes that the time does not allow are left out.
+what prefill needs beyond weights and states. Beside them the rates: of the prefill since the last position, and of
+decoding alone behind the last one. A second round prefills the same prompt once more, with kernels and graphs that the
+first one made. Needs no downloads. Shapes that the time does not allow are left out.
+
+How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER; the estimate follows both.
 """
 
 import argparse
 import gc
 import json
+import statistics
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -24,70 +30,100 @@ from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.caches.state_costs import lazy_caches
 from adapters.mlx.device import describe_device, preferred_grid
 from adapters.mlx.graph_trace import trace_chunk
-from adapters.mlx.memory_shape import run_ahead
+from adapters.mlx.model import MlxModel
+from adapters.mlx.run_ahead import run_ahead
+from application.ports.compute import DecodeStart
 from application.services.token_side.model_loads import whole
 from bench.shapes import build_shape
 from domain.ids import ModelId, SequenceId
 from domain.memory.op_trace import RunAhead
+from domain.sampling import SamplingParams
 
 ONE_AT_A_TIME = RunAhead(0, 0)
+NUM_STEPS, WARM_STEPS = 40, 8
 
 
-def measure(name: str, marks: list[int], deadline_s: float) -> Iterator[dict[str, Any]]:
-    """One line for each position."""
+def measure(name: str, marks: list[int], deadline_s: float, num_rounds: int) -> Iterator[dict[str, Any]]:
+    """One line for each position of each round, and one for decoding after it."""
     network, config = build_shape(name)
     model = whole(assemble(network, ModelId(name), ModelFacts(config)))
     shape, layout = model.description.memory, model.description.layout
-    chunk, id = preferred_grid(), SequenceId(0)
+    chunk = preferred_grid()
     pattern = lazy_caches(network, 16)
+    traces = {
+        end: None if layout.needs_snapshots else trace_chunk(network, layout, pattern, chunk, end) for end in marks
+    }
     tokens = [(17 * index + 5) % 500 for index in range(chunk)]
-    model.open(id)
-    for end in range(chunk, marks[-1] + 1, chunk):
-        if time.monotonic() > deadline_s:
-            break
-        if end not in marks:
+    for number in range(num_rounds):
+        id, end = SequenceId(number), 0
+        model.open(id)
+        for mark in marks:
+            start, started_at = time.perf_counter(), end
+            while end < mark - chunk and time.monotonic() < deadline_s:
+                model.prefill(id, tokens)
+                end += chunk
+            if end < mark - chunk:
+                break
+            mx.synchronize()
+            rate = (end - started_at) / (time.perf_counter() - start) if end > started_at else None
+            mx.clear_cache()
+            mx.reset_peak_memory()
             model.prefill(id, tokens)
-            continue
-        mx.synchronize()
-        mx.clear_cache()
-        mx.reset_peak_memory()
-        model.prefill(id, tokens)
-        mx.synchronize()
-        measured = mx.get_peak_memory()
-        trace = None if layout.needs_snapshots else trace_chunk(network, layout, pattern, chunk, end)
-        known = shape.weight_bytes + shape.state_bytes(end, chunk)
-        step = shape.step.bytes_at(chunk, end)
-        yield {
-            "shape": name,
-            "at": end,
-            "estimate": known + step,
-            "measured": measured,
-            "ratio": (known + step) / measured,
-            "beyond": step,
-            "beyond_measured": measured - known,
-            "beyond_ratio": step / max(measured - known, 1),
-            "active_after": mx.get_active_memory() - known,
-            "traced": trace.peak_bytes(run_ahead()) if trace else None,
-            "one_at_a_time": trace.peak_bytes(ONE_AT_A_TIME) if trace else None,
-        }
+            mx.synchronize()
+            end, measured, trace = mark, mx.get_peak_memory(), traces[mark]
+            known = shape.weight_bytes + shape.state_bytes(end, chunk)
+            step = shape.step.bytes_at(chunk, end)
+            yield {
+                "shape": name,
+                "round": number,
+                "at": end,
+                "estimate": known + step,
+                "measured": measured,
+                "ratio": (known + step) / measured,
+                "beyond": step,
+                "beyond_measured": measured - known,
+                "beyond_ratio": step / max(measured - known, 1),
+                "active_after": mx.get_active_memory() - known,
+                "traced": trace.peak_bytes(run_ahead()) if trace else None,
+                "one_at_a_time": trace.peak_bytes(ONE_AT_A_TIME) if trace else None,
+                "prefill_tokens_s": rate,
+            }
+        yield {"shape": name, "round": number, "at": end, "decode_ms": decode_ms(model, id)}
+        model.close([id])
     model.release()
     del model, network, pattern
     gc.collect()
     mx.clear_cache()
 
 
+def decode_ms(model: MlxModel, id: SequenceId) -> float:
+    """The median step of one stream."""
+    model.start_decode(id, [7], DecodeStart((7,), SamplingParams(temperature=0), seed=1))
+    times: list[float] = []
+    for _ in range(NUM_STEPS):
+        start = time.perf_counter()
+        model.decode([id])
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times[WARM_STEPS:])
+
+
 def tell(line: dict[str, Any]) -> str:
+    if "decode_ms" in line:
+        return f"{line['shape']:<16} {line['at']:>7} a decode step takes {line['decode_ms']:.2f} ms"
     sizes = " ".join(
         f"{name} {line[name] / 2**20:9.0f}" if line[name] is not None else f"{name}         -"
         for name in ("estimate", "measured", "beyond", "beyond_measured", "traced", "one_at_a_time", "active_after")
     )
-    return f"{line['shape']:<16} {line['at']:>7} {sizes} | ratio {line['ratio']:.2f} beyond {line['beyond_ratio']:.2f}"
+    rate = f" | {line['prefill_tokens_s']:.0f} tokens/s" if line["prefill_tokens_s"] else ""
+    ratios = f"ratio {line['ratio']:.2f} beyond {line['beyond_ratio']:.2f}"
+    return f"{line['shape']:<16} {line['at']:>7} {sizes} | {ratios}{rate}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="llama-8b,qwen3-4b,qwen3.5-4-layers")
     parser.add_argument("--at", default="8k,32k,64k")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -96,10 +132,10 @@ def main() -> None:
     marks = sorted(
         {max(grid, int(mark.lower().removesuffix("k")) * 1024 // grid * grid) for mark in options.at.split(",")}
     )
-    print(f"{describe_device()}, MLX {version('mlx')}, chunks of {grid} tokens, sizes in MiB")
+    print(f"{describe_device()}, MLX {version('mlx')}, chunks of {grid} tokens, {run_ahead()}, sizes in MiB")
     lines: list[dict[str, Any]] = []
     for name in options.shapes.split(","):
-        for line in measure(name, marks, deadline_s):
+        for line in measure(name, marks, deadline_s, options.rounds):
             lines.append(line)
             print(tell(line), flush=True)
     if options.json:

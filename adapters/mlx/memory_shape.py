@@ -17,6 +17,7 @@ from adapters.mlx.caches.layout import new_caches
 from adapters.mlx.caches.state_costs import lazy_caches, state_costs
 from adapters.mlx.device import on_cpu, preferred_grid
 from adapters.mlx.graph_trace import trace_chunk
+from adapters.mlx.run_ahead import run_ahead
 from domain.memory.config_shape import step_of_config
 from domain.memory.op_trace import RunAhead
 from domain.memory.shape import MemoryShape, StepCost
@@ -61,14 +62,6 @@ def shape_of_network(
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
     )
-
-
-def run_ahead() -> RunAhead:
-    """How far MLX hands work to this device before it is done (`get_graph_limits`, `get_max_ops_mb_per_buffer` and
-    the CPU's `DISPATCHES_PER_TASK` in MLX's source). What it calls megabytes are elements."""
-    if on_cpu():
-        return RunAhead(5, 1 << 60)
-    return RunAhead(50, 50 << 20) if mx.metal.is_available() else RunAhead(100, 1000 << 20)
 
 
 def _remember(key: tuple[str, int, int, int], step: StepCost | None) -> None:
@@ -117,4 +110,4 @@ def _through_loops(ahead: RunAhead, grid: int) -> tuple[tuple[int, int], Callabl
     return (_FEW, _SOME), lambda chunk: RunAhead(0, ahead.max_elements, max(1, round(num_ahead * chunk / grid)))
 
 
-__all__ = ("run_ahead", "shape_of_network")
+__all__ = ("shape_of_network",)

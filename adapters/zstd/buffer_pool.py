@@ -1,9 +1,11 @@
 """Large buffers that are used again: touching fresh memory costs as much as decoding into it.
 
 A buffer is free when nothing but the pool refers to it, counted by references: every view of a numpy array holds its
-owner. So nobody gives a buffer back, and one that somebody still reads is never handed out.
+owner. So nobody gives a buffer back, and one that somebody still reads is never handed out. What is free is memory that
+holds nothing: it goes when `keep_takes` others were taken without it, and all of it when memory is short (`give_back`).
 """
 
+from dataclasses import dataclass
 from sys import getrefcount
 from threading import Lock
 
@@ -14,45 +16,80 @@ from adapters.zstd.planes import Bytes
 _SMALL_BYTES = 1 << 16
 
 
-def _references(buffers: list[Bytes], index: int) -> int:
-    return getrefcount(buffers[index])
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """`taken_at`: how many buffers had been taken when this one last was."""
+
+    buffer: Bytes
+    taken_at: int
+
+    @property
+    def num_references(self) -> int:
+        return getrefcount(self.buffer)
 
 
 # Measured, not known: what counts as a reference differs between versions of Python.
-_UNUSED_COUNT = _references([np.empty(1, np.uint8)], 0)
+_UNUSED_COUNT = _Kept(np.empty(1, np.uint8), 0).num_references
 
 
 class BufferPool:
     """Keeps at most `keep_bytes`; beyond that, buffers are ordinary memory. Any thread."""
 
-    def __init__(self, keep_bytes: int = 256 << 20) -> None:
+    def __init__(self, keep_bytes: int = 256 << 20, keep_takes: int = 1024) -> None:
         self._keep_bytes = keep_bytes
+        self._keep_takes = keep_takes
+        self._num_takes = 0
         self._lock = Lock()
-        self._buffers: list[Bytes] = []
+        self._kept: list[_Kept] = []
 
     def take(self, size_bytes: int) -> Bytes:
         """An uninitialised array of `size_bytes`, aligned to at least 16 bytes."""
         if size_bytes < _SMALL_BYTES:
             return np.empty(size_bytes, np.uint8)
         with self._lock:
-            for index in range(len(self._buffers)):
-                fits = size_bytes <= self._buffers[index].size <= size_bytes + size_bytes // 8
-                if fits and _references(self._buffers, index) <= _UNUSED_COUNT:
-                    return self._buffers[index][:size_bytes]
-            buffer = np.empty(size_bytes, np.uint8)
-            self._buffers.append(buffer)
+            self._num_takes += 1
+            found = self._free(size_bytes)
+            if found is None:
+                found = _Kept(np.empty(size_bytes, np.uint8), 0)
+                self._kept.append(found)
+            found.taken_at = self._num_takes
+            taken = found.buffer[:size_bytes]
             self._trim()
-        return buffer[:size_bytes]
+        return taken
 
     @property
     def kept_bytes(self) -> int:
         with self._lock:
-            return sum(buffer.size for buffer in self._buffers)
+            return self._kept_bytes()
+
+    def give_back(self) -> None:
+        """Forget what nobody uses."""
+        with self._lock:
+            self._forget_unused(self._num_takes)
+
+    def _free(self, size_bytes: int) -> _Kept | None:
+        for kept in self._kept:
+            fits = size_bytes <= kept.buffer.size <= size_bytes + size_bytes // 8
+            if fits and kept.num_references <= _UNUSED_COUNT:
+                return kept
+        return None
 
     def _trim(self) -> None:
+        self._forget_unused(self._num_takes - self._keep_takes)
         # Forgetting a buffer in use only means that it is not used again.
-        while len(self._buffers) > 1 and sum(buffer.size for buffer in self._buffers) > self._keep_bytes:
-            del self._buffers[0]
+        while len(self._kept) > 1 and self._kept_bytes() > self._keep_bytes:
+            del self._kept[0]
+
+    def _forget_unused(self, until: int) -> None:
+        """Of those that were last taken by then."""
+        self._kept = [kept for kept in self._kept if kept.taken_at > until or kept.num_references > _UNUSED_COUNT]
+
+    def _kept_bytes(self) -> int:
+        return sum(kept.buffer.size for kept in self._kept)
 
 
-__all__ = ("BufferPool",)
+POOL = BufferPool()
+"""The process's own: whoever decodes shares it, so that it is bounded once."""
+
+
+__all__ = ("POOL", "BufferPool")

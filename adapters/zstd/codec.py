@@ -16,7 +16,7 @@ from zstandard import (
 
 from adapters.zstd import frame as layout
 from adapters.zstd import planes
-from adapters.zstd.buffer_pool import BufferPool
+from adapters.zstd.buffer_pool import POOL, BufferPool
 from adapters.zstd.cursor import FrameCursor
 from adapters.zstd.decoding import decode
 from adapters.zstd.frame import Plane, Segment
@@ -47,7 +47,7 @@ class ZstdStateCodec:
 
     def __init__(self, *, compress: bool = True, pool: BufferPool | None = None) -> None:
         self._compress = compress
-        self._pool = pool or BufferPool()
+        self._pool = pool or POOL
 
     def encode(self, payload: StatePayload) -> Sequence[memoryview]:
         segments: list[Segment] = []

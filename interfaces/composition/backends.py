@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
@@ -56,6 +57,38 @@ class Backend:
     plan: ModelPlanner = _no_plan
 
 
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What the text side needs of a backend that computes elsewhere."""
+
+    repository: ModelRepository
+    tokenizers: TokenizerLoader
+    check: ModelCheck
+
+
+class Checker(Protocol):
+    """Whoever has the backend."""
+
+    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """A ModelCheck."""
+        ...
+
+
+def models_for(settings: Settings, checker: Checker) -> Models:
+    """Imports nothing that computes."""
+    return Models(model_repository(settings), tokenizers_of(settings), checker.check)
+
+
+def tokenizers_of(settings: Settings) -> TokenizerLoader:
+    if settings.engine.backend == "fake":
+        from adapters.fake.tokenizer import FakeTokenizers
+
+        return FakeTokenizers()
+    from adapters.tokenizers.loader import HfTokenizerLoader
+
+    return HfTokenizerLoader(settings.parser_of)
+
+
 def choose_backend(settings: Settings) -> Backend:
     """The one that the settings name."""
     return {"fake": fake_backend, "mlx": mlx_backend}[settings.engine.backend](settings)
@@ -81,6 +114,11 @@ def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX. A system BLAS is loaded first: MLX binds to whatever is there at its first import."""
     from adapters.system.blas import load_blas
     from adapters.system.heap import trim_heap
+    from adapters.zstd.buffer_pool import POOL
+
+    def give_back() -> None:
+        POOL.give_back()
+        trim_heap()
 
     _keep_kernels_private()
     blas = load_blas()
@@ -94,7 +132,7 @@ def mlx_backend(settings: Settings) -> Backend:
 
     tokenizers = HfTokenizerLoader(settings.parser_of)
     return Backend(
-        lambda: MlxEngine(cache_dir(), blas.identity, trim_heap),
+        lambda: MlxEngine(cache_dir(), blas.identity, give_back),
         model_repository(settings),
         tokenizers,
         default_grid=preferred_grid(),
@@ -153,4 +191,14 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "cairn"
 
 
-__all__ = ("Backend", "cache_dir", "choose_backend", "fake_backend", "mlx_backend", "model_repository")
+__all__ = (
+    "Backend",
+    "Models",
+    "cache_dir",
+    "choose_backend",
+    "fake_backend",
+    "mlx_backend",
+    "model_repository",
+    "models_for",
+    "tokenizers_of",
+)

@@ -167,3 +167,25 @@ def test_the_pool_keeps_no_more_than_it_may() -> None:
     held = [pool.take(400_000) for _ in range(10)]
     assert pool.kept_bytes <= 1 << 20
     assert len({buffer.ctypes.data for buffer in held}) == 10
+
+
+def test_a_free_buffer_that_nobody_wants_any_more_goes() -> None:
+    pool = BufferPool(keep_takes=3)
+    burst = [pool.take(100_000) for _ in range(8)]
+    assert pool.kept_bytes == 800_000
+    del burst
+    for _ in range(3):
+        pool.take(500_000)
+    assert pool.kept_bytes == 500_000
+
+
+def test_when_memory_is_short_only_what_somebody_reads_is_kept() -> None:
+    pool = BufferPool()
+    burst = [pool.take(100_000) for _ in range(8)]
+    read = memoryview(burst[3].data)
+    address = burst[3].ctypes.data
+    del burst
+    pool.give_back()
+    assert pool.kept_bytes == 100_000
+    read.release()
+    assert pool.take(100_000).ctypes.data == address
