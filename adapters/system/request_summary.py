@@ -12,13 +12,14 @@ MAX_CHARS = 2_000
 
 _NAMES = (
     "model", "key", "prompt", "reused", "hot", "store", "known", "stopped", "diverged", "computed", "rewrites",
-    "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate", "reason",
+    "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate", "trace",
+    "reason",
 )  # fmt: skip
 _PAIR = re.compile(rf"(?:^| )({'|'.join(_NAMES)})=")
 _LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
 
 
-def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
+def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None) -> str:
     """Key=value pairs; times in seconds; what did not happen is left out.
 
     `hot`, `store`: of `reused`, by tier. `stopped`: why no more was reused, `known`: up to which token blocks were
@@ -46,6 +47,7 @@ def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
         "ttft": _seconds(timeline.time_to_first_token_s),
         "total": _seconds((event.at_ns - timeline.queued_ns) / 1e9),
         "rate": f"{usage.completion_tokens / decode_s:.1f}tok/s" if decode_s and usage.completion_tokens else None,
+        "trace": trace_id,
         "reason": event.reason,
         "error": event.error_code,
     }

@@ -15,6 +15,7 @@ from interfaces.cli.pace import told_latency
 
 if TYPE_CHECKING:
     from interfaces.http.admin.request_body import RequestBody
+    from interfaces.http.explanation_body import PromptExplanation
 
 _TIERS = {"hot": "memory", "store": "the store"}
 _WAITS = {
@@ -33,9 +34,10 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStory:
-    """Times in seconds; None for what is unknown or did not happen. `reused`: tokens by tier. `stopped`: why no more was
-    reused, a StopReason value; `sentence`: the same in words. `waited_for`: WaitReason values. `followed`: whose
-    computing of the same prefix it waited for. `stage`: where it is, empty when it has ended. `reason`: why it ended."""
+    """Times in seconds; None for what is unknown or did not happen. `reused`: tokens by tier. `stopped`: why no more
+    was reused, a StopReason value; `sentence`: the same in words; `break_text`: both sides, where they may be told.
+    `waited_for`: WaitReason values. `followed`: whose computing of the same prefix it waited for. `stage`: where it
+    is, empty when it has ended. `reason`: why it ended. `trace_id`: where the whole of it is, if it was traced."""
 
     id: str
     model: str
@@ -49,6 +51,7 @@ class RequestStory:
     reused: Mapping[str, int] = field(default_factory=dict[str, int])
     stopped: str = ""
     sentence: str = ""
+    break_text: Mapping[str, str] = field(default_factory=dict[str, str])
     rewrites: tuple[str, ...] = ()
     output_tokens: int = 0
     queue_s: float | None = None
@@ -63,6 +66,7 @@ class RequestStory:
     reason: str = ""
     error_code: str = ""
     error_message: str = ""
+    trace_id: str = ""
 
     @property
     def queued_at(self) -> datetime | None:
@@ -103,6 +107,7 @@ def from_log(id: str, pairs: Mapping[str, str], written_at: datetime | None) -> 
         reason=pairs.get("reason", "error" if "error" in pairs else ""),
         error_code=pairs.get("error", ""),
         error_message=pairs.get("message", ""),
+        trace_id=pairs.get("trace", ""),
     )
 
 
@@ -121,6 +126,7 @@ def from_server(body: "RequestBody") -> RequestStory:
         reused={tier: count for tier, count in body.reused.items() if count},
         stopped=told.reason.value if told is not None else "",
         sentence=told.sentence if told is not None else "",
+        break_text=_break_text(told) if body.shows_text and told is not None else {},
         rewrites=tuple(body.rewrites),
         output_tokens=body.output_tokens,
         queue_s=body.times.queue_s,
@@ -128,7 +134,8 @@ def from_server(body: "RequestBody") -> RequestStory:
         decode_s=body.times.decode_s,
         ttft_s=body.times.ttft_s,
         total_s=body.age_s,
-        waited_for=() if body.waits_for is None else (body.waits_for,),
+        waited_for=tuple(body.waited_for),
+        followed=body.followed or "",
         preemptions=body.preemptions,
         stage="" if end is not None else body.stage,
         reason="" if end is None else end.reason,
@@ -156,6 +163,8 @@ def told(story: RequestStory) -> Iterator[tuple[str, str]]:
     yield _end(story)
     if (most := _most(story)) is not None:
         yield "most of it", most
+    if story.trace_id:
+        yield "trace", shown(story.trace_id)
 
 
 def _prompt(story: RequestStory) -> Iterator[tuple[str, str]]:
@@ -166,6 +175,8 @@ def _prompt(story: RequestStory) -> Iterator[tuple[str, str]]:
     yield "reused", f"{num_reused:,} tokens{f': {origins}' if origins else ''}"
     if story.stopped:
         yield "no more", f"{shown(story.stopped)}: {shown(story.sentence, 500)}"
+    for side, text in story.break_text.items():
+        yield f"  {side}", shown(text, 500)
     if story.prefill_s is not None:
         whole = "" if story.done_tokens >= story.prompt_tokens else f" of {story.prompt_tokens - num_reused:,}"
         yield "computed", f"{story.computed_tokens:,}{whole} tokens, in {told_latency(story.prefill_s)}"
@@ -200,6 +211,14 @@ def _most(story: RequestStory) -> str | None:
         return None
     name, value = max(known.items(), key=lambda item: item[1])
     return f"{name}, {value / total:.0%} of the time"
+
+
+def _break_text(told: "PromptExplanation") -> dict[str, str]:
+    found = told.divergence
+    if found is None:
+        return {}
+    sides = {"both": found.before, "prompt": found.prompt, "stored": found.stored}
+    return {side: text for side, text in sides.items() if text}
 
 
 def _sentence(pairs: Mapping[str, str], reused: Mapping[str, int]) -> str:
