@@ -6,7 +6,10 @@ from msgspec import Struct
 
 from application.services.recent_requests import SeenRequest
 from application.services.request_timelines import Stage
+from application.services.text_side.preparations import Preparation
 from domain.explanation import Explanation
+from domain.shown import shown
+from domain.wait_reason import WaitReason
 from interfaces.http.explanation_body import PromptExplanation, prompt_explanation
 
 
@@ -27,6 +30,20 @@ class EndBody(Struct):
     reason: str
     error_code: str | None
     error_message: str
+
+
+class PreparingBody(Struct):
+    """A request that is not in the queue yet, with all its `choices`. `waits_for`: `model` until that is loaded; null
+    while its prompt is made into tokens. The rest as in RequestBody."""
+
+    id: str
+    model: str
+    key: str
+    operation: str
+    priority: str
+    choices: int
+    waits_for: str | None
+    age_s: float
 
 
 class RequestBody(Struct):
@@ -104,6 +121,20 @@ def request_body(
     )
 
 
+def preparing_body(preparation: Preparation, now_ns: int) -> PreparingBody:
+    request = preparation.request
+    return PreparingBody(
+        id=request.id,
+        model=shown(request.model),
+        key=request.client,
+        operation=request.operation,
+        priority=request.priority.value,
+        choices=request.num_choices,
+        waits_for=None if preparation.has_model else WaitReason.MODEL.value,
+        age_s=(now_ns - preparation.started_ns) / 1e9,
+    )
+
+
 def _end(seen: SeenRequest, unix_offset_ns: int) -> EndBody | None:
     ended = seen.ended
     if ended is None:
@@ -111,4 +142,4 @@ def _end(seen: SeenRequest, unix_offset_ns: int) -> EndBody | None:
     return EndBody((ended.at_ns + unix_offset_ns) / 1e9, ended.reason, ended.error_code, ended.error_message)
 
 
-__all__ = ("RequestBody", "request_body")
+__all__ = ("PreparingBody", "RequestBody", "preparing_body", "request_body")
