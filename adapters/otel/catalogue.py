@@ -217,6 +217,15 @@ ENGINE_WEDGES = MetricSpec(
     "Times something was seen to be stuck, by in what: prefill, decode, load, waiting, ended, event loop, ...",
     (names.CAIRN_KIND,),
 )
+ENGINE_RESTARTS = MetricSpec(
+    names.CAIRN_ENGINE_RESTARTS,
+    MetricKind.COUNTER,
+    "{restart}",
+    "Engines that took over from one that was lost.",
+)
+ENGINE_DOWN_TIME = _histogram(
+    names.CAIRN_ENGINE_DOWN_TIME, "From the loss of an engine until another one took over.", (), _DURATION_BUCKETS
+)
 FAULTS = MetricSpec(
     names.CAIRN_FAULTS, MetricKind.COUNTER, "{fault}", "Faults that were contained.", (names.CAIRN_WHERE,)
 )
@@ -235,7 +244,16 @@ CATALOGUE = (
     *(TOOL_CALL_PROBLEMS, STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
     *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME),
-    *(MEMORY_USED, MEMORY_LIMIT, MEMORY_LEVEL, MEMORY_ACTIONS, ENGINE_STUCK, ENGINE_WEDGES),
+    *(
+        MEMORY_USED,
+        MEMORY_LIMIT,
+        MEMORY_LEVEL,
+        MEMORY_ACTIONS,
+        ENGINE_STUCK,
+        ENGINE_WEDGES,
+        ENGINE_RESTARTS,
+        ENGINE_DOWN_TIME,
+    ),
     *(FAULTS, TELEMETRY_FAILURES),
 )
 
