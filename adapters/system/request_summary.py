@@ -7,7 +7,7 @@ from domain.shown import shown
 MAX_CHARS = 2_000
 
 
-def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
+def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None) -> str:
     """Key=value pairs; times in seconds; what did not happen is left out. `rate`: output tokens a second of decode."""
     stages = [(stage.value, timeline.time_in_s(stage, event.at_ns)) for stage in Stage]
     decode_s = stages[-1][1]
@@ -25,6 +25,7 @@ def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
         ("ttft", _seconds(timeline.time_to_first_token_s)),
         ("total", _seconds((event.at_ns - timeline.queued_ns) / 1e9)),
         ("rate", None if rate is None else f"{rate:.1f}tok/s"),
+        ("trace", trace_id),
         ("reason", event.reason),
         ("error", event.error_code),
     ]

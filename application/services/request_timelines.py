@@ -58,6 +58,7 @@ class RequestTimeline:
     client: str = ""
     rewrites: tuple[str, ...] = ()
     waits_for: str = ""
+    last_tokens_ns: int | None = None
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
         """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
@@ -81,7 +82,7 @@ class RequestTimeline:
 
 
 class RequestTimelines:
-    """The open requests. One caller at a time, except `num_open`, which any thread may call."""
+    """The open requests. One caller at a time, except where any thread may call."""
 
     def __init__(self, max_open: int = MAX_OPEN) -> None:
         self._max_open = max_open
@@ -153,12 +154,19 @@ class RequestTimelines:
             self._forget(timeline)
         return timeline
 
+    def oldest_queued_ns(self) -> int | None:
+        """When the oldest open request was queued; None when none is. Any thread."""
+        try:
+            return next((timeline.queued_ns for timeline in self._open.values()), None)
+        except RuntimeError:  # it changed meanwhile: something happens
+            return None
+
     def num_open(self) -> dict[tuple[ModelId, Stage], int]:
-        """Requests by model and stage, zeros included for what was there once."""
+        """Requests by model and stage, zeros included for what was there once. Any thread."""
         return dict(self._counts)
 
     def num_waiting_for(self) -> dict[str, int]:
-        """Requests by what they wait for, zeros included for what was waited for once."""
+        """Requests by what they wait for, zeros included for what was waited for once. Any thread."""
         return dict(self._waits)
 
     def _wait(self, timeline: RequestTimeline, reason: str) -> None:

@@ -63,7 +63,7 @@ class Container(TokenSide):
 
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
-    request_log = providers.Singleton(EventLog)
+    request_log = providers.Singleton(EventLog, telemetry.provided.trace_ids)
     figures = providers.Singleton(LiveFigures, clock)
     recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
     events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
@@ -130,6 +130,7 @@ class Container(TokenSide):
         encoder=encoder,
         grammars=grammars,
         calls=calls,
+        content=telemetry.provided.content,
     )
     answering = providers.Singleton(
         ModelNames,
