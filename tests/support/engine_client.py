@@ -27,7 +27,6 @@ from domain.model_card import LoadOptions, ModelSource
 from domain.request import choice_id
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
-from tests.support.engine_wire import WiredEngine
 from tests.support.hosted_child import HostedChild
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission, tokens_of
@@ -76,10 +75,6 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None) -> Engine:
     )
 
 
-def engine_behind_a_wire() -> Engine:
-    return WiredEngine(engine_on_a_thread())
-
-
 def engine_behind_a_socket() -> Engine:
     """Both ends of an engine process, in this one."""
     return EngineProcess(HostedChild(hosted_toy), b"", SystemClock())
@@ -93,7 +88,6 @@ def engine_that_is_revived() -> Engine:
 
 ENGINES: Mapping[str, Callable[[], Engine]] = {
     "thread": engine_on_a_thread,
-    "wire": engine_behind_a_wire,
     "socket": engine_behind_a_socket,
     "revived": engine_that_is_revived,
 }
@@ -185,5 +179,5 @@ def source(model: ModelId) -> ModelSource:
     return ModelSource(model, "nowhere")
 
 
-__all__ = ("BROKEN", "ENGINES", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire")
+__all__ = ("BROKEN", "ENGINES", "FAILING", "MAX_BATCH", "MODEL", "EngineClient")
 __all__ += ("engine_on_a_thread", "hosted_toy", "source", "with_engine")
