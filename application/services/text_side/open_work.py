@@ -91,8 +91,9 @@ class OpenWork:
         """What another engine is to compute."""
         if self._is_untouched:
             return self.submission
-        told = (self._told.get(choice) for choice in range(self.submission.num_choices))
-        return replace(self.submission, told=tuple(one and _value(one, self._num_prompt) for one in told))
+        told = [self._told.get(choice) for choice in range(self.submission.num_choices)]
+        values = (None if one is None else _value(one, self._num_prompt) for one in told)
+        return replace(self.submission, told=tuple(values))
 
     @property
     def _num_prompt(self) -> int:
