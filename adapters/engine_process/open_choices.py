@@ -19,6 +19,10 @@ class OpenChoices:
         self._num_prompt: dict[RequestId, int] = {}
         self._num_in_queue = 0
 
+    def __len__(self) -> int:
+        """Choices. Any thread."""
+        return sum(map(len, tuple(self._open.values())))
+
     def add(self, submission: Submission) -> None:
         told = submission.told or (ToldChoice(),) * submission.num_choices
         self._open[submission.id] = {at: len(one.output_ids) for at, one in enumerate(told) if one is not None}
