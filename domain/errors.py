@@ -196,6 +196,16 @@ class ServerUnavailable(DomainError):
     retryable = True
 
 
+class RequestCancelled(ServerUnavailable):
+    """Somebody who runs the server ended this request. Clients that ask again by themselves must not: it was meant."""
+
+    code = "request_cancelled"
+    retryable = False
+
+    def __init__(self, message: str = "the request was cancelled by the server") -> None:
+        super().__init__(message)
+
+
 class StoreUnresponsive(ServerUnavailable):
     """The store was asked and has not answered in time."""
 
@@ -204,6 +214,12 @@ class ComputeFailed(DomainError):
     """Computing this one request failed; others are unaffected."""
 
     code = "compute_failed"
+
+
+class EngineLost(ComputeFailed):
+    """The engine was lost more than once while it computed this request, and is not given it again."""
+
+    code = "engine_lost"
 
 
 class IllegalTransition(DomainError):
@@ -218,6 +234,7 @@ __all__ = (
     "ContextOverflow",
     "DocumentNotFound",
     "DomainError",
+    "EngineLost",
     "IllegalTransition",
     "InvalidKeys",
     "InvalidRequest",
@@ -230,6 +247,7 @@ __all__ = (
     "NotAllowed",
     "PrefillMemoryExceeded",
     "QueueFull",
+    "RequestCancelled",
     "RequestNotFound",
     "ServerUnavailable",
     "StoreUnresponsive",

@@ -12,6 +12,7 @@ from adapters.system.request_summary import one_line, summarise
 from application.events import (
     DecodeStarted,
     EngineRecovered,
+    EngineRestarted,
     EngineStuck,
     Event,
     FaultObserved,
@@ -20,9 +21,12 @@ from application.events import (
     ModelLoaded,
     ModelUnloaded,
     PrefillChunkComputed,
+    PrefixAwaited,
+    PrefixMatched,
     RecordsDropped,
     RequestAdmitted,
     RequestEnded,
+    RequestPreempted,
     RequestQueued,
     RequestRefused,
     RequestWaits,
@@ -55,7 +59,10 @@ class EventLog:
             {
                 RequestQueued: self._timelines.queued,
                 RequestWaits: self._timelines.waits,
+                PrefixMatched: self._timelines.matched,
+                PrefixAwaited: self._timelines.awaited,
                 RequestAdmitted: self._timelines.admitted,
+                RequestPreempted: self._timelines.preempted,
                 PrefillChunkComputed: self._timelines.computed,
                 DecodeStarted: self._timelines.decode_started,
                 FirstToken: self._timelines.first_token,
@@ -70,6 +77,7 @@ class EventLog:
                 RecordsDropped: self._dropped,
                 EngineStuck: self._stuck,
                 EngineRecovered: self._recovered,
+                EngineRestarted: self._restarted,
             },
         )
 
@@ -136,6 +144,10 @@ class EventLog:
         self._writer.write(
             _engine, logging.WARNING, f"{event.stuck_in} is stuck no longer, after {event.stuck_ns / 1e9:.0f}s"
         )
+
+    def _restarted(self, event: EngineRestarted) -> None:
+        line = f"another engine took over after {event.down_ns / 1e9:.1f}s, with {event.num_resumed} choices"
+        self._writer.write(_engine, logging.WARNING, f"{line} (try {event.num_tries}): {one_line(event.why)}")
 
     def _write_sparsely(self, level: int, what: str, detail: str) -> None:
         self._occurrences[what] += 1

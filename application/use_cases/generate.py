@@ -71,13 +71,15 @@ class Generate:
         try:
             self._requests.reserve(request.num_choices)
             try:
-                is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
-                served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
-                try:
-                    return await self._submit(request, served)
-                except BaseException:
-                    self._pool.release(served)
-                    raise
+                with self._requests.preparations.of(request, started_ns) as preparation:
+                    is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
+                    served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
+                    preparation.has_model = True
+                    try:
+                        return await self._submit(request, served)
+                    except BaseException:
+                        self._pool.release(served)
+                        raise
             except BaseException:
                 self._requests.release(request.num_choices)
                 raise

@@ -205,6 +205,10 @@ def test_what_is_stuck_now_and_how_often_something_was() -> None:
     assert board.value("cairn.engine.stuck") == 0
 
 
+def test_engines_that_were_lost_are_counted() -> None:
+    assert Board(EVERYTHING).value("cairn.engine.restarts") == 1
+
+
 def test_the_documentation_lists_the_catalogue() -> None:
     text = (ROOT / "docs/telemetry.md").read_text()
     rows = {row[0]: row[1] for row in re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \|", text, re.MULTILINE)}

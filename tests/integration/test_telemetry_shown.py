@@ -119,6 +119,7 @@ FIRING: dict[str, dict[str, str]] = {
     "CairnDown": {'up{job="cairn"}': "0x120"},
     "CairnStuck": {"cairn_engine_stuck": "1x120"},
     "CairnNotReady": {"cairn_ready": "0x120"},
+    "CairnEngineLost": {"cairn_engine_restarts_total": "0+1x120"},
     "CairnErrors": {
         'cairn_requests_ended_total{cairn_reason="error", error_type="compute_failed"}': "0+1x120",
         'cairn_requests_ended_total{cairn_reason="stop"}': "0+9x120",

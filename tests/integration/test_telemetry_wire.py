@@ -64,7 +64,8 @@ class Run:
 
 
 def ask(client: httpx.Client, text: str, **fields: Any) -> httpx.Response:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 6, **fields}
+    message = {"role": "user", "content": text}
+    body = {"model": MODEL, "messages": [message], "max_tokens": 6, "ignore_eos": True, "seed": 1, **fields}
     return client.post("/v1/chat/completions", json=body, headers=TRACEPARENT)
 
 

@@ -36,6 +36,7 @@ class World:
         self.clock, self.events, self.stacks = FakeClock(start_ns=0), RecordingEvents(), Stacks()
         self.told: list[str] = []
         self.exits: list[int] = []
+        self.abandoned: list[int] = []
         self.loop: list[Callable[[], None]] = []
         self.is_loop_blocked = False
         self.status = EngineStatus(
@@ -52,6 +53,7 @@ class World:
             supervisor=self,
             last_resort=self,
             give_up=self.exits.append,
+            abandon=lambda: self.abandoned.append(self.clock.now_ns()),
             flush=lambda: self.told.append("flush"),
             teller=teller or InlineLane(),
         )
@@ -147,6 +149,28 @@ def test_it_ends_the_process_when_that_is_set_after_the_log_is_written() -> None
     assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
 
 
+def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() -> None:
+    world = World(exits=False)
+    world.does("prefill", num_running=1)
+    world.looks(STUCK_AFTER_S + TELL_AGAIN_S + 1)
+    assert (len(world.stuck()), world.abandoned) == (2, [STUCK_AFTER_S * S])
+    world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed by SIGABRT")
+    world.looks(1)
+    world.status = dataclasses.replace(world.status, is_alive=True, fault="")
+    world.does("prefill", num_running=1)
+    world.looks(STUCK_AFTER_S)
+    assert [told.stuck_in for told in world.stuck()] == ["prefill", "prefill", "ended", "prefill"]
+    assert len(world.abandoned) == 2
+
+
+def test_a_blocked_loop_is_no_reason_to_end_an_engine() -> None:
+    world = World(exits=False)
+    world.is_loop_blocked = True
+    world.looks(LOOP_AFTER_S + 1)
+    world.answer()
+    assert (len(world.stuck()), world.abandoned) == (1, [])
+
+
 def test_it_stays_when_nothing_else_is_set() -> None:
     world = World(exits=False)
     world.does("load", num_calls=1)
@@ -170,7 +194,7 @@ def test_a_blocked_event_loop_is_stuck_and_ends_the_process_too() -> None:
     assert world.stuck() == []
     world.looks(1)
     (told,) = world.stuck()
-    assert (told.stuck_in, told.since_ns, world.watch.loop_lag_s) == (EVENT_LOOP, S, LOOP_AFTER_S)
+    assert (told.stuck_in, told.since_ns, world.watch.loop_lag_s()) == (EVENT_LOOP, S, LOOP_AFTER_S)
     assert world.told[-2:] == ["moving", "rearm"]
     world.looks(EXIT_AFTER_S - LOOP_AFTER_S)
     assert world.exits == [EXIT_STUCK]
@@ -181,10 +205,10 @@ def test_the_lag_of_a_loop_that_answers_late_is_known() -> None:
     world.is_loop_blocked = True
     world.looks(4)
     world.answer()
-    assert world.watch.loop_lag_s == 3
+    assert world.watch.loop_lag_s() == 3
     world.is_loop_blocked = False
     world.looks(2)
-    assert (world.watch.loop_lag_s, world.stuck(), world.recovered()) == (0, [], [])
+    assert (world.watch.loop_lag_s(), world.stuck(), world.recovered()) == (0, [], [])
 
 
 def test_a_process_that_was_stopped_for_an_hour_is_not_stuck_when_it_goes_on() -> None:
