@@ -49,7 +49,9 @@ class PreparingBody(Struct):
 class RequestBody(Struct):
     """One choice of a request. `id`: as its answer has it, and the log. `key`: the name of the API key, empty without.
     `operation`: by which it came, as the OpenAPI document calls it, empty if unknown. `stage`: where it is, or was when
-    it ended. `waits_for`: `place` or `memory` while it is in the queue, else null. `preempted`: it has given up its
+    it ended. `waits_for`: `place` or `memory` while it is in the queue, else null;
+    `waited_for`: each that it ever waited for. `followed`: the request whose computing of the same prefix it waited
+    for, null for none. `preempted`: it has given up its
     memory and waits to go on. `done_tokens` of `prompt_tokens` are in its state, reused or computed; `reused`: tokens
     by tier. `end`: null while it is open. `explanation`: what its lookup found, null before; its divergence has text
     only where `shows_text` says so."""
@@ -62,6 +64,8 @@ class RequestBody(Struct):
     priority: str
     stage: Literal["queue", "prefill", "decode"]
     waits_for: str | None
+    waited_for: list[str]
+    followed: str | None
     preempted: bool
     preemptions: int
     queued_unix_s: float
@@ -93,6 +97,8 @@ def request_body(
         priority=seen.priority,
         stage=timeline.stage.value,
         waits_for=timeline.waits_for or None,
+        waited_for=list(timeline.waited_for),
+        followed=timeline.followed or None,
         preempted=seen.is_preempted,
         preemptions=seen.num_preemptions,
         queued_unix_s=(timeline.queued_ns + unix_offset_ns) / 1e9,
