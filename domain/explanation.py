@@ -111,8 +111,9 @@ class Explanation:
 
     def without_tokens(self) -> "Explanation":
         """The same with positions and numbers only: nothing of either side."""
-        found = self.divergence
-        return self if found is None else replace(self, divergence=Divergence(found.position, (), (), None))
+        if self.divergence is None:
+            return self
+        return replace(self, divergence=Divergence(self.divergence.position, (), (), None, stored=None))
 
     def with_text(self, decode: Callable[[Sequence[int]], str]) -> "Explanation":
         """The same with the divergence's tokens as text."""

@@ -11,7 +11,8 @@ form a state group. The hit policy follows from the kind alone:
     UNSUPPORTED nothing: the model is served without prefix reuse     (no group)
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -93,6 +94,11 @@ class StateLayout:
         """Labels of the cache classes that cannot be captured; empty when the model takes part in prefix reuse."""
         labels = {layer.label for _, layer in self.leaves() if layer.kind is StateKind.UNSUPPORTED}
         return tuple(sorted(labels))
+
+    @property
+    def num_layers(self) -> Mapping[tuple[StateKind, int | None], int]:
+        """How many leaves there are of each kind and window, in the order in which they first appear."""
+        return Counter((layer.kind, layer.window) for _, layer in self.leaves())
 
     @property
     def is_reusable(self) -> bool:

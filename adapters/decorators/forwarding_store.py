@@ -2,7 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from application.ports.block_store import BlockStore, CompactReport, EraseReport, IntegrityReport, StoreUsage
+from application.ports.block_store import (
+    Advance,
+    BlockStore,
+    CompactReport,
+    EraseReport,
+    IntegrityReport,
+    StoreUsage,
+    nobody_looks,
+)
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash, GroupIndex
@@ -54,11 +62,11 @@ class ForwardingStore:
     def usage(self) -> StoreUsage:
         return self._store.usage()
 
-    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
-        return self._store.check_integrity(payloads=payloads)
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
+        return self._store.check_integrity(payloads=payloads, advance=advance)
 
-    def compact(self) -> CompactReport:
-        return self._store.compact()
+    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
+        return self._store.compact(advance)
 
     def close(self) -> None:
         self._store.close()

@@ -12,7 +12,7 @@ without its end was cut off. An entry is believed, decoded and given out only on
 import json
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from adapters.export.entry import MAX_RATIO, EntryChecks, GroupSize, RecordHeader
 from adapters.export.fields import Fields
@@ -96,6 +96,12 @@ class ExportWriter:
             self._stream.write(part)
 
 
+class ByteSource(Protocol):
+    """What an export is read from: no seeking, so that it may be a pipe."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 class ExportReader:
     """A RecordSource: what ExportWriter wrote, from front to back, also from a pipe. Everything raises InvalidExport.
 
@@ -103,7 +109,7 @@ class ExportReader:
     """
 
     def __init__(
-        self, stream: BinaryIO, codec: StateCodec, key: ExportKey | None = None, *, trusts_anyone: bool = False
+        self, stream: ByteSource, codec: StateCodec, key: ExportKey | None = None, *, trusts_anyone: bool = False
     ) -> None:
         self._stream = stream
         self._codec = codec

@@ -32,12 +32,14 @@ from adapters.lmdb.volume import free_bytes
 from adapters.lmdb.writer import Batch, Writer
 from application.events import RecordsEvicted
 from application.ports.block_store import (
+    Advance,
     CompactReport,
     EraseReport,
     IntegrityReport,
     OpenFailure,
     StoreOpenError,
     StoreUsage,
+    nobody_looks,
 )
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -184,9 +186,9 @@ class LmdbBlockStore:
             faults=self._faults.counts(),
         )
 
-    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
-        check = IntegrityCheck(self._environment, self._reader, quota_bytes, payloads=payloads)
+        check = IntegrityCheck(self._environment, self._reader, quota_bytes, advance, payloads=payloads)
         problems = () if self._containment.is_closed else (f"cannot be read: {self._containment.broken}",)
         return self._read(check.run, IntegrityReport(0, problems))
 
@@ -209,7 +211,7 @@ class LmdbBlockStore:
             self._faults.note(classify(failure), f"{self._directory.path} could not be synced: {failure}")
         self._directory.release()
 
-    def compact(self) -> CompactReport:
+    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
         """Raises StoreOpenError as well when the store is closed or read-only."""
         with self._containment.lock:
             if not self._containment.can_write:
@@ -217,7 +219,7 @@ class LmdbBlockStore:
             try:
                 self._containment.repair()
                 before_bytes = self._directory.size_bytes
-                shrink(self._directory, self._environment, self._writer, always=True)
+                shrink(self._directory, self._environment, self._writer, always=True, advance=advance)
                 return CompactReport(before_bytes, self._directory.size_bytes)
             except FAILURES as failure:
                 self._containment.contain(failure)

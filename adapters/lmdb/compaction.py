@@ -13,10 +13,11 @@ from adapters.lmdb import faults
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import FaultLog, classify
+from adapters.lmdb.growth import growth_told
 from adapters.lmdb.private_files import open_private, sync_file
 from adapters.lmdb.room import Quota
 from adapters.lmdb.volume import free_bytes
-from application.ports.block_store import OpenFailure, StoreOpenError
+from application.ports.block_store import Advance, OpenFailure, StoreOpenError, nobody_looks
 
 # What evicting may add to a full file before its pages can be given back.
 _SPARE_BYTES = 64 << 20
@@ -35,8 +36,9 @@ class Shrinking(Protocol):
         ...
 
 
-def compact(directory: StoreDirectory, environment: Environment) -> None:
-    """Copy what is live, then swap; the store is as before when that fails. The caller has the environment to itself.
+def compact(directory: StoreDirectory, environment: Environment, advance: Advance = nobody_looks) -> None:
+    """Copy what is live, then swap; the store is as before when that fails or is interrupted, which shows once LMDB has
+    copied all. The caller has the environment to itself.
 
     Raises StoreOpenError(VOLUME) when there is no room for the copy, or Damaged, lmdb.Error, OSError.
     """
@@ -44,10 +46,10 @@ def compact(directory: StoreDirectory, environment: Environment) -> None:
     if free_bytes(directory.path) < needed_bytes:
         raise _no_room(directory, f"{needed_bytes} bytes")
     try:
-        _copy(directory, environment)
-    except (lmdb.Error, OSError) as failure:
+        _copy(directory, environment, advance)
+    except BaseException as failure:
         directory.copy.unlink(missing_ok=True)
-        if _is_full(directory, failure):
+        if isinstance(failure, lmdb.Error | OSError) and _is_full(directory, failure):
             raise _no_room(directory, str(failure)) from None
         raise
     environment.close()
@@ -57,7 +59,14 @@ def compact(directory: StoreDirectory, environment: Environment) -> None:
         environment.open()
 
 
-def shrink(directory: StoreDirectory, environment: Environment, writer: Shrinking, *, always: bool = False) -> None:
+def shrink(
+    directory: StoreDirectory,
+    environment: Environment,
+    writer: Shrinking,
+    *,
+    always: bool = False,
+    advance: Advance = nobody_looks,
+) -> None:
     """Evict down to the quota; compact when the file is larger than that, or `always`. What was evicted stays evicted.
 
     Raises StoreOpenError(VOLUME) without room for the copy, or Damaged, lmdb.Error, OSError.
@@ -67,7 +76,7 @@ def shrink(directory: StoreDirectory, environment: Environment, writer: Shrinkin
         try:
             writer.shrink()
             if always or environment.info()[0] > writer.quota.quota_bytes:
-                compact(directory, environment)
+                compact(directory, environment, advance)
         except (lmdb.Error, OSError) as failure:
             if _is_full(directory, failure):
                 raise _no_room(directory, str(failure)) from None
@@ -101,11 +110,12 @@ def fit(directory: StoreDirectory, environment: Environment, writer: Shrinking, 
         environment.open()
 
 
-def _copy(directory: StoreDirectory, environment: Environment) -> None:
+def _copy(directory: StoreDirectory, environment: Environment, advance: Advance) -> None:
     directory.copy.unlink(missing_ok=True)
     handle = open_private(directory.copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        environment.copy_compact(handle)
+        with growth_told(handle, advance):
+            environment.copy_compact(handle)
         sync_file(handle)
     finally:
         os.close(handle)

@@ -22,7 +22,7 @@ from adapters.lmdb.rows import (
     snapshot_prefix,
     space_of,
 )
-from application.ports.block_store import IntegrityReport
+from application.ports.block_store import Advance, IntegrityReport
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace
 
@@ -50,12 +50,15 @@ class _Count:
 
 
 class IntegrityCheck:
-    """One run over a store. `quota_bytes` None: not known here."""
+    """One run over a store. `quota_bytes` None: not known here. `advance`: told of each record what it is charged."""
 
-    def __init__(self, environment: Environment, reader: Reader, quota_bytes: int | None, *, payloads: bool) -> None:
+    def __init__(
+        self, environment: Environment, reader: Reader, quota_bytes: int | None, advance: Advance, *, payloads: bool
+    ) -> None:
         self._environment = environment
         self._reader = reader
         self._quota_bytes = quota_bytes
+        self._advance = advance
         self._payloads = payloads
         self._count = _Count()
         self._names: dict[int, Namespace] = {}
@@ -83,7 +86,9 @@ class IntegrityCheck:
     def _examine(self, txn: "lmdb.Transaction[memoryview]", key: bytes, value: bytes) -> None:
         self._count.num_records += 1
         try:
-            self._examine_row(txn, key, Row.unpack(key, value))
+            row = Row.unpack(key, value)
+            self._examine_row(txn, key, row)
+            self._advance(row.charged_bytes)
         except (Damaged, CorruptRecord) as failure:
             self._problem(key, str(failure))
 

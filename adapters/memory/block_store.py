@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import RLock
 
-from application.ports.block_store import CompactReport, EraseReport, IntegrityReport, NamespaceUsage, StoreUsage
+from application.ports.block_store import (
+    Advance,
+    CompactReport,
+    EraseReport,
+    IntegrityReport,
+    NamespaceUsage,
+    StoreUsage,
+    nobody_looks,
+)
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash, GroupIndex
@@ -138,13 +146,16 @@ class MemoryBlockStore:
                 evicted=self._tree.num_evicted,
             )
 
-    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
         with self._lock:
+            for node in self._tree.nodes.values():
+                advance(node.size_bytes)
             return IntegrityReport(len(self._tree.nodes), tuple(self._tree.problems()))
 
-    def compact(self) -> CompactReport:
+    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
         """There is no file; what was freed is free."""
         num_bytes = self.usage().stored_bytes
+        advance(num_bytes)
         return CompactReport(num_bytes, num_bytes)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ Contract, in addition
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from application.ports.record_reader import RecordReader
 from application.ports.record_writer import RecordWriter
@@ -93,6 +93,14 @@ class EraseReport:
     problem: str = ""
 
 
+Advance: TypeAlias = Callable[[int], None]
+"""Told how many more bytes long work has done. Any thread, one at a time. An interrupt in it ends the work."""
+
+
+def nobody_looks(_num_bytes: int) -> None:
+    """An Advance."""
+
+
 class StoreAdministration(Protocol):
     """See the module docstring. Any thread."""
 
@@ -109,13 +117,15 @@ class StoreAdministration(Protocol):
 
     def usage(self) -> StoreUsage: ...
 
-    def check_integrity(self, *, payloads: bool = False) -> IntegrityReport:
-        """Recount everything against the accounting and check all links; with `payloads`, every checksum too."""
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
+        """Recount everything against the accounting and check all links; with `payloads`, every checksum too. The bytes
+        `advance` is told of are those of `usage().stored_bytes`, about."""
         ...
 
-    def compact(self) -> CompactReport:
+    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
         """Rewrite the store's file without free space. Needs room for a second copy of what is live while it runs;
-        writes wait, and reads miss while the files are swapped.
+        writes wait, and reads miss while the files are swapped. The bytes `advance` is told of are those of
+        `usage().stored_bytes`, about. Interrupted (KeyboardInterrupt), the store is as before.
         Raises StoreOpenError(VOLUME) when that room is not there; the store is then as before."""
         ...
 
@@ -129,6 +139,7 @@ class BlockStore(RecordReader, RecordWriter, StoreAdministration, Protocol):
 
 
 __all__ = (
+    "Advance",
     "BlockStore",
     "CompactReport",
     "EraseReport",
@@ -138,4 +149,5 @@ __all__ = (
     "StoreAdministration",
     "StoreOpenError",
     "StoreUsage",
+    "nobody_looks",
 )

@@ -142,7 +142,8 @@ class EngineStatus:
     as the backend told them after the last load or unload. `fault`: why it ended.
     `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
     it keeps none. `pressure`: a level of `domain/memory/pressure` by its name in small letters; empty where nobody
-    looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values.
+    looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values. `computing`: what computes,
+    for people; empty while that is not known.
     """
 
     is_alive: bool
@@ -159,6 +160,7 @@ class EngineStatus:
     ledger: MemoryLedger | None = None
     pressure: str = ""
     waiting_for: Mapping[str, int] = field(default_factory=dict[str, int])
+    computing: str = ""
 
     @property
     def heartbeat(self) -> Heartbeat:

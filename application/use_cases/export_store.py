@@ -1,11 +1,11 @@
 """Carrying records from one store to another: walk and write, read and put."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from application.ports.block_store import BlockStore
+from application.ports.block_store import Advance, BlockStore, nobody_looks
 from application.ports.record_transfer import InvalidExport, RecordSink, RecordSource
 from application.ports.record_writer import PutOutcome, RecordWriter
 from application.use_cases.walk_store import chosen, walk
@@ -31,10 +31,11 @@ def export_store(
     store: BlockStore,
     sink: RecordSink,
     choice: NamespaceChoice = EVERYTHING,
-    progress: Callable[[int], None] = lambda _: None,
+    advance: Advance = nobody_looks,
 ) -> TransferReport:
     """Write the records of these namespaces. One that cannot be read is skipped as `unreadable`, what follows it as
-    `orphan`, and what was stored without its fingerprint, so that no importer could check it, as `unnamed`."""
+    `orphan`, and what was stored without its fingerprint, so that no importer could check it, as `unnamed`. `advance`:
+    told of the raw bytes."""
     spaces = chosen(store, choice)
     named = [usage.info for usage in spaces if namespace_of(usage.info.fingerprint) == usage.info.namespace]
     num_records, skipped = 0, Counter[str]()
@@ -52,16 +53,14 @@ def export_store(
                     continue
                 sink.record(record)
                 num_records += 1
+                advance(record.raw_bytes)
                 if isinstance(record.key, BlockKey):
                     written.add(record.key.hash)
-            progress(len(batch))
     sink.close()
     return TransferReport(len(named), num_records, skipped)
 
 
-def import_store(
-    store: RecordWriter, source: RecordSource, progress: Callable[[int], None] = lambda _: None
-) -> TransferReport:
+def import_store(store: RecordWriter, source: RecordSource) -> TransferReport:
     """Put the records of an export, `_BATCH_RECORDS` at a time, each batch once all of it was found right.
 
     Raises InvalidExport: nothing of that batch is stored, what came before is.
@@ -74,7 +73,6 @@ def import_store(
         stored, refused = _put_batch(store, batch)
         num_records += stored
         skipped.update(refused)
-        progress(len(batch))
         batch.clear()
 
     try:

@@ -1,19 +1,21 @@
 """`cairn cache`: what the store holds, and its upkeep. Reading works beside a running server, writing does not."""
 
 import json
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from domain.byte_size import format_bytes
 from interfaces.cli.cache_clear import clear
-from interfaces.cli.cache_store import OfModel, StoreDir, opened, tell, working
+from interfaces.cli.cache_store import OfModel, StoreDir, opened, tell
 from interfaces.cli.cache_transfer import export_records, import_records, new_key
 from interfaces.cli.failure import fail
 from interfaces.cli.options import AsJson
+from interfaces.cli.progress import Shown, Unit, progress
 
 if TYPE_CHECKING:
-    from application.ports.block_store import NamespaceUsage
+    from application.ports.block_store import NamespaceUsage, StoreAdministration
 
 cache_app = typer.Typer(help="Look at the store, check it, empty it, carry it elsewhere.", no_args_is_help=True)
 cache_app.command("clear")(clear)
@@ -73,8 +75,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Recount everything and check every checksum. Status 1 when something is wrong."""
-    with opened(store, read_only=True) as source, working("verifying", as_json):
-        report = source.check_integrity(payloads=payloads)
+    with opened(store, read_only=True) as source, _bytes_of(source, "verifying", as_json) as bar:
+        report = source.check_integrity(payloads=payloads, advance=bar.advance)
     tell({"records": report.num_records, "problems": list(report.problems)}, as_json)
     if report.problems:
         raise typer.Exit(1)
@@ -85,12 +87,16 @@ def compact(store: StoreDir = None, as_json: AsJson = False) -> None:
     """Give freed space back to the volume. Needs room for a copy of what is stored."""
     from application.ports.block_store import StoreOpenError
 
-    with opened(store, read_only=False) as target, working("compacting", as_json):
+    with opened(store, read_only=False) as target, _bytes_of(target, "compacting", as_json) as bar:
         try:
-            report = target.compact()
+            report = target.compact(bar.advance)
         except StoreOpenError as failure:
             fail(str(failure))
     tell({"before_bytes": report.before_bytes, "after_bytes": report.after_bytes}, as_json)
+
+
+def _bytes_of(store: "StoreAdministration", what: str, quiet: bool) -> AbstractContextManager[Shown]:
+    return progress(what, store.usage().stored_bytes, Unit.BYTES, quiet=quiet)
 
 
 def _described(space: "NamespaceUsage") -> dict[str, object]:

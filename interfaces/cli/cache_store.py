@@ -1,7 +1,7 @@
 """What the commands of `cairn cache` share: the store they open, progress, and how they tell what they found."""
 
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -65,16 +65,6 @@ def working(what: str, quiet: bool) -> Generator[None]:
         yield
 
 
-@contextmanager
-def progress(what: str, total: int | None, quiet: bool) -> Generator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as shown:
-        task = shown.add_task(what, total=total)
-        yield lambda count: shown.advance(task, count)
-
-
 def num_records(spaces: "Sequence[NamespaceUsage]") -> int:
     return sum(space.num_blocks + space.num_snapshots for space in spaces)
 
@@ -99,4 +89,4 @@ def tell(facts: dict[str, object], as_json: bool) -> None:
             typer.echo(f"{label}: {'none' if value is None else value or 0}")
 
 
-__all__ = ("FaultPrinter", "OfModel", "StoreDir", "num_records", "open_store", "opened", "progress", "tell", "working")
+__all__ = ("FaultPrinter", "OfModel", "StoreDir", "num_records", "open_store", "opened", "tell", "working")

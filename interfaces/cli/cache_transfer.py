@@ -1,14 +1,16 @@
 """`cairn cache export`, `import` and `new-key`: carrying records from one store to another."""
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from interfaces.cli.cache_store import OfModel, StoreDir, num_records, opened, progress, tell
+from interfaces.cli.cache_store import OfModel, StoreDir, opened, tell
 from interfaces.cli.failure import USAGE, fail
 from interfaces.cli.options import AsJson
+from interfaces.cli.progress import Unit, progress
 
 if TYPE_CHECKING:
     from adapters.export.seal import ExportKey
@@ -42,11 +44,11 @@ def export_records(
     key = _key(key_file)
     with opened(store, read_only=True) as source:
         choice = NamespaceChoice(model)
-        total = num_records(chosen(source, choice))
+        total_bytes = sum(space.raw_bytes for space in chosen(source, choice))
         try:
-            with private_file(file) as stream, progress("exporting", total, as_json) as advance:
+            with private_file(file) as stream, progress("exporting", total_bytes, Unit.BYTES, quiet=as_json) as bar:
                 writer = ExportWriter(stream, ZstdStateCodec(), ZstdStateCodec(compress=False), key)
-                report = export_store(source, writer, choice, advance)
+                report = export_store(source, writer, choice, bar.advance)
         except OSError as failure:
             fail(f"{file} cannot be written: {failure.strerror}")
     _tell(report, as_json)
@@ -66,16 +68,28 @@ def import_records(
         with (
             file.open("rb") as stream,
             opened(store, read_only=False) as target,
-            progress("importing", None, as_json) as advance,
+            progress("importing", file.stat().st_size, Unit.BYTES, quiet=as_json) as bar,
         ):
-            report = import_store(
-                target, ExportReader(stream, ZstdStateCodec(), key, trusts_anyone=trust), progress=advance
-            )
+            counted = _Counted(stream, bar.advance)
+            report = import_store(target, ExportReader(counted, ZstdStateCodec(), key, trusts_anyone=trust))
     except OSError as failure:
         fail(f"{file} cannot be read: {failure.strerror}")
     except InvalidExport as failure:
         fail(f"{file}: {failure}")
     _tell(report, as_json)
+
+
+class _Counted:
+    """A stream that tells how many bytes were read of it."""
+
+    def __init__(self, stream: BinaryIO, advance: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._advance = advance
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._advance(len(data))
+        return data
 
 
 def new_key(file: File) -> None:

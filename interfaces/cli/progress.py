@@ -81,7 +81,9 @@ class _Nothing:
         """Nobody looks."""
 
 
-class _Bar:
+class Bar:
+    """On a terminal; gone when the work has ended."""
+
     def __init__(self, console: "Console", what: str, total: int | None, unit: Unit) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -91,7 +93,7 @@ class _Bar:
         self._progress = Progress(*columns, console=console, transient=True)
         self._task = self._progress.add_task(what, total=total or None, told="")
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> "Bar":
         self._progress.start()
         return self
 
@@ -117,7 +119,7 @@ def progress(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Genera
     elif is_terminal():
         from rich.console import Console
 
-        with _Bar(Console(stderr=True), what, total, unit) as bar:
+        with Bar(Console(stderr=True), what, total, unit) as bar:
             yield bar
     else:
         yield Lines(what, total, unit, lambda line: typer.echo(line, err=True), time.monotonic)
@@ -145,4 +147,4 @@ def _parts(pace: Pace, unit: Unit) -> list[str]:
     return parts
 
 
-__all__ = ("LINE_EVERY_S", "Lines", "Shown", "Unit", "is_terminal", "progress")
+__all__ = ("LINE_EVERY_S", "Bar", "Lines", "Shown", "Unit", "is_terminal", "progress")

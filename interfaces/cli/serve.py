@@ -23,6 +23,9 @@ Memory = Annotated[
 ]
 BlockSize = Annotated[int | None, typer.Option(help="Tokens in a block.")]
 PrefillGrid = Annotated[int | None, typer.Option(help="Tokens in a prefill chunk; 0 fits the device.")]
+EngineKind = Annotated[
+    str | None, typer.Option("--engine", metavar="thread|process", help="Where computing runs: here, or apart.")
+]
 MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
 Exact = Annotated[
@@ -43,6 +46,7 @@ def serve(
     store_quota: StoreQuota = None,
     hot_tier: HotTier = None,
     memory: Memory = None,
+    engine: EngineKind = None,
     block_size: BlockSize = None,
     prefill_grid: PrefillGrid = None,
     max_batch: MaxBatch = None,
@@ -61,6 +65,7 @@ def serve(
         "server.api_key": ("--api-key", api_key),
         "server.log_level": ("--log-level", log_level),
         "server.log_format": ("--log-format", log_format),
+        "engine.kind": ("--engine", engine),
         "engine.block_size": ("--block-size", block_size),
         "engine.prefill_grid": ("--prefill-grid", prefill_grid),
         "engine.memory": ("--memory", memory),

@@ -14,9 +14,9 @@ from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
-from interfaces.cli.machine_facts import describe_computing
 from interfaces.cli.stop_signals import StopSignals
 from interfaces.cli.supervision import last_resort_here, leave_stuck, supervisor_here
+from interfaces.composition.machine_facts import describe_computing, describe_engine
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
@@ -43,7 +43,9 @@ async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
 
     signals = StopSignals(stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
-    computing = await asyncio.to_thread(describe_computing, settings)
+    runs_here = settings.engine.kind == "thread"
+    if runs_here:  # imports what computes, and nobody waits for that on the loop
+        await asyncio.to_thread(describe_computing, settings)
     service = build_service(
         settings,
         origins=loaded.origins,
@@ -51,25 +53,26 @@ async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
         make_last_resort=last_resort_here,
         give_up=leave_stuck,
     )
-    memory = describe_limits(service.container.memory())
-    facts = [("device", computing), ("memory", memory), ("data", _data_fact(service)), ("config", _config_fact())]
-    app = service.app
-    if settings.server.key_file is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)
     announcing: asyncio.Task[str] | None = None
-    if signals.is_stopping:
-        server.close()
-        return Outcome("", is_clean=True)
 
     def started(base_url: str) -> None:
         nonlocal announcing
         if signals.is_stopping:
             server.stop()
-        announcing = asyncio.create_task(_announce(service, server, base_url, facts, supervisor))
+        announcing = asyncio.create_task(_announce(service, server, base_url, supervisor))
 
-    await service.start()
     try:
-        await server.serve(app, started)
+        if not runs_here:  # a child has much to import too: both do it at once
+            await service.start()
+        app = service.app
+        if settings.server.key_file is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)
+        if signals.is_stopping:
+            server.close()
+        else:
+            if runs_here:
+                await service.start()
+            await server.serve(app, started)
     finally:
         if announcing is not None:
             announcing.cancel()
@@ -79,9 +82,7 @@ async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
     return Outcome(problem, is_clean)
 
 
-async def _announce(
-    service: Service, server: HttpServer, base_url: str, facts: list[tuple[str, str]], supervisor: Supervisor
-) -> str:
+async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: Supervisor) -> str:
     """Once the model is there, print the banner and tell the supervisor; or stop the server, and return why not."""
     try:
         served = await wait_for_model(service, typer.echo)
@@ -89,17 +90,30 @@ async def _announce(
         server.stop()
         return error.message
     notes = [("note", served.source.note)] if served.source.note else []
-    typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, [*notes, *facts]))
+    facts = [*notes, *await _facts(service)]
+    typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts))
     supervisor.ready()
     return ""
 
 
-def _data_fact(service: Service) -> str:
+async def _facts(service: Service) -> list[tuple[str, str]]:
+    status = service.engine.status()
+    return [
+        ("device", status.computing),
+        ("engine", describe_engine(service.settings)),
+        ("memory", describe_limits(status.limits)),
+        ("data", await _data_fact(service)),
+        ("config", _config_fact()),
+    ]
+
+
+async def _data_fact(service: Service) -> str:
     store = service.settings.store
     if store.kind != "lmdb":
         return "in memory only, gone when this ends" if store.kind == "memory" else "none: the store is off"
     folder = store_dir(store)
-    if service.container.store() is None:
+    stats = await service.engine.cache.stats()
+    if stats.store is None and not stats.problem:
         return f"none: the store in {folder} could not be opened"
     return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
 

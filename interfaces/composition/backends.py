@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
@@ -54,6 +55,38 @@ class Backend:
     check: ModelCheck = _nothing_to_check
     vocabulary_of: Callable[[ModelSource], Vocabulary] = _no_vocabulary
     plan: ModelPlanner = _no_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What the text side needs of a backend that computes elsewhere."""
+
+    repository: ModelRepository
+    tokenizers: TokenizerLoader
+    check: ModelCheck
+
+
+class Checker(Protocol):
+    """Whoever has the backend."""
+
+    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """A ModelCheck."""
+        ...
+
+
+def models_for(settings: Settings, checker: Checker) -> Models:
+    """Imports nothing that computes."""
+    return Models(model_repository(settings), tokenizers_of(settings), checker.check)
+
+
+def tokenizers_of(settings: Settings) -> TokenizerLoader:
+    if settings.engine.backend == "fake":
+        from adapters.fake.tokenizer import FakeTokenizers
+
+        return FakeTokenizers()
+    from adapters.tokenizers.loader import HfTokenizerLoader
+
+    return HfTokenizerLoader(settings.parser_of)
 
 
 def choose_backend(settings: Settings) -> Backend:
@@ -159,4 +192,14 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "cairn"
 
 
-__all__ = ("Backend", "cache_dir", "choose_backend", "fake_backend", "mlx_backend", "model_repository")
+__all__ = (
+    "Backend",
+    "Models",
+    "cache_dir",
+    "choose_backend",
+    "fake_backend",
+    "mlx_backend",
+    "model_repository",
+    "models_for",
+    "tokenizers_of",
+)

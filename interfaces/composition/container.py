@@ -2,17 +2,14 @@
 
 from collections.abc import Callable
 
-from dependency_injector import containers, providers
+from dependency_injector import providers
 
 from adapters.llguidance.checker import LlguidanceChecker
-from adapters.llguidance.compiler import LlguidanceCompiler
-from adapters.system.clock import SystemClock
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
 from application.ports.engine import Engine
 from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings
-from application.services.lane import Lane
 from application.services.live_figures import LiveFigures
 from application.services.recent_requests import RecentRequests
 from application.services.text_side.cache_reports import CacheReports
@@ -21,10 +18,6 @@ from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.prompt_encoder import PromptEncoder
-from application.services.token_side.engine_thread import EngineThread
-from application.services.token_side.outlet import Outlet
-from application.services.token_side.queue_waits import QueueWaits
-from application.settings import Settings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
@@ -35,23 +28,13 @@ from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.load_room import LoadRoom
-from domain.scheduling import StepLimits
-from interfaces.composition.backends import Backend, choose_backend
-from interfaces.composition.cache import CacheTiers
+from interfaces.composition.backends import models_for
 from interfaces.composition.documents import build_documents, generated_calls
+from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.keys import ServerKeys
-from interfaces.composition.memory import build_guard, memory_limits
-from interfaces.composition.store import build_store
 from interfaces.composition.supervision import MakeLastResort, build_watch, no_last_resort, stuck_after_s
 from interfaces.composition.telemetry import make_events, make_telemetry
-
-NUM_GRAMMAR_THREADS = 4
-
-
-def step_limits(settings: Settings, backend: Backend) -> StepLimits:
-    """One grid line of prefill a step: the longest a running stream ever waits for somebody else's prompt."""
-    grid = settings.engine.prefill_grid or backend.default_grid
-    return StepLimits(settings.engine.max_batch, grid, grid, backend.max_last_chunk)
+from interfaces.composition.token_side import TokenSide
 
 
 def load_room(engine: Engine) -> Callable[[], LoadRoom]:
@@ -64,59 +47,43 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
     return room
 
 
-class Container(containers.DeclarativeContainer):
-    """Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
+class Container(TokenSide):
+    """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
     LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
-    `supervisor`, `make_last_resort` and `give_up` (see EngineWatch)."""
+    `supervisor`, `make_last_resort` and `give_up` (see EngineWatch). Of the token side only the engine is asked for,
+    and where that has a process of its own, nothing of the token side is made here."""
 
-    settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
+    settings = TokenSide.settings
+    clock = TokenSide.clock
     origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
     supervisor = providers.Singleton(NoSupervisor)
     make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
     give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
-    clock = providers.Singleton(SystemClock)
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
-    request_log = providers.Singleton(EventLog)
+    request_log = providers.Singleton(EventLog, telemetry.provided.trace_ids)
     figures = providers.Singleton(LiveFigures, clock)
     recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
     events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
-
-    backend = providers.Singleton(choose_backend, settings)
-    limits = providers.Singleton(step_limits, settings, backend)
     documents = providers.Singleton(build_documents, settings, events, clock)
 
-    # The token side. Nothing of it is known to the text side but `engine`.
-    engine_events = providers.Singleton(Outlet, clock)
-    store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
-    memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
-    cache = providers.Singleton(
-        CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land, memory
-    )
-    guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
-    grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
-    constraints = providers.Singleton(
-        LlguidanceCompiler, lane=grammar_lane, vocabulary_of=backend.provided.vocabulary_of
-    )
-    engine = providers.Singleton(
-        EngineThread,
-        make_backend=backend.provided.engine_factory,
-        prefix_cache=cache.provided.prefix_cache,
-        cache=cache.provided.access,
-        limits=limits,
-        outlet=engine_events,
-        clock=clock,
-        close_cache=cache.provided.close,
-        constraints=constraints,
-        guard=guard,
-        waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
+    engine_process = providers.Singleton(build_engine_process, settings, clock)
+    engine = providers.Selector(settings.provided.engine.kind, thread=TokenSide.engine_thread, process=engine_process)
+    models = providers.Selector(
+        settings.provided.engine.kind,
+        thread=TokenSide.backend,
+        process=providers.Singleton(models_for, settings, engine_process),
     )
 
-    stuck_after = providers.Singleton(stuck_after_s, settings.provided.engine, backend)
+    stuck_after = providers.Selector(
+        settings.provided.engine.kind,
+        thread=providers.Singleton(stuck_after_s, settings.provided.engine, TokenSide.backend.provided.holds_host),
+        process=providers.Singleton(stuck_after_s, settings.provided.engine, True),
+    )
     watch = providers.Singleton(
         build_watch,
         engine,
@@ -141,12 +108,12 @@ class Container(containers.DeclarativeContainer):
     )
     pool = providers.Singleton(
         ModelPool,
-        repository=backend.provided.repository,
-        tokenizers=backend.provided.tokenizers,
+        repository=models.provided.repository,
+        tokenizers=models.provided.tokenizers,
         engine=engine,
         settings=settings.provided.model,
         clock=clock,
-        check=backend.provided.check,
+        check=models.provided.check,
         tables=settings.provided.models,
         room=providers.Singleton(load_room, engine),
     )
@@ -163,20 +130,27 @@ class Container(containers.DeclarativeContainer):
         encoder=encoder,
         grammars=grammars,
         calls=calls,
+        content=telemetry.provided.content,
     )
     answering = providers.Singleton(
         ModelNames,
         pool,
-        backend.provided.repository,
+        models.provided.repository,
         settings.provided.server.model_of,
         settings.provided.model.default,
     )
-    list_models = providers.Singleton(ListModels, repository=backend.provided.repository, pool=pool)
-    manage_models = providers.Singleton(ManageModels, pool, backend.provided.repository)
+    list_models = providers.Singleton(ListModels, repository=models.provided.repository, pool=pool)
+    manage_models = providers.Singleton(ManageModels, pool, models.provided.repository)
     watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
     readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
+        CheckHealth,
+        engine=engine,
+        requests=requests,
+        pool=pool,
+        clock=clock,
+        stuck_after_s=stuck_after,
+        loop_lag_s=watch.provided.loop_lag_s,
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,
@@ -191,4 +165,4 @@ class Container(containers.DeclarativeContainer):
     warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 
-__all__ = ("Container", "step_limits")
+__all__ = ("Container",)

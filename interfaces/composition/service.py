@@ -13,14 +13,12 @@ from domain.errors import DomainError
 from domain.ids import ModelId
 from interfaces.composition.cache import CLOSE_TIMEOUT_S
 from interfaces.composition.container import Container
+from interfaces.composition.token_side import SWITCH_INTERVAL_S
 
 if TYPE_CHECKING:
     from litestar import Litestar
 
 STOP_TIMEOUT_S = 60.0
-SWITCH_INTERVAL_S = 0.0005
-"""The compute thread comes back from the device many times a step, and must not wait 5 ms each time for whoever holds
-the interpreter then: measured, 12 % of a small model's decode rate."""
 
 _logger = logging.getLogger("cairn")
 
@@ -71,7 +69,6 @@ class Service:
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)
         await asyncio.to_thread(self.container.watch().stop)
-        self.container.grammar_lane().close()
         await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         await asyncio.to_thread(self.container.request_log().close)

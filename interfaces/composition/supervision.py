@@ -11,7 +11,6 @@ from application.ports.supervision import LastResort, NoLastResort, Supervisor
 from application.services.lane import IDLE_IN
 from application.services.text_side.engine_watch import EngineWatch, WatchLimits
 from application.settings import EngineSettings
-from interfaces.composition.backends import Backend
 
 STUCK_AFTER_GPU_S = 300.0
 """A chunk of 2048 tokens at a context of 100,000 takes a small Mac some 70 s with 8B parameters; compiling kernels the
@@ -26,11 +25,11 @@ MakeLastResort: TypeAlias = Callable[[EngineSettings, float], LastResort]
 _THREADS = ("cairn-compute", "MainThread", "cairn-")
 
 
-def stuck_after_s(settings: EngineSettings, backend: Backend) -> float:
-    """As set, or what no step of this device legitimately takes."""
+def stuck_after_s(settings: EngineSettings, may_be_cpu: bool) -> float:
+    """As set, or what no step of this device legitimately takes. `may_be_cpu`: it is one, or nobody here knows."""
     if settings.stuck_after_s is not None:
         return settings.stuck_after_s
-    return STUCK_AFTER_CPU_S if backend.holds_host else STUCK_AFTER_GPU_S
+    return STUCK_AFTER_CPU_S if may_be_cpu else STUCK_AFTER_GPU_S
 
 
 def no_last_resort(_settings: EngineSettings, _stuck_after: float) -> LastResort:

@@ -52,7 +52,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("hub-at-home", {"adapters/tokenizers/planted.py": "from huggingface_hub import constants"}),
     ("container-at-home", {"interfaces/cli/planted.py": "from dependency_injector import providers"}),
     ("http-at-home", {"adapters/otel/planted.py": "import litestar"}),
-    ("http-at-home", {"adapters/config/planted.py": "import msgspec"}),
+    ("encoding-at-home", {"adapters/config/planted.py": "import msgspec"}),
     ("http-at-home", {"interfaces/cli/planted.py": "import uvicorn"}),
     ("terminal-at-home", {"interfaces/composition/planted.py": "import typer"}),
     ("terminal-at-home", {"adapters/system/planted.py": "from rich.console import Console"}),

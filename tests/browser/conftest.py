@@ -7,6 +7,7 @@ with the folder: while playwright runs, the tests' thread can run no event loop.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,15 @@ import pytest
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from tests.support.fake_service import FakeService, fake_service
-from tests.support.live_service import LiveService, live_service
+from tests.support.live_service import live_service
+
+
+@dataclass(frozen=True)
+class Demo:
+    """`gate`: holds the model's prefill where a test says."""
+
+    base_url: str
+    gate: Any
 
 
 @pytest.fixture(scope="package")
@@ -47,12 +56,17 @@ def service(browser: Any) -> Iterator[FakeService]:
 
 
 @pytest.fixture(scope="package")
-def demo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+def demo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     """A server with the embedded model, as it ships, and a store of its own. Tests share it."""
+    from interfaces.composition.backends import choose_backend
+    from tests.support.steered_engine import PrefillGate, SteeredEngine
+
     settings = Settings(
         server=ServerSettings(port=0),
         model=ModelSettings(default="cairn-demo", download=False),
-        store=StoreSettings(path=tmp_path_factory.mktemp("store"), quota=ByteSize(num_bytes=256 << 20)),
+        store=StoreSettings(dir=str(tmp_path_factory.mktemp("store")), quota=ByteSize(num_bytes=256 << 20)),
     )
-    with live_service(settings) as running:
-        yield running
+    gate = PrefillGate()
+    backend = replace(choose_backend(settings), engine_factory=lambda: SteeredEngine(gate))
+    with live_service(settings, backend=backend) as running:
+        yield Demo(running.base_url, gate)

@@ -23,6 +23,7 @@ from tests.support.engine_client import (
     MAX_BATCH,
     MODEL,
     EngineClient,
+    engine_behind_a_socket,
     engine_behind_a_wire,
     engine_on_a_thread,
     source,
@@ -34,7 +35,9 @@ Run: TypeAlias = Callable[..., None]
 LONG, ENDLESS = "a long prompt " * 200, 20_000
 
 
-@pytest.fixture(params=[engine_on_a_thread, engine_behind_a_wire], ids=["thread", "wire"])
+@pytest.fixture(
+    params=[engine_on_a_thread, engine_behind_a_wire, engine_behind_a_socket], ids=["thread", "wire", "socket"]
+)
 def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     return request.param  # type: ignore[no-any-return]
 

@@ -11,14 +11,22 @@ from application.ports.engine import Ended, Engine, Tokens
 from domain.explanation import StopReason
 from domain.request import FinishReason
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
-from tests.support.engine_client import EngineClient, engine_behind_a_wire, engine_on_a_thread, with_engine
+from tests.support.engine_client import (
+    EngineClient,
+    engine_behind_a_socket,
+    engine_behind_a_wire,
+    engine_on_a_thread,
+    with_engine,
+)
 
 Run: TypeAlias = Callable[[Callable[[EngineClient], Awaitable[None]]], None]
 TEXT = "the prompt of an evaluation, " * 4
 PROMPT_IDS = FakeTokenizer().encode(TEXT).token_ids
 
 
-@pytest.fixture(params=[engine_on_a_thread, engine_behind_a_wire], ids=["thread", "wire"])
+@pytest.fixture(
+    params=[engine_on_a_thread, engine_behind_a_wire, engine_behind_a_socket], ids=["thread", "wire", "socket"]
+)
 def run(request: pytest.FixtureRequest) -> Run:
     make: Callable[[], Engine] = request.param
     return lambda work: with_engine(make, work)

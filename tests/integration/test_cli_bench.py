@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,12 @@ from typer.testing import CliRunner, Result
 
 from adapters.fake.options import FakeOptions
 from interfaces.cli.bench.allowance import Spent
+from interfaces.cli.bench.prompts import Message
 from interfaces.cli.bench.report import Report
-from interfaces.cli.bench.reuse import CANCELLED, COLD, EDIT, PAUSED, REPEAT, TURN, ReuseOptions
+from interfaces.cli.bench.reuse import CANCELLED, COLD, EDIT, PAUSED, REPEAT, TURN, Reuse, ReuseOptions
 from interfaces.cli.bench.run import Bench, BenchPlan
 from interfaces.cli.bench.target import BenchFailed
+from interfaces.cli.bench.timeline import Timeline
 from interfaces.cli.main import app
 from tests.support.fake_service import fake_service
 from tests.support.foreign_server import foreign_server
@@ -47,7 +50,8 @@ def test_our_own_server_reuses_what_it_says() -> None:
         report, waited, asked = measured(plan)
     reused = {one.name: one.cached_tokens for one in report.scenarios}
     prompts = {one.name: one.prompt_tokens for one in report.scenarios}
-    assert [one.note for one in report.scenarios] == [""] * 7
+    # A toy model may well begin to answer before anybody can leave.
+    assert {one.name for one in report.scenarios if one.note} <= {CANCELLED}
     assert reused[COLD] == [0, 0]
     for name in (REPEAT, PAUSED):
         assert reused[name] == [(count or 0) - 1 for count in prompts[name]]
@@ -59,11 +63,48 @@ def test_our_own_server_reuses_what_it_says() -> None:
         assert first * 0.3 < edit < first * 0.7
     assert all(1000 < (count or 0) < 1500 for count in prompts[COLD])
     assert len(report.scenarios) == 7
-    assert len(next(one for one in report.scenarios if one.name == CANCELLED).ttft_s) == 2
     assert [(one.num_streams, one.num_tokens, len(one.ttft_s)) for one in report.streams] == [(1, 12, 1), (3, 36, 3)]
-    assert asked == plan.num_asked
+    assert asked >= plan.num_asked - 4
     assert 5.0 in waited
     assert not report.is_cut
+
+
+class ScriptedTarget:
+    """Answers after a second; whoever leaves before `begins_s` has seen nothing yet."""
+
+    def __init__(self, begins_s: float) -> None:
+        self.begins_s = begins_s
+        self.asked: list[tuple[str, float | None]] = []
+
+    async def ask(
+        self, messages: Sequence[Message], max_tokens: int, estimate: int, leave_after_s: float | None = None
+    ) -> Timeline:
+        self.asked.append((messages[-1]["content"], leave_after_s))
+        has_left = leave_after_s is not None and leave_after_s < self.begins_s
+        return Timeline(0.0, first_token_s=1.0, token_s=[] if has_left else [1.0], text="so")
+
+    async def ask_together(
+        self, prompts: Sequence[Sequence[Message]], max_tokens: int, estimate: int
+    ) -> list[Timeline]:
+        return [await self.ask(messages, max_tokens, estimate) for messages in prompts]
+
+
+@pytest.mark.parametrize(
+    ("begins_s", "left_after_s", "num_timed"), [(2.0, [0.6], 1), (0.5, [0.6, 0.4], 1), (0.0, [0.6, 0.4, 0.2], 0)]
+)
+def test_who_is_left_had_not_begun_to_answer(begins_s: float, left_after_s: list[float], num_timed: int) -> None:
+    async def sleep(_seconds: float) -> None:
+        pass
+
+    target = ScriptedTarget(begins_s)
+    reuse = Reuse(target, replace(SMALL, rounds=1), sleep)
+    asyncio.run(reuse.run())
+    found = reuse.scenarios[CANCELLED]
+    assert [after for _, after in target.asked if after is not None] == pytest.approx(left_after_s)
+    assert len(found.ttft_s) == num_timed
+    assert ("begin too soon" in found.note) is not bool(num_timed)
+    last_left = max(index for index, (_, after) in enumerate(target.asked) if after is not None)
+    assert (target.asked[last_left + 1] == (target.asked[last_left][0], None)) is bool(num_timed)
 
 
 def test_a_foreign_server_is_asked_for_what_it_knows() -> None:

@@ -45,6 +45,9 @@ def test_a_model_is_loaded_pinned_and_unloaded_by_hand() -> None:
         assert (entry["state"], entry["bytes"], entry["pinned"]) == ("loaded", 4_000_000, False)
         assert post(service, "pin", OTHER).json()["pinned"]
         assert listed(service, OTHER)["pinned"]
+        managed = {one["standing"]["id"]: one for one in service.client.get("/models").json()["data"]}
+        assert managed[OTHER]["layout"] == [{"kind": "sliced", "window": None, "layers": 2}]
+        assert managed["fake-attention"]["layout"] is None
         (running,) = service.client.get("/api/ps").json()["models"]
         assert running["size"] == 4_000_000
         assert not post(service, "unpin", OTHER).json()["pinned"]
@@ -55,7 +58,7 @@ def test_a_model_is_loaded_pinned_and_unloaded_by_hand() -> None:
 
 def test_what_is_asked_for_must_be_a_model_and_nothing_else() -> None:
     with fake_service() as service:
-        for action in ("load", "pin"):
+        for action in ("load", "pin", "unpin"):
             unknown = post(service, action, "nonsense")
             assert unknown.status_code == 404
             assert OTHER in unknown.json()["error"]["message"]

@@ -109,7 +109,7 @@ def watched(
         yield watch
     finally:
         context.close()
-    assert watch.problems == []
+    assert not watch.problems, "\n".join(watch.problems)
 
 
 def is_as_wide_as_its_window(page: Any) -> bool:

@@ -5,24 +5,29 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from adapters.engine_process.engine import EngineProcess
+from adapters.engine_process.host import Hosted
 from adapters.fake.clock import FakeClock
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
+from adapters.system.clock import SystemClock
 from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
+from application.ports.model_repository import ModelPreview
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from domain.errors import ComputeFailed
+from domain.errors import ComputeFailed, ModelLoadFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import choice_id
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from tests.support.engine_wire import WiredEngine
+from tests.support.hosted_child import HostedChild
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission, tokens_of
 
@@ -50,8 +55,8 @@ OPTIONS: Mapping[ModelId, FakeOptions] = {
 }
 
 
-def engine_on_a_thread() -> Engine:
-    """With a prefix cache over a store in memory."""
+def engine_on_a_thread(hold: Callable[[], object] = lambda: None) -> Engine:
+    """With a prefix cache over a store in memory. `hold`: as in EngineThread."""
     clock, limits = FakeClock(tick_ns=10), StepLimits(MAX_BATCH, 2 * GRID, GRID)
     events = Outlet(clock)
     settings = Settings(
@@ -66,11 +71,30 @@ def engine_on_a_thread() -> Engine:
         outlet=events,
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
+        hold=hold,
     )
 
 
 def engine_behind_a_wire() -> Engine:
     return WiredEngine(engine_on_a_thread())
+
+
+def engine_behind_a_socket() -> Engine:
+    """Both ends of an engine process, in this one."""
+    return EngineProcess(HostedChild(hosted_toy), b"", SystemClock())
+
+
+def hosted_toy(settings: bytes, hold: Callable[[], None]) -> Hosted:
+    """A MakeEngine; settings of `broken` break it."""
+    if settings == b"broken":
+        raise ValueError("planted")
+    return Hosted(engine_on_a_thread(hold), _check)
+
+
+def _check(source: ModelSource, _options: LoadOptions) -> ModelPreview:
+    if source.id == BROKEN:
+        raise ModelLoadFailed("its weights are cut short", param="model")
+    return ModelPreview(weight_bytes=7)
 
 
 class EngineClient:
@@ -146,5 +170,5 @@ def source(model: ModelId) -> ModelSource:
     return ModelSource(model, "nowhere")
 
 
-__all__ = ("BROKEN", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire", "engine_on_a_thread")
-__all__ += ("source", "with_engine")
+__all__ = ("BROKEN", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire")
+__all__ += ("engine_behind_a_socket", "engine_on_a_thread", "hosted_toy", "source", "with_engine")

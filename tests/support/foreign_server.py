@@ -6,7 +6,7 @@ separators of Unicode as they are.
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def foreign_server(models: list[str], *, tells_usage: bool = True, key: str | None = None) -> Iterator[ForeignServer]:
+def foreign_server(models: list[str], *, tells_usage: bool = True, key: str | None = None) -> Generator[ForeignServer]:
     server = ForeignServer(models, tells_usage=tells_usage, key=key)
     listener = _Listener(server)
     server.url = f"http://127.0.0.1:{listener.server_address[1]}"

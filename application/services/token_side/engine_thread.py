@@ -83,13 +83,19 @@ class EngineThread:
         constraints: ConstraintCompiler | None = None,
         guard: StepGuard | None = None,
         waits: QueueWaits | None = None,
+        hold: Callable[[], object] = lambda: None,
+        computing: str = "",
     ) -> None:
         """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `outlet`: to
         which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread.
-        `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting."""
+        `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting. `hold`:
+        called on the compute thread before each step; it may wait for whoever receives, until the engine stops.
+        `computing`: as in EngineStatus."""
         self.cache = cache
         self._make_backend = make_backend
         self._close_cache = close_cache
+        self._hold = hold
+        self._computing = computing
         self._clock = clock
         self._outlet = outlet
         outlet.connect(self._hand_over)
@@ -144,6 +150,7 @@ class EngineThread:
             activity=self._pulse.activity,
             memory=runner.memory,
             fault=self._fault,
+            computing=self._computing,
             limits=self._guard.limits,
             ledger=self._guard.ledger,
             pressure=self._guard.pressure,
@@ -224,6 +231,7 @@ class EngineThread:
 
     def _serve(self) -> None:
         while not self._is_stopping:
+            self._hold()
             self._take_calls()
             has_stepped = self._runner.is_busy and not self._is_stopping and self._step()
             self._pulse.begin("load")

@@ -13,18 +13,21 @@ what reuse looks like from outside, and cached tokens are what the server says t
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from interfaces.cli.bench.allowance import Spent
 from interfaces.cli.bench.figures import Scenario, percentile
 from interfaces.cli.bench.prompts import TOKENS_A_WORD, Message, assistant, conversation, edited, system, user, words
-from interfaces.cli.bench.target import REST_S, BenchFailed, Target
+from interfaces.cli.bench.target import REST_S, BenchFailed
 from interfaces.cli.bench.timeline import Timeline
 
 COLD, REPEAT, TURN, EDIT = "cold prompt", "exact repeat", "next turn", "edit in the middle"
 CANCELLED, PAUSED = "retry after cancel", "after a pause"
-LEAVES_AT = 0.6
+LEAVES_AT = (0.6, 0.4, 0.2)
+"""Shares of a cold prompt's time to its first token; less when that came before it was left all the same."""
+
 TRIED_WORDS = 60
 
 
@@ -50,12 +53,24 @@ class ReuseOptions:
         return self.num_asked * (self.prompt_tokens + self.reply_tokens)
 
 
+class Asks(Protocol):
+    """See `Target`."""
+
+    async def ask(
+        self, messages: Sequence[Message], max_tokens: int, estimate: int, leave_after_s: float | None = None
+    ) -> Timeline: ...
+
+    async def ask_together(
+        self, prompts: Sequence[Sequence[Message]], max_tokens: int, estimate: int
+    ) -> list[Timeline]: ...
+
+
 class Reuse:
     """One run. `asked` is called after every request, `sleep` waits so many seconds."""
 
     def __init__(
         self,
-        target: Target,
+        target: Asks,
         options: ReuseOptions,
         sleep: Callable[[float], Awaitable[object]],
         asked: Callable[[int], None] = lambda _: None,
@@ -128,12 +143,16 @@ class Reuse:
         cold_s = percentile(self.scenarios[COLD].ttft_s, 0.5)
         if cold_s is None:
             raise BenchFailed("there is no cold prompt to time it by")
-        messages = conversation(self._seed(), self._num_words)
-        await self._ask(messages, leave_after_s=cold_s * LEAVES_AT)
-        self.scenarios[CANCELLED].add(await self._ask(messages))
+        for share in LEAVES_AT:
+            messages = conversation(self._seed(), self._num_words)
+            left = await self._ask(messages, leave_after_s=cold_s * share)
+            if not left.token_s:
+                self.scenarios[CANCELLED].add(await self._ask(messages))
+                return
+        raise BenchFailed("answers begin too soon to leave before them; try more --prompt-tokens")
 
     async def _paused(self) -> None:
-        await self._sleep(min(self._options.pause_s, max(0.0, self._target.allowance.left_s)))
+        await self._sleep(self._options.pause_s)
         for messages in self._firsts:
             self.scenarios[PAUSED].add(await self._ask(messages))
 

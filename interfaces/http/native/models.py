@@ -14,6 +14,7 @@ from msgspec import Struct
 from application.services.text_side.served_model import ModelStanding
 from application.use_cases.list_models import ModelEntry
 from domain.ids import ModelId
+from domain.state_layout import StateKind, StateLayout
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
 from interfaces.http.plain_answer import plain_answer
@@ -38,15 +39,25 @@ class StandingBody(Struct):
     idle_ttl_s: int | None
 
 
+class LayersBody(Struct):
+    """So many `layers` hold state of this kind: `sliced` (all tokens), `windowed` (the last `window` tokens),
+    `recurrent` (one state for all), or `unsupported`, which keeps the model out of reuse."""
+
+    kind: StateKind
+    window: int | None
+    layers: int
+
+
 class ManagedBody(Struct):
     """`bytes`: of its weights as they are loaded, or else as they lie in its files. `adapter`: folder of the adapter
-    over them, else null. `sampling`: what requests have that do not say, once it is loaded."""
+    over them, else null. `sampling`: what requests have that do not say, once it is loaded. `layout`: null before."""
 
     standing: StandingBody
     bytes: int
     context_length: int | None
     adapter: str | None
     sampling: dict[str, float]
+    layout: list[LayersBody] | None
 
 
 class RoomBody(Struct):
@@ -127,7 +138,12 @@ def _managed(entry: ModelEntry) -> ManagedBody:
         None if model is None else model.context_length,
         source.adapter or None,
         dict(entry.sampling.said()),
+        None if model is None else _layers(model.layout),
     )
+
+
+def _layers(layout: StateLayout) -> list[LayersBody]:
+    return [LayersBody(kind, window, num) for (kind, window), num in layout.num_layers.items()]
 
 
 __all__ = ("ManagedListBody", "ModelNamed", "StandingBody", "managed_model_routes")

@@ -21,6 +21,7 @@ export function bytes(value) {
 /** 0.0421 -> "42 ms", 75 -> "1 min 15 s". */
 export function seconds(value) {
   if (!known(value)) return UNKNOWN;
+  if (value === 0) return "0 s";
   if (value < 0.001) return `${(value * 1000).toFixed(2)} ms`;
   if (value < 0.01) return `${(value * 1000).toFixed(1)} ms`;
   if (value < 0.9995) return `${(value * 1000).toFixed(0)} ms`;

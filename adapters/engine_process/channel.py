@@ -1,0 +1,119 @@
+"""One end of a connected pair of sockets, on an event loop that never waits for the other end.
+
+What the socket does not take is kept and sent when it can be; `num_unsent_bytes` says how much that is, and `moved` is
+called when it became less. The end of the connection is told once, whoever caused it, and never from inside `send`.
+Event loop only.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from adapters.engine_process.frames import BrokenStream, Deframer, framed
+
+READ_BYTES = 1 << 18
+BUFFER_BYTES = 1 << 22
+"""What is asked of the kernel, which may give less: a long prompt then passes in one piece."""
+
+
+class Channel:
+    """`received`: one payload, in order; it must not raise. `ended`: why; nothing is received after it."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        received: Callable[[bytes], None],
+        ended: Callable[[str], None],
+        moved: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes the socket over. Needs a running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._received, self._ended, self._moved = received, ended, moved
+        self._frames = Deframer()
+        self._unsent: deque[memoryview] = deque()
+        self.num_unsent_bytes = 0
+        self._is_closed = False
+        sock.setblocking(False)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        self._loop.add_reader(sock.fileno(), self._read)
+
+    def send(self, payload: bytes) -> None:
+        """In order. What is sent after the end goes nowhere. Raises BrokenStream for a payload that is too long."""
+        data = framed(payload)
+        if self._is_closed:
+            return
+        if self._unsent:
+            self._keep(memoryview(data))
+            return
+        rest = self._try(memoryview(data))
+        if rest:
+            self._keep(rest)
+            self._loop.add_writer(self._socket.fileno(), self._write)
+
+    def close(self) -> None:
+        """No more is received, sent or told. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        self._unsent.clear()
+        self.num_unsent_bytes = 0
+
+    def _keep(self, rest: memoryview) -> None:
+        self._unsent.append(rest)
+        self.num_unsent_bytes += len(rest)
+
+    def _try(self, data: memoryview) -> memoryview:
+        """What the socket does not take. A connection that broke takes all: its end is read, and told, in a moment."""
+        try:
+            while data:
+                data = data[self._socket.send(data) :]
+        except (BlockingIOError, InterruptedError):
+            return data
+        except OSError:
+            return data[len(data) :]
+        return data
+
+    def _write(self) -> None:
+        while self._unsent:
+            first = self._unsent.popleft()
+            rest = self._try(first)
+            self.num_unsent_bytes -= len(first) - len(rest)
+            if rest:
+                self._unsent.appendleft(rest)
+                break
+        else:
+            self._loop.remove_writer(self._socket.fileno())
+        self._moved()
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(f"the connection broke: {error.strerror or error}")
+            return
+        if not data:
+            self._end("the connection was closed")
+            return
+        try:
+            payloads = self._frames.feed(data)
+        except BrokenStream as error:
+            self._end(f"what came is no message: {error}")
+            return
+        for payload in payloads:
+            if not self._is_closed:
+                self._received(payload)
+
+    def _end(self, why: str) -> None:
+        self.close()
+        self._ended(why)
+
+
+__all__ = ("Channel",)

@@ -1,0 +1,110 @@
+"""One child process: spawned with one socket, killed if need be, and seen off when it has ended.
+
+It is a fresh interpreter (`exec`, never a bare fork: threads and MLX do not survive one), in a session of its own, and
+has of this process's descriptors standard error and its end of the socket.
+
+Linux ends a child with the thread that made it (`PR_SET_PDEATHSIG`, which the child asks for): `start` belongs to the
+thread that lives as long as the server.
+"""
+
+import os
+import signal
+import site
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+_ROOT = str(Path(__file__).parents[2])
+"""Where this code was imported from."""
+
+
+class Child(Protocol):
+    """What hosts an engine at the other end of a socket, for one life."""
+
+    @property
+    def pid(self) -> int | None:
+        """None until it was started."""
+        ...
+
+    def start(self) -> socket.socket:
+        """Returns this process's end. Takes a few milliseconds. Raises OSError."""
+        ...
+
+    def kill(self) -> None:
+        """Nothing happens to one that has ended."""
+        ...
+
+    def see_off(self, gone: Callable[[str], None]) -> None:
+        """`gone` is called on a thread of its own once it is no more, with how it ended. Nobody waits for one that
+        hangs in a driver."""
+        ...
+
+
+class ChildProcess:
+    """A Child."""
+
+    def __init__(self, module: str) -> None:
+        """`module`: run as `python -m`, with the number of its descriptor as its only argument."""
+        self._module = module
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", self._module, str(theirs.fileno())],  # -P: nothing of the current folder
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # its only output is its log
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def see_off(self, gone: Callable[[str], None]) -> None:
+        process = self._process
+        assert process is not None, "it was not started"
+
+        def wait() -> None:
+            gone(ending(process.wait()))
+
+        threading.Thread(target=wait, name="cairn-engine-end", daemon=True).start()
+
+
+def _environment() -> Mapping[str, str]:
+    """Ours, and where it cannot import what we imported, a way to it."""
+    path = os.environ.get("PYTHONPATH", "")
+    installed = {*site.getsitepackages(), site.getusersitepackages()}
+    if _ROOT in installed or _ROOT in path.split(os.pathsep):
+        return os.environ
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, path)))}
+
+
+def ending(status: int) -> str:
+    """`was killed by SIGKILL`, `exited with status 1`."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+__all__ = ("Child", "ChildProcess", "ending")

@@ -1,0 +1,247 @@
+"""The text side's end: an Engine whose token side lives in a child process, for as long as that lives.
+
+    NEW ──start──► RUNNING ──stop──► STOPPING ──┐
+                      └── end of file ──────────┴──► ENDED, once the process is no more
+
+The end of the child is the engine's end: every open choice and question ends then, with the reason, whether it was
+asked to stop, crashed or was killed. Whoever wants to go on makes another engine.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from adapters.engine_process.asking import AskedCache, Questions
+from adapters.engine_process.channel import Channel
+from adapters.engine_process.child import Child
+from adapters.engine_process.messages import (
+    Answer,
+    Batch,
+    Begin,
+    Begun,
+    Broken,
+    Cancel,
+    Status,
+    Stop,
+    Stopped,
+    Submit,
+    ToChild,
+    ToParent,
+)
+from adapters.engine_process.open_choices import OpenChoices
+from adapters.engine_process.values import PackedSubmission, decoded, encoded
+from application.events import FaultObserved
+from application.ports.clock import Clock
+from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
+from application.ports.model_repository import ModelPreview
+from domain.errors import DomainError, ServerUnavailable
+from domain.ids import ModelId, RequestId
+from domain.model_card import LoadOptions, ModelSource
+from domain.request import FinishReason
+
+CLOSE_TIMEOUT_S = 45.0
+"""Beyond what an engine is given to stop: its cache writes what waits for the store, and closes."""
+
+GONE_TIMEOUT_S = 10.0
+"""A killed process is gone in an instant. One that hangs in a driver may never be, and is not waited for longer."""
+
+_logger = logging.getLogger("cairn.engine")
+
+
+class _State(Enum):
+    NEW = "new"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class EngineProcess:
+    """An Engine. Event loop only, but for `status` and `check`."""
+
+    def __init__(
+        self,
+        child: Child,
+        settings: bytes,
+        clock: Clock,
+        *,
+        lost: Callable[[str], None] = lambda _why: None,
+    ) -> None:
+        """`child`: not started yet. `settings`: what its entry gets first.
+        `lost`: called when the engine has ended unasked, with the reason, before what was open is ended."""
+        self._child = child
+        self._settings = settings
+        self._clock = clock
+        self._lost = lost
+        self._state = _State.NEW
+        self._fault = ""
+        self._stopped_in_time = True
+        now = clock.now_ns()
+        self._status = EngineStatus(
+            is_alive=False, is_busy=False, last_progress_ns=now, last_step_ns=now, num_waiting=0, num_running=0
+        )
+        self._questions = Questions(self._send)
+        self.cache: EngineCache = AskedCache(self._ask)
+        self._open = OpenChoices()
+        self._channel: Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._receive: Callable[[StepBatch], None] = lambda _batch: None
+        self._over = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child; None until it was started."""
+        return self._child.pid
+
+    def start(self, receive: Callable[[StepBatch], None]) -> None:
+        """Spawns the child, which takes milliseconds; it is ready seconds later, and takes calls at once."""
+        self._loop = asyncio.get_running_loop()
+        self._receive = receive
+        self._state = _State.RUNNING
+        try:
+            ours = self._child.start()
+        except OSError as error:
+            self._fault = f"the engine's process cannot be started: {error.strerror or error}"
+            self._loop.call_soon(self._end, self._fault)
+            return
+        self._channel = Channel(ours, self._received, self._cut)
+        self._send(Begin(self._settings))
+
+    async def stop(self, timeout_s: float) -> bool:
+        if self._state is _State.NEW:
+            self._state = _State.ENDED
+            self._over.set()
+        if self._state is _State.RUNNING:
+            self._state = _State.STOPPING
+            self._send(Stop(timeout_s))
+        try:
+            await asyncio.wait_for(self._over.wait(), timeout_s + CLOSE_TIMEOUT_S)
+        except TimeoutError:
+            self._stopped_in_time = False
+            self._child.kill()
+            await self._over.wait()
+        return self._stopped_in_time
+
+    def kill(self) -> None:
+        """End it as it is: for who knows that it will not come back by itself."""
+        self._child.kill()
+
+    def status(self) -> EngineStatus:
+        is_alive = self._state is _State.RUNNING and not self._fault
+        return replace(self._status, is_alive=is_alive, fault=self._fault)
+
+    def submit(self, submission: Submission) -> None:
+        self._need_running()
+        self._open.add(submission)
+        self._send(Submit(PackedSubmission.of(submission)))
+
+    def cancel(
+        self,
+        id: RequestId,
+        choice: int | None = None,
+        *,
+        reason: FinishReason = FinishReason.CANCELLED,
+        num_tokens: int | None = None,
+    ) -> None:
+        self._send(Cancel(id, choice, reason, num_tokens))
+
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        model: EngineModel = await self._ask("load", source, options)
+        return model
+
+    async def unload(self, id: ModelId) -> None:
+        await self._ask("unload", id)
+
+    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """A ModelCheck, made where the model would run. Any thread but the loop's."""
+        if (loop := self._loop) is None:
+            raise self._why_refused()
+        preview: ModelPreview = asyncio.run_coroutine_threadsafe(self._ask("check", source, options), loop).result()
+        return preview
+
+    async def _ask(self, what: str, *arguments: object) -> Any:
+        self._need_running()
+        return await self._questions.ask(what, *arguments)
+
+    def _need_running(self) -> None:
+        if self._state is not _State.RUNNING:
+            raise self._why_refused()
+
+    def _why_refused(self) -> DomainError:
+        return ServerUnavailable(self._fault or "the engine is not running")
+
+    def _send(self, message: ToChild) -> None:
+        if self._channel is not None:
+            self._channel.send(encoded(message))
+
+    # ---- what the child tells ----------------------------------------------------------------------------------
+
+    def _received(self, payload: bytes) -> None:
+        try:
+            self._take(decoded(payload, ToParent))
+        except (msgspec.MsgspecError, KeyError) as error:
+            _logger.exception("the engine's process told what cannot be read")
+            assert self._channel is not None
+            self._channel.close()
+            self._cut(f"it told what cannot be read: {error}")
+
+    def _take(self, message: ToParent) -> None:
+        match message:
+            case Batch():
+                batch = message.opened()
+                self._status = message.status or self._status
+                self._open.took(batch)
+                self._receive(batch)
+            case Answer():
+                self._questions.answered(message)
+            case Begun() | Status():
+                self._status = message.status
+            case Broken():
+                self._fault = f"the engine stopped: {message.why}"
+            case Stopped():
+                self._stopped_in_time = message.in_time
+
+    def _cut(self, _why: str) -> None:
+        """End of file: whatever it still does, nobody hears of it."""
+        loop = self._loop
+        assert loop is not None, "it was started"
+        self._fault = self._fault or "the engine's process has ended"
+        self._child.kill()
+        patience = loop.call_later(GONE_TIMEOUT_S, self._end, "the engine's process does not end")
+
+        def gone(how: str) -> None:
+            patience.cancel()
+            self._end(f"the engine's process {how}")
+
+        def tell(how: str) -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is left to tell
+                loop.call_soon_threadsafe(gone, how)
+
+        self._child.see_off(tell)
+
+    def _end(self, why: str) -> None:
+        """The process is no more. What is open ends."""
+        if self._state is _State.ENDED:
+            return
+        was_asked = self._state is _State.STOPPING
+        self._state = _State.ENDED
+        known = self._fault if self._fault.startswith("the engine stopped") else why
+        self._fault = "" if was_asked else known
+        events: tuple[FaultObserved, ...] = ()
+        if not was_asked:
+            _logger.error("%s", self._fault)
+            events = (FaultObserved("engine.process", self._fault, self._clock.now_ns()),)
+            self._lost(self._fault)
+        reason = self._fault or "the server is stopping"
+        self._questions.end(lambda: ServerUnavailable(reason))
+        if (batch := self._open.ended(ServerUnavailable(reason), self._clock.now_ns(), events)) is not None:
+            self._receive(batch)
+        self._over.set()
+
+
+__all__ = ("CLOSE_TIMEOUT_S", "EngineProcess")

@@ -1,0 +1,97 @@
+"""The token side's objects: all that computes, and what it keeps. The text side knows nothing of it but the engine.
+
+They are made in the server's process, or in a child that makes nothing else (`interfaces/cli/engine_child`).
+"""
+
+import sys
+from collections.abc import Callable
+
+from dependency_injector import containers, providers
+
+from adapters.engine_process.host import Hosted
+from adapters.llguidance.compiler import LlguidanceCompiler
+from adapters.system.clock import SystemClock
+from application.services.lane import Lane
+from application.services.token_side.engine_thread import EngineThread
+from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
+from application.settings import Settings
+from domain.scheduling import StepLimits
+from interfaces.composition.backends import Backend, choose_backend
+from interfaces.composition.cache import CacheTiers
+from interfaces.composition.machine_facts import describe_computing
+from interfaces.composition.memory import build_guard, memory_limits
+from interfaces.composition.store import build_store
+
+NUM_GRAMMAR_THREADS = 4
+
+SWITCH_INTERVAL_S = 0.0005
+"""The compute thread comes back from the device many times a step, and must not wait 5 ms each time for whoever holds
+the interpreter then: measured, 12 % of a small model's decode rate."""
+
+
+def step_limits(settings: Settings, backend: Backend) -> StepLimits:
+    """One grid line of prefill a step: the longest a running stream ever waits for somebody else's prompt."""
+    grid = settings.engine.prefill_grid or backend.default_grid
+    return StepLimits(settings.engine.max_batch, grid, grid, backend.max_last_chunk)
+
+
+def never() -> None:
+    """Whoever receives what this engine tells keeps up with it."""
+
+
+def closing(cache: CacheTiers, grammar_lane: Lane) -> Callable[[], None]:
+    """What is to be closed once the engine has stopped."""
+
+    def close() -> None:
+        grammar_lane.close()
+        cache.close()
+
+    return close
+
+
+class TokenSide(containers.DeclarativeContainer):
+    """Singletons, created on first use. `settings` must be provided. `hold`: as in EngineThread."""
+
+    settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
+    hold = providers.Object(never)
+
+    clock = providers.Singleton(SystemClock)
+    backend = providers.Singleton(choose_backend, settings)
+    limits = providers.Singleton(step_limits, settings, backend)
+    engine_events = providers.Singleton(Outlet, clock)
+    store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
+    memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
+    cache = providers.Singleton(
+        CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land, memory
+    )
+    guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
+    grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
+    constraints = providers.Singleton(
+        LlguidanceCompiler, lane=grammar_lane, vocabulary_of=backend.provided.vocabulary_of
+    )
+    engine_thread = providers.Singleton(
+        EngineThread,
+        make_backend=backend.provided.engine_factory,
+        prefix_cache=cache.provided.prefix_cache,
+        cache=cache.provided.access,
+        limits=limits,
+        outlet=engine_events,
+        clock=clock,
+        close_cache=providers.Callable(closing, cache, grammar_lane),
+        constraints=constraints,
+        guard=guard,
+        waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
+        hold=hold,
+        computing=providers.Singleton(describe_computing, settings),
+    )
+
+
+def host_token_side(settings: Settings, hold: Callable[[], None]) -> Hosted:
+    """The token side of a process that has no other."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    side = TokenSide(settings=providers.Object(settings), hold=providers.Object(hold))
+    return Hosted(side.engine_thread(), side.backend().check)
+
+
+__all__ = ("SWITCH_INTERVAL_S", "TokenSide", "host_token_side", "step_limits")

@@ -1,0 +1,82 @@
+// How the server is, on top of the page: well, stuck, not to be reached, or not for who has no key.
+
+import { ApiError, saveKey, savedKey } from "../shared/api.js";
+import { byId, setText } from "../shared/dom.js";
+import { seconds } from "../shared/format.js";
+
+let lastAnswer = null; // Date of the last figures
+
+/** @param {() => void} retry ask again, now */
+export function setUpConnection(retry) {
+  byId("retry").addEventListener("click", retry);
+  byId("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const key = byId("key").value.trim();
+    if (!/^[\x21-\x7e]+$/.test(key)) {
+      setText(byId("key-why"), "A key has no spaces and only plain characters: this is none.");
+      return;
+    }
+    saveKey(key);
+    byId("key").value = "";
+    retry();
+  });
+  byId("forget-key").addEventListener("click", () => {
+    saveKey("");
+    retry();
+  });
+}
+
+/** @param {object} overview OverviewBody */
+export function showWell({ health, version, uptime_s: uptimeS }) {
+  lastAnswer = new Date();
+  byId("content").hidden = false;
+  byId("content").classList.remove("stale");
+  byId("key-form").hidden = true;
+  byId("retry").hidden = true;
+  byId("forget-key").hidden = savedKey() === "";
+  setText(byId("version"), version);
+  const isReady = health.status === "ready";
+  state(isReady ? "good" : "bad", isReady ? "Ready" : `Not ready: ${health.problem}`);
+  setText(byId("state-detail"), `up for ${seconds(uptimeS)}${health.models.length === 0 ? "" : ` · ${health.models.join(", ")}`}`);
+  document.title = isReady ? "Cairn: admin" : "Cairn: NOT READY";
+}
+
+/** @param {unknown} error @param {number} waitMs until it is tried again */
+export function showFailure(error, waitMs) {
+  byId("content").classList.add("stale");
+  byId("retry").hidden = false;
+  byId("forget-key").hidden = savedKey() === "";
+  document.title = "Cairn: no answer";
+  if (error instanceof ApiError && error.needsKey) {
+    askForKey(error);
+    return;
+  }
+  state("bad", what(error));
+  const since = lastAnswer === null ? "" : `The figures below are of ${lastAnswer.toLocaleTimeString()}. `;
+  setText(byId("state-detail"), `${since}Trying again in ${seconds(waitMs / 1000)}.`);
+}
+
+function what(error) {
+  if (!(error instanceof ApiError)) return `This page failed: ${error}`;
+  return error.isUnreachable ? `The server does not answer: ${error.message}` : `The server refuses: ${error.message}`;
+}
+
+function askForKey(error) {
+  const hadKey = savedKey() !== "";
+  byId("content").hidden = true; // it is nobody's to see until a key says so
+  byId("retry").hidden = true;
+  const isNew = byId("key-form").hidden;
+  byId("key-form").hidden = false;
+  let why = "This server needs a key";
+  if (hadKey) why = error.status === 403 ? "This key is not an admin's" : "This key is not valid";
+  state("warn", why);
+  setText(byId("state-detail"), error.message);
+  setText(byId("key-why"), "Key of an admin");
+  document.title = "Cairn: needs a key";
+  if (isNew) byId("key").focus();
+}
+
+function state(kind, text) {
+  byId("state").className = `notice state ${kind}`;
+  setText(byId("state-text"), text);
+}

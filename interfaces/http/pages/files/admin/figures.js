@@ -1,0 +1,101 @@
+// What the server does now and did in the last minutes: tiles, shares of reuse, plots.
+
+import { byId, h, setText } from "../shared/dom.js";
+import { UNKNOWN, count, percent, seconds, short } from "../shared/format.js";
+import { Plot } from "./plot.js";
+import { fill, reconcile } from "./rows.js";
+
+const TIERS = ["hot", "store"];
+const perSecond = (value) => (value === null || value === undefined ? UNKNOWN : `${short(value)}/s`);
+
+const minutes = (windowS) => `${Math.round(windowS / 60)} min`;
+
+const tiles = new Map();
+const plots = {};
+
+export function setUpFigures() {
+  for (const [name, title] of [
+    ["ttft", "Time to first token, median"],
+    ["itl", "Between two tokens, median"],
+    ["output", "Generated"],
+    ["prompt", "Prompts taken in"],
+    ["reuse", "Reused, last minute"],
+  ]) {
+    const value = h("div", { class: "value", id: `tile-${name}` });
+    const more = h("div", { class: "more muted", id: `tile-${name}-more` });
+    tiles.set(name, { value, more });
+    byId("tiles").append(h("div", { class: "tile" }, h("div", { class: "name" }, title), value, more));
+  }
+  plots.prompt = new Plot({ title: "Prompt tokens by origin", format: perSecond, stacked: true });
+  plots.output = new Plot({ title: "Generated tokens", format: perSecond, stacked: true });
+  plots.ttft = new Plot({ title: "Time to first token", format: seconds });
+  plots.itl = new Plot({ title: "Between two tokens", format: seconds });
+  byId("plots").append(...Object.values(plots).map((plot) => plot.element));
+}
+
+/** @param {object} figures FiguresBody of /admin/api/overview */
+export function showFigures(figures) {
+  showLatency("ttft", figures.ttft);
+  showLatency("itl", figures.itl);
+  const rates = figures.tokens_per_s;
+  tile("output", perSecond(rates.output), "tokens, over 15 s");
+  const reused = TIERS.reduce((sum, tier) => sum + (rates[tier] ?? 0), 0);
+  const computed = rates.computed + rates.recomputed;
+  tile("prompt", perSecond(reused + computed), `${perSecond(computed)} computed, ${perSecond(reused)} reused`);
+  showReuse(figures.reuse);
+  showHistory(figures.history);
+}
+
+function tile(name, value, more) {
+  setText(tiles.get(name).value, value);
+  setText(tiles.get(name).more, more);
+}
+
+function showLatency(name, { p50_s, p90_s, p99_s, count: measured, window_s }) {
+  const tails = `p90 ${seconds(p90_s)} · p99 ${seconds(p99_s)}`;
+  tile(name, seconds(p50_s), measured === 0 ? `none in ${minutes(window_s)}` : `${tails} · ${count(measured)} in ${minutes(window_s)}`);
+}
+
+const together = (rate) => TIERS.reduce((sum, tier) => sum + (rate[tier] ?? 0), 0);
+
+function showReuse(windows) {
+  const told = (rate, of) => (rate === null ? "n/a" : percent(of(rate)));
+  const texts = windows.map(({ window_s, hit_rate }) => `${minutes(window_s)}: ${told(hit_rate, together)}`);
+  tile("reuse", told(windows[0].hit_rate, together), texts.slice(1).join(" · "));
+  reconcile(byId("reuse-table").tBodies[0], windows, {
+    key: ({ window_s }) => String(window_s),
+    make: () =>
+      h("tr", {}, h("th", { scope: "row" }), ...[0, 1, 2, 3].map(() => h("td", { class: "right" }))),
+    update: (row, { window_s, hit_rate, lookups }) =>
+      fill(row, [
+        minutes(window_s),
+        ...TIERS.map((tier) => told(hit_rate, (rate) => rate[tier] ?? 0)),
+        told(hit_rate, together),
+        count(lookups),
+      ]),
+  });
+}
+
+function showHistory(history) {
+  const whole = (values) => values.slice(0, -1); // the last slice is not over
+  const rate = (origin) => whole(history.tokens[origin] ?? []).map((num) => num / history.slice_s);
+  const computed = rate("computed").map((value, index) => value + (rate("recomputed")[index] ?? 0));
+  plots.prompt.show(
+    [
+      { name: "computed", values: computed },
+      { name: "hot", values: rate("hot") },
+      { name: "store", values: rate("store") },
+    ],
+    history.slice_s,
+  );
+  plots.output.show([{ name: "generated", values: rate("output") }], history.slice_s);
+  for (const name of ["ttft", "itl"]) {
+    plots[name].show(
+      [
+        { name: "p99", values: whole(history[`${name}_p99_s`]) },
+        { name: "median", values: whole(history[`${name}_p50_s`]) },
+      ],
+      history.slice_s,
+    );
+  }
+}

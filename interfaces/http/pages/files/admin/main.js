@@ -1,0 +1,68 @@
+// The admin page: asks the admin's API every two seconds while somebody looks, and hands each part its share.
+
+import { ApiError, ask } from "../shared/api.js";
+import { showFailure, showWell, setUpConnection } from "./connection.js";
+import { setUpFigures, showFigures } from "./figures.js";
+import { showMemory } from "./memory.js";
+import { readModels, setUpModels, showModels, showModelsFailure } from "./models.js";
+import { setUpOpen, showOpen } from "./open.js";
+import { Poller } from "./poller.js";
+import { mostRecent, setUpRecent, showRecent } from "./recent.js";
+import { readSettings, setUpSettings, showSettingsFailure } from "./settings.js";
+import { setUpTiers, showTiers } from "./tiers.js";
+
+const live = new Poller(
+  async () => {
+    const [overview, requests] = await Promise.all([
+      ask("/admin/api/overview"),
+      ask(`/admin/api/requests?ended=${mostRecent()}`),
+    ]);
+    return { overview, requests };
+  },
+  { onAnswer: showLive, onFailure: showLiveFailure },
+);
+
+/** Rarer: what changes by hand only, and is read from files. */
+const models = new Poller(readModels, { onAnswer: showModels, onFailure: failing(showModelsFailure), everyMs: 10_000 });
+const settings = new Poller(readSettings, { onAnswer: () => {}, onFailure: failing(showSettingsFailure), everyMs: 300_000, mostMs: 300_000 });
+
+let isKnown = false;
+
+function showLive({ overview, requests }) {
+  showWell(overview);
+  showFigures(overview.figures);
+  showOpen(requests, overview.requests);
+  showMemory(overview.memory);
+  showTiers(overview.tiers, overview.tiers_age_s);
+  showRecent(requests.ended, overview.now_unix_s);
+  if (!isKnown) {
+    isKnown = true;
+    models.now();
+    settings.now();
+  }
+}
+
+function showLiveFailure(error, waitMs) {
+  isKnown = false; // another key or another server may be next
+  models.pause();
+  settings.pause();
+  showFailure(error, waitMs);
+  if (error instanceof ApiError && error.needsKey) live.pause();
+  if (!(error instanceof ApiError)) console.error(error);
+}
+
+function failing(show) {
+  return (error) => {
+    show(error);
+    if (!(error instanceof ApiError)) console.error(error);
+  };
+}
+
+setUpConnection(() => live.now());
+setUpFigures();
+setUpOpen(() => live.now());
+setUpTiers(() => live.now());
+setUpModels(() => models.now());
+setUpRecent(() => live.now());
+setUpSettings();
+live.now();

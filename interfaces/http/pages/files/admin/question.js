@@ -1,0 +1,35 @@
+// A question before something is gone. A real dialog: what is behind it cannot be reached, Escape answers no, and the
+// focus returns to the button that asked.
+
+import { byId } from "../shared/dom.js";
+
+/**
+ * @param {{title: string, text: string, yes: string}} asked
+ * @returns {Promise<boolean>}
+ */
+export function question({ title, text, yes }) {
+  const dialog = byId("question");
+  byId("question-title").textContent = title;
+  byId("question-text").textContent = text;
+  byId("question-yes").textContent = yes;
+  dialog.returnValue = "";
+  return new Promise((resolve) => {
+    byId("question-yes").onclick = () => dialog.close("yes");
+    byId("question-no").onclick = () => dialog.close("");
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.showModal();
+    byId("question-no").focus();
+  });
+}
+
+let timer = 0;
+
+/** Tell what came of something, for a while. */
+export function tell(text) {
+  const told = byId("told");
+  told.textContent = text;
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    told.textContent = "";
+  }, 8000);
+}

@@ -1,0 +1,163 @@
+// An answer on the page: reasoning and tool calls folded, text as Markdown, what it took, and what can be done with it.
+//
+// `update` is called once a frame at most while it streams, and writes only what differs.
+import { h, setText } from "../shared/dom.js";
+import { canGoOn, isEmpty } from "./answer.js";
+import { CodeBlock, copyText } from "./code_block.js";
+import { shownFigures } from "./figures.js";
+import { GrowingMarkdown } from "./growing_markdown.js";
+
+export class AnswerView {
+  #answer;
+  #name = h("h2", { class: "small" });
+  #status = h("p", { class: "muted status", hidden: true });
+  #reasoning = new Folded("reasoning");
+  #calls = h("div", { class: "calls" });
+  #callViews = [];
+  #body = h("div", { class: "markdown" });
+  #text = new GrowingMarkdown(this.#body);
+  #problem = h("div", { hidden: true });
+  #figures = h("dl", { class: "figures small num" });
+  #actions = h("div", { class: "row actions" });
+  #shownActions = "";
+  #on;
+
+  /** @param {{regenerate: () => void, goOn: () => void, askKey: () => void}} on */
+  constructor(answer, on) {
+    this.#answer = answer;
+    this.#on = on;
+    this.element = h(
+      "article",
+      { class: "turn answer" },
+      this.#name,
+      this.#reasoning.element,
+      this.#body,
+      this.#calls,
+      this.#status,
+      this.#problem,
+      h("div", { class: "foot" }, this.#actions, this.#figures),
+    );
+  }
+
+  /** @param {{isLast: boolean, progress: string}} where `progress`: what is told before anything came */
+  update({ isLast, progress }) {
+    const answer = this.#answer;
+    const isStreaming = answer.state === "streaming";
+    this.element.setAttribute("aria-busy", String(isStreaming));
+    setText(this.#name, answer.model || "Answer");
+    this.#reasoning.update(answer.reasoning, isStreaming && answer.content === "" ? "Reasoning …" : "Reasoning");
+    this.#text.update(answer.content);
+    if (!isStreaming) this.#text.finish();
+    this.#showCalls(answer);
+    this.#status.hidden = !isStreaming || !isEmpty(answer);
+    setText(this.#status, progress);
+    this.#showProblem(answer);
+    this.#showFigures(isStreaming ? [] : shownFigures(answer));
+    this.#showActions(answer, isLast);
+  }
+
+  /** What a screen reader is told when it is there. */
+  get spoken() {
+    return this.#body.textContent;
+  }
+
+  #showCalls({ calls, callProblems }) {
+    for (const [at, call] of calls.entries()) {
+      this.#callViews[at] ??= this.#newCall();
+      this.#callViews[at].update(call);
+    }
+    const words = callProblems.join(" ");
+    if (words !== "" && this.#calls.dataset.problems !== words) {
+      this.#calls.dataset.problems = words;
+      this.#calls.append(h("p", { class: "notice warn" }, words));
+    }
+  }
+
+  #newCall() {
+    const view = new CallView();
+    this.#calls.append(view.element);
+    return view;
+  }
+
+  #showProblem({ state, problem, finish }) {
+    const words = state === "stopped" ? "Stopped." : (problem?.message ?? lengthWords(state, finish));
+    this.#problem.hidden = words === "";
+    this.#problem.className = state === "broken" ? "problem notice bad" : "problem small muted";
+    const after = problem?.retryAfterS ?? null;
+    const isTold = after === null || words.includes(`${after}s`); // many of the server's messages do
+    setText(this.#problem, isTold ? words : `${words} Try again in ${after} s.`);
+  }
+
+  #showFigures(shown) {
+    const pairs = shown.map(([label, value]) => h("div", {}, h("dt", {}, label), " ", h("dd", { "data-figure": label }, value)));
+    const text = pairs.map((pair) => pair.textContent).join("");
+    if (this.#figures.textContent !== text) this.#figures.replaceChildren(...pairs);
+  }
+
+  #showActions(answer, isLast) {
+    const wanted = [];
+    if (answer.state !== "streaming") {
+      if (answer.content !== "") wanted.push("Copy");
+      if (isLast && answer.problem?.status === 401) wanted.push("Enter key");
+      if (isLast && canGoOn(answer)) wanted.push("Go on");
+      if (isLast) wanted.push(isEmpty(answer) ? "Try again" : "Regenerate");
+    }
+    if (this.#shownActions === wanted.join()) return;
+    this.#shownActions = wanted.join();
+    this.#actions.replaceChildren(...wanted.map((label) => this.#button(label)));
+  }
+
+  #button(label) {
+    const does = {
+      Copy: (event) => copyText(this.#answer.content, event.currentTarget),
+      "Enter key": this.#on.askKey,
+      "Go on": this.#on.goOn,
+      "Try again": this.#on.regenerate,
+      Regenerate: this.#on.regenerate,
+    };
+    return h("button", { type: "button", class: "quiet small", onclick: does[label] }, label);
+  }
+}
+
+function lengthWords(state, finish) {
+  return state === "done" && finish === "length" ? "The answer reached its greatest length." : "";
+}
+
+/** Text under a summary, closed until the reader opens it; drawn only then. */
+class Folded {
+  #summary = h("summary", { class: "small muted" });
+  #inside = h("div", { class: "markdown folded" });
+  #text = new GrowingMarkdown(this.#inside);
+  #latest = "";
+
+  constructor(kind) {
+    this.element = h("details", { class: kind, hidden: true }, this.#summary, this.#inside);
+    this.element.addEventListener("toggle", () => this.#draw());
+  }
+
+  update(text, label) {
+    this.#latest = text;
+    this.element.hidden = text === "";
+    setText(this.#summary, label);
+    this.#draw();
+  }
+
+  #draw() {
+    if (this.element.open) this.#text.update(this.#latest);
+  }
+}
+
+/** One tool call: its name in the summary, its arguments as JSON under it. */
+class CallView {
+  #summary = h("summary", { class: "small muted" });
+  #code = new CodeBlock("", "json");
+
+  constructor() {
+    this.element = h("details", { class: "call" }, this.#summary, this.#code.element);
+  }
+
+  update({ name, arguments: text }) {
+    setText(this.#summary, `Tool call: ${name}`);
+    this.#code.text = text;
+  }
+}

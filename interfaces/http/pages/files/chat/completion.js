@@ -1,0 +1,78 @@
+// One request to `/v1/chat/completions`, folded into an answer as it streams.
+//
+// Never rejects: what goes wrong is the answer's `problem`, in the server's words where it has any, and what came
+// stays. `signal` stops it; the server cancels the request when the connection closes.
+import { end, fail, foldChunk, stop } from "./answer.js";
+import { EventStream } from "./event_stream.js";
+
+/**
+ * @param {{fetch: typeof fetch, now: () => number, url: string, headers: Record<string, string>, body: object,
+ *   signal: AbortSignal, answer: object, onChange: () => void, onProgress: (words: string) => void}} asked
+ */
+export async function complete(asked) {
+  const { answer, signal } = asked;
+  try {
+    await stream(asked);
+    end(answer);
+  } catch (error) {
+    if (signal.aborted) stop(answer);
+    else fail(answer, error instanceof Refused ? error.problem : unreachable(answer));
+  }
+  asked.onChange();
+}
+
+class Refused extends Error {
+  constructor(problem) {
+    super(problem.message);
+    this.problem = problem;
+  }
+}
+
+async function stream({ fetch, now, url, headers, body, signal, answer, onChange, onProgress }) {
+  const sentMs = now();
+  const response = await fetch(url, {
+    method: "POST",
+    headers: { ...headers, "content-type": "application/json" },
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    signal,
+    cache: "no-store",
+    credentials: "omit",
+    redirect: "error",
+  });
+  if (!response.ok) throw new Refused(await refusal(response));
+  answer.cache = response.headers.get("x-cairn-cache") ?? "";
+  const events = new EventStream();
+  const reader = response.body.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    for (const event of events.feed(value)) {
+      if (event.comment !== undefined) onProgress(event.comment);
+      else if (event.data !== "[DONE]") foldChunk(answer, JSON.parse(event.data), now() - sentMs);
+    }
+    onChange();
+  }
+}
+
+/** What a response that is no success says of itself. */
+export async function refusal(response) {
+  const text = await response.text().catch(() => "");
+  let error = {};
+  try {
+    error = JSON.parse(text).error ?? {};
+  } catch {
+    // not from the server itself: a proxy's page
+  }
+  const after = Number.parseInt(response.headers.get("retry-after") ?? "", 10);
+  return {
+    message: error.message ?? `The server answered ${response.status} ${response.statusText}`.trim(),
+    status: response.status,
+    code: error.code ?? "",
+    retryAfterS: Number.isFinite(after) ? after : null,
+  };
+}
+
+function unreachable(answer) {
+  const message = answer.firstMs === null ? "The server could not be reached." : "The connection broke off.";
+  return { message, status: 0, code: "unreachable", retryAfterS: null };
+}

@@ -1,0 +1,132 @@
+// The chat page: its parts made and wired to each other. Everything it shows comes from the session and the server.
+import { ask, savedKey, saveKey } from "../shared/api.js";
+import { byId, h } from "../shared/dom.js";
+import { Announcer } from "./announcer.js";
+import { complete } from "./completion.js";
+import { Composer } from "./composer.js";
+import { written } from "./dialogs.js";
+import { offerDownload } from "./download.js";
+import { Drawer } from "./drawer.js";
+import { asJson, asMarkdown, fileName } from "./export.js";
+import { Follow } from "./follow.js";
+import { onceAFrame } from "./frames.js";
+import { Session } from "./session.js";
+import { SettingsForm } from "./settings_form.js";
+import { Shelf } from "./shelf.js";
+import { Sidebar } from "./sidebar.js";
+import { Thread } from "./thread.js";
+
+const later = (ms, then) => setTimeout(then, ms);
+const now = () => performance.now();
+
+const session = new Session(new Shelf(storage()), {
+  request: (asked) => complete({ fetch: fetch.bind(window), now, url: "/v1/chat/completions", headers: headers(), ...asked }),
+  newId: () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 10)}`,
+  nowMs: Date.now,
+  later,
+  onChange,
+  onUnkept,
+});
+
+const thread = new Thread(byId("thread"), session, { askKey });
+const follow = new Follow(byId("scroller"), byId("jump"));
+const announcer = new Announcer(byId("announcer"));
+const drawer = new Drawer(byId("sidebar"), byId("show-sidebar"), byId("hide-sidebar"));
+const sidebar = new Sidebar(byId("conversations"), session, () => drawer.close());
+const settings = new SettingsForm(byId("settings"), (changed) => session.set(changed));
+const composer = new Composer(
+  { form: byId("composer"), area: byId("question"), send: byId("send"), stop: byId("stop") },
+  { ask: (text) => session.ask(text), stop: () => session.stop() },
+);
+const drawAnswer = onceAFrame(
+  () => {
+    thread.showAnswer();
+    follow.grown();
+  },
+  { frame: requestAnimationFrame.bind(window), later, now },
+);
+
+byId("new").addEventListener("click", () => {
+  session.startNew();
+  drawer.close();
+  composer.focus();
+});
+byId("export-json").addEventListener("click", () => download(asJson, "json", "application/json"));
+byId("export-markdown").addEventListener("click", () => download(asMarkdown, "md", "text/markdown"));
+window.addEventListener("pagehide", () => session.saveRunning());
+
+let shown = null;
+const latest = session.all()[0];
+if (latest !== undefined) session.open(latest.id);
+else onChange("turns");
+loadModels();
+
+function onChange(what) {
+  if (what === "answer") drawAnswer();
+  if (what === "list") sidebar.update();
+  if (what !== "turns") return;
+  const isRunning = session.isRunning();
+  thread.showTurns();
+  settings.show(session.current);
+  composer.update({ isRunning });
+  sidebar.update();
+  if (isRunning || session.current !== shown) follow.toEnd();
+  else follow.grown(); // an answer has ended: who reads on above stays there
+  shown = session.current;
+  announcer.told(session.current.id, isRunning, () => thread.lastSpoken);
+  for (const id of ["export-json", "export-markdown"]) byId(id).disabled = session.current.turns.length === 0;
+}
+
+function onUnkept({ isKept, numDropped }) {
+  const gone = numDropped === 0 ? "" : `This browser's room is full: ${numDropped} of the oldest conversations went. `;
+  notice("room", isKept ? gone : `${gone}This conversation is too long for this browser to keep; export it.`);
+}
+
+async function loadModels() {
+  try {
+    const { data } = await ask("/v1/models");
+    settings.offer(data, session.current.settings.model);
+    notice("models", "");
+  } catch (error) {
+    notice("models", `The models are not known: ${error.message}`, error.needsKey ? "Enter key" : "Try again");
+    if (error.status === 401 && savedKey() === "") askKey();
+  }
+}
+
+async function askKey() {
+  if (document.querySelector("dialog[open]") !== null) return;
+  const text = "It is kept in this tab until it is closed, and sent to this server only.";
+  const key = await written({ title: "This server asks for a key", text, label: "API key", value: "", type: "password", yes: "Use it" });
+  if (key === null || key.trim() === "") return;
+  saveKey(key.trim());
+  loadModels();
+}
+
+/** One notice of each kind, until its words are empty. */
+function notice(kind, words, label) {
+  const old = document.querySelector(`[data-notice="${kind}"]`);
+  if (words === "") return old?.remove();
+  const does = label === "Enter key" ? askKey : loadModels;
+  const button = label === undefined ? null : h("button", { type: "button", class: "small", onclick: does }, label);
+  const element = h("div", { class: "notice warn row", "data-notice": kind, role: "status" }, h("span", {}, words), button);
+  if (old === null) byId("notices").append(element);
+  else old.replaceWith(element);
+  return undefined;
+}
+
+function download(written, extension, type) {
+  offerDownload(fileName(session.current, extension), type, written(session.current));
+}
+
+function headers() {
+  const key = savedKey();
+  return key === "" ? {} : { authorization: `Bearer ${key}` };
+}
+
+function storage() {
+  try {
+    return window.localStorage;
+  } catch {
+    return null; // switched off: conversations last as long as the page
+  }
+}

@@ -1,0 +1,159 @@
+// What the chat does, without a page: conversations, which one is open, and the answers that are being streamed.
+//
+// Each conversation has at most one answer under way; it goes on when another conversation is opened. Whatever changes
+// is told by `onChange` ("list", "turns", "answer") and kept on the shelf: at once, but while an answer streams once a
+// second at most.
+import { isEmpty, newAnswer, reopen } from "./answer.js";
+import { ask, blankSettings, newConversation, requestBody } from "./conversation.js";
+
+const SAVE_EVERY_MS = 1000;
+
+export class Session {
+  #shelf;
+  #ports;
+  #runs = new Map();
+
+  /**
+   * @param {import("./shelf.js").Shelf} shelf
+   * @param {{request: (asked: object) => Promise<void>, newId: () => string, nowMs: () => number,
+   *   later: (ms: number, then: () => void) => void, onChange: (what: string) => void,
+   *   onUnkept: (saved: object) => void}} ports `request`: completion.js, but for what is the same for all
+   */
+  constructor(shelf, ports) {
+    this.#shelf = shelf;
+    this.#ports = ports;
+    this.current = newConversation(ports.newId(), shelf.all()[0]?.settings ?? blankSettings(), ports.nowMs());
+  }
+
+  all() {
+    return this.#shelf.all();
+  }
+
+  open(id) {
+    const found = this.#shelf.get(id);
+    if (found === undefined || found === this.current) return;
+    this.current = found;
+    this.#ports.onChange("turns");
+  }
+
+  startNew() {
+    this.current = newConversation(this.#ports.newId(), this.current.settings, this.#ports.nowMs());
+    this.#ports.onChange("turns");
+  }
+
+  /** With `at`: in place of the question there and of all after it. */
+  ask(text, at) {
+    if (text.trim() === "" || this.isRunning()) return;
+    ask(this.current, text, at);
+    this.#answer();
+  }
+
+  /** The last question once more. */
+  regenerate() {
+    if (this.isRunning()) return;
+    if (this.current.turns.at(-1)?.role === "assistant") this.current.turns.pop();
+    if (this.current.turns.length > 0) this.#answer();
+  }
+
+  /** The last answer from where it ends. */
+  goOn() {
+    const answer = this.current.turns.at(-1);
+    if (this.isRunning() || answer?.role !== "assistant") return;
+    reopen(answer);
+    this.#run(this.current, answer, requestBody(this.current));
+  }
+
+  stop() {
+    this.#runs.get(this.current.id)?.controller.abort();
+  }
+
+  isRunning() {
+    return this.#runs.has(this.current.id);
+  }
+
+  /** The server's last word on the open conversation's answer while nothing of it is there. */
+  progress() {
+    return this.#runs.get(this.current.id)?.progress ?? "";
+  }
+
+  set(settings) {
+    Object.assign(this.current.settings, settings);
+    if (this.current.turns.length > 0) this.#save(this.current);
+  }
+
+  rename(id, title) {
+    const conversation = this.#shelf.get(id);
+    if (conversation === undefined) return;
+    conversation.title = title.trim();
+    this.#save(conversation);
+  }
+
+  remove(id) {
+    const run = this.#runs.get(id);
+    this.#runs.delete(id);
+    run?.controller.abort();
+    this.#shelf.remove(id);
+    if (this.current.id === id) this.startNew();
+    this.#ports.onChange("list");
+  }
+
+  /** The page goes away. */
+  saveRunning() {
+    for (const { conversation } of this.#runs.values()) this.#shelf.save(conversation);
+  }
+
+  #answer() {
+    const { current } = this;
+    const body = requestBody(current);
+    const answer = newAnswer(current.settings.model);
+    current.turns.push(answer);
+    this.#run(current, answer, body);
+  }
+
+  async #run(conversation, answer, body) {
+    const run = { conversation, controller: new AbortController(), progress: "", isSaveDue: false };
+    const isCurrent = () => this.#runs.get(conversation.id) === run;
+    const show = () => conversation === this.current && this.#ports.onChange("answer");
+    this.#runs.set(conversation.id, run);
+    conversation.changedMs = this.#ports.nowMs();
+    this.#save(conversation);
+    this.#ports.onChange("turns");
+    await this.#ports.request({
+      body,
+      answer,
+      signal: run.controller.signal,
+      onProgress: (words) => {
+        run.progress = words;
+        show();
+      },
+      onChange: () => {
+        if (!isEmpty(answer)) run.progress = "";
+        if (isCurrent()) this.#saveSoon(run, isCurrent);
+        show();
+      },
+    });
+    if (!isCurrent()) return; // removed meanwhile
+    this.#runs.delete(conversation.id);
+    this.#save(conversation);
+    if (conversation === this.current) this.#ports.onChange("turns");
+  }
+
+  #saveSoon(run, isCurrent) {
+    if (run.isSaveDue) return;
+    run.isSaveDue = true;
+    this.#ports.later(SAVE_EVERY_MS, () => {
+      run.isSaveDue = false;
+      if (isCurrent()) this.#keep(run.conversation);
+    });
+  }
+
+  #save(conversation) {
+    this.#keep(conversation);
+    this.#ports.onChange("list");
+  }
+
+  #keep(conversation) {
+    const saved = this.#shelf.save(conversation);
+    if (!saved.isKept || saved.numDropped > 0) this.#ports.onUnkept(saved);
+  }
+}

@@ -1,0 +1,121 @@
+"""What a model writes becomes text, structure and links on the chat page, and never anything that acts."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.browser import expect
+from tests.support.chat_page import ChatPage
+from tests.support.fake_service import FakeService, fake_service
+from tests.support.scripted_chat import ScriptedChat
+
+MARKDOWN = """# Paths
+
+A *cairn*, a **mark** and `code` &amp; ~~no~~ [sign](https://example.org/sign).
+
+- [x] done
+- open
+  1. deeper
+
+| stone | weight |
+|:------|-------:|
+| small | 1 |
+
+> said
+
+```python
+print("<b>")
+```
+
+See [below].
+
+[below]: https://example.org/below
+"""
+
+HOSTILE = """<script>window.hurt = 1</script>
+
+<img src=x onerror="window.hurt = 2"><iframe src="https://evil.example/"></iframe>
+<svg onload="window.hurt = 3"></svg><style>body { display: none }</style>
+<form action="https://evil.example/"><input name=key></form><a href="javascript:window.hurt=4">html</a>
+
+[script](javascript:window.hurt=5) [coded](&#106;avascript:window.hurt=6) [data](data:text/html,<script>hurt</script>)
+[spaced](java\tscript:window.hurt=7) [own](/admin) [file](file:///etc/passwd) <javascript:window.hurt=8>
+
+![pixel](https://evil.example/pixel.png) ![x](javascript:window.hurt=9 "t\\" onerror=\\"window.hurt=10")
+
+```"><script>window.hurt = 11</script>
+</code></pre><script>window.hurt = 12</script>
+```
+
+| <img src=x onerror=window.hurt=13> |
+|---|
+| <details ontoggle=window.hurt=14 open> |
+
+<think>late <img src=x onerror=window.hurt=15></think> The end.
+"""
+
+
+@pytest.fixture(scope="module")
+def server(browser: Any) -> Iterator[FakeService]:
+    script = ScriptedChat({"Mark it": MARKDOWN, "Hurt me": HOSTILE, "Reason": f"<think>{HOSTILE}</think>Done."})
+    with fake_service(script.options) as running:
+        yield running
+
+
+@pytest.fixture
+def chat(server: FakeService, watch: Callable[..., Any]) -> ChatPage:
+    return ChatPage(watch(server.base_url).open(f"{server.base_url}/chat"))
+
+
+def test_markdown_is_shown_as_what_it_means(chat: ChatPage) -> None:
+    chat.ask("Mark it")
+    chat.wait_until_answered()
+    answer = chat.answer()
+    expect(answer.get_by_role("heading", name="Paths")).to_be_visible()
+    expect(answer.locator("em")).to_have_text("cairn")
+    expect(answer.locator("p").first).to_have_text("A cairn, a mark and code & no sign.")
+    expect(answer.locator("li li")).to_have_text("deeper")
+    expect(answer.locator("td").last).to_have_text("1")
+    expect(answer.locator("blockquote")).to_have_text("said")
+    expect(answer.locator("pre")).to_have_text('print("<b>")')
+    for name, address in (("sign", "https://example.org/sign"), ("below", "https://example.org/below")):
+        link = answer.get_by_role("link", name=name)
+        expect(link).to_have_attribute("href", address)
+        expect(link).to_have_attribute("rel", "noopener noreferrer")
+        expect(link).to_have_attribute("target", "_blank")
+
+
+def test_code_is_copied_as_it_is(chat: ChatPage) -> None:
+    chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    chat.ask("Mark it")
+    chat.wait_until_answered()
+    copy = chat.answer().locator(".code").get_by_role("button")
+    copy.click()
+    expect(copy).to_have_text("Copied")
+    assert chat.page.evaluate("navigator.clipboard.readText()") == 'print("<b>")'
+
+
+@pytest.mark.parametrize("question", ["Hurt me", "Reason"])
+def test_nothing_that_a_model_writes_acts(question: str, chat: ChatPage) -> None:
+    """Nor asks anybody else: the watched browser fails the test for that."""
+    chat.ask(question)
+    chat.wait_until_answered()
+    for summary in chat.answer().locator("summary:visible").all():
+        summary.click()
+    assert chat.page.evaluate("window.hurt") is None
+    tags = set(chat.answer().locator(".markdown *").evaluate_all("all => all.map(one => one.localName)"))
+    assert not tags & {"script", "img", "iframe", "svg", "style", "form", "input", "object", "video", "base", "link"}
+    named = chat.answer().locator(".markdown *").evaluate_all("all => all.flatMap(one => one.getAttributeNames())")
+    assert set(named) <= {"class", "href", "target", "rel", "tabindex", "type"}
+    links = chat.answer().locator(".markdown a").evaluate_all("all => all.map(one => one.href)")
+    assert links == ["https://evil.example/pixel.png"]
+    expect(chat.answer()).to_contain_text("<script>window.hurt = 1</script>")
+
+
+def test_a_title_is_text_too(chat: ChatPage) -> None:
+    chat.ask("<img src=x onerror=window.hurt=1>")
+    chat.wait_until_answered()
+    chat.page.reload()
+    expect(chat.page.locator("#conversations .open")).to_have_text("<img src=x onerror=window.hurt=1>")
+    assert chat.page.evaluate("window.hurt") is None

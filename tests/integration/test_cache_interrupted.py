@@ -1,0 +1,132 @@
+"""Ctrl-C in the middle of a command of `cairn cache`: whatever it worked on is whole."""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interfaces.cli import cache, cache_transfer
+from interfaces.cli.progress import Unit
+from tests.support.cache_cli import isolate, make_store, open_store, run
+from tests.support.export_files import ONE, TWO
+from tests.support.store_records import chain, keys_of, same
+
+
+def records() -> list[Any]:
+    return [*chain(ONE, 20, size_bytes=2000), *chain(TWO, 3, size_bytes=300)]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store", records())
+
+
+class Interrupting:
+    """A bar at whose `after`th step the user loses patience; signals reach the main thread only."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+
+    def advance(self, count: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._after -= 1
+            if self._after < 0:
+                raise KeyboardInterrupt
+
+    def reach(self, done: int, total: int | None) -> None:
+        self.advance(0)
+
+
+def interrupted(after: int) -> Callable[..., AbstractContextManager[Interrupting]]:
+    @contextmanager
+    def shown(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Interrupting]:
+        yield Interrupting(after)
+
+    return shown
+
+
+def assert_whole(store: Path) -> None:
+    opened = open_store(store)
+    try:
+        assert opened.check_integrity(payloads=True).problems == ()
+        assert all(map(same, opened.get(keys_of(records())), records()))
+        assert dict(opened.usage().faults) == {}
+    finally:
+        opened.close()
+
+
+def test_an_export_leaves_no_part_of_a_file(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old").write_bytes(b"the last one")
+    monkeypatch.setattr(cache_transfer, "progress", interrupted(3))
+    for name in ("old", "new"):
+        assert run("export", tmp_path / name, "--store", store).exit_code != 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "store"]
+    assert (tmp_path / "old").read_bytes() == b"the last one"
+    assert_whole(store)
+
+
+def test_an_import_keeps_what_came_before_and_can_be_repeated(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, target = tmp_path / "file", tmp_path / "target"
+    assert run("export", file, "--store", store).exit_code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(cache_transfer, "progress", interrupted(60))
+        assert run("import", file, "--store", target, "--trust").exit_code != 0
+    opened = open_store(target)
+    found = opened.check_integrity(payloads=True)
+    opened.close()
+    assert found.problems == ()
+    assert 0 < found.num_records < len(records())
+    assert run("import", file, "--store", target, "--trust").exit_code == 0
+    assert_whole(target)
+
+
+@pytest.mark.parametrize("command", ["verify", "compact"])
+def test_a_store_is_as_before(store: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    before = sorted(path.name for path in store.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "progress", interrupted(0))
+        assert run(command, "--store", store).exit_code != 0
+    assert sorted(path.name for path in store.iterdir()) == before
+    assert_whole(store)
+    assert run(command, "--store", store).exit_code == 0
+    assert_whole(store)
+
+
+def test_what_is_done_adds_up(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To about what a bar was told there is: it ends full, and not long before the end."""
+    seen: dict[str, tuple[int | None, list[int]]] = {}
+
+    class Counting:
+        def __init__(self, counts: list[int]) -> None:
+            self._counts = counts
+
+        def advance(self, count: int) -> None:
+            self._counts.append(count)
+
+    @contextmanager
+    def shown(what: str, total: int | None, unit: Unit, *, quiet: bool) -> Generator[Counting]:
+        seen[what] = (total, [])
+        yield Counting(seen[what][1])
+
+    for module in (cache, cache_transfer):
+        monkeypatch.setattr(module, "progress", shown)
+    assert run("verify", "--store", store).exit_code == 0
+    assert run("export", tmp_path / "file", "--store", store).exit_code == 0
+    assert run("import", tmp_path / "file", "--store", tmp_path / "other", "--trust").exit_code == 0
+    assert run("compact", "--store", store).exit_code == 0
+    for what in ("exporting", "importing"):
+        assert sum(seen[what][1]) == seen[what][0]
+    for what in ("verifying", "compacting"):
+        total, counts = seen[what]
+        assert total is not None
+        assert total * 0.5 < sum(counts) < total * 1.5

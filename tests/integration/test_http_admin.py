@@ -1,0 +1,360 @@
+"""The admin's API on a whole server: what a page is told while requests run and after, cancelling, and who may ask."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.fake.options import FakeOptions
+from adapters.memory.block_store import MemoryBlockStore
+from application.settings import CacheSettings, ServerSettings
+from domain.client import Client
+from domain.ids import SequenceId
+from domain.scheduling import StepLimits
+from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.gate import Gate
+from tests.support.hanging_store import HangingStore
+from tests.support.keyed_service import headers, keyed_service
+from tests.support.raw_client import RawClient
+
+LONG = "x" * 700
+SECRET = "The launch code is 0451." + "".join(f" Rule {number}." for number in range(100))
+CHANGED = SECRET[:300] + "?" * 12
+ONE_AT_A_TIME = StepLimits(max_batch=1, prefill_budget=256, grid=256)
+ROUTES = (
+    ("GET", "/admin/api/overview"),
+    ("GET", "/admin/api/requests"),
+    ("GET", "/admin/api/requests/x"),
+    ("POST", "/admin/api/requests/x/cancel"),
+    ("GET", "/admin/api/settings"),
+)
+
+
+def read(service: FakeService, path: str, status: int = 200, **asked: Any) -> dict[str, Any]:
+    response = service.client.get(f"/admin/api/{path}", **asked)
+    assert response.status_code == status, response.text
+    told: dict[str, Any] = response.json()
+    return told
+
+
+def complete(service: FakeService, prompt: str, **fields: Any) -> str:
+    """The request's id."""
+    asked: dict[str, Any] = {"headers": fields.pop("headers", None)}
+    body = {"prompt": prompt, "max_tokens": 3, **fields}
+    response = service.client.post("/v1/completions", json=body, **asked)
+    assert response.status_code == 200, response.text
+    id: str = response.json()["id"]
+    return id
+
+
+def cancel(service: FakeService, id: str, **asked: Any) -> httpx.Response:
+    return service.client.post(f"/admin/api/requests/{id}/cancel", json={}, **asked)
+
+
+def only_open(service: FakeService, is_there: Callable[[dict[str, Any]], bool] = lambda _told: True) -> dict[str, Any]:
+    """The one open request, once it is as wanted."""
+
+    def found() -> bool:
+        told = read(service, "requests")["open"]
+        return len(told) == 1 and is_there(told[0])
+
+    service.wait_until(found, "a request to be seen")
+    told: dict[str, Any] = read(service, "requests")["open"][0]
+    return told
+
+
+class TestOverview:
+    def test_an_idle_server(self) -> None:
+        with fake_service() as service:
+            service.clock.advance(30)
+            told = read(service, "overview")
+            assert (told["object"], told["version"], told["uptime_s"]) == ("cairn.overview", "9.9", 30.0)
+            assert told["now_unix_s"] == service.clock.unix_ns() / 1e9
+            health = told["health"]
+            assert (health["status"], health["models"]) == ("not ready", [])
+            assert health["engine"] == service.client.get("/health/engine").json()
+            assert told["requests"] == {"waiting": 0, "running": 0, "waiting_for": {}, "queue_limit": 64}
+            assert told["figures"]["ttft"] == {"window_s": 300, "count": 0, "p50_s": None, "p90_s": None, "p99_s": None}
+            assert {one["hit_rate"] for one in told["figures"]["reuse"]} == {None}
+
+    def test_what_was_computed_and_reused_adds_up_to_what_clients_were_told(self) -> None:
+        with fake_service(FakeOptions(eos_every=0), reuses=True, store=MemoryBlockStore()) as service:
+            usages = [
+                service.client.post("/v1/completions", json={"prompt": LONG + end, "max_tokens": 3}).json()["usage"]
+                for end in ("a", "b")
+            ]
+            told = read(service, "overview")
+            figures, tiers = told["figures"], told["tiers"]
+            tokens = {origin: sum(counts) for origin, counts in figures["history"]["tokens"].items()}
+            num_prompt = sum(usage["prompt_tokens"] for usage in usages)
+            num_cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+            assert num_cached > 0
+            assert tokens["hot"] + tokens["store"] == num_cached
+            assert tokens["computed"] == num_prompt - num_cached
+            assert (tokens["output"], tokens["recomputed"]) == (6, 0)
+            minute = figures["reuse"][0]
+            assert (minute["window_s"], minute["lookups"], minute["prompt_tokens"]) == (60, 2, num_prompt)
+            assert sum(minute["hit_rate"].values()) == pytest.approx(num_cached / num_prompt)
+            assert (figures["ttft"]["count"], figures["itl"]["count"]) == (2, 4)
+            assert len({len(found) for found in figures["history"]["tokens"].values()}) == 1
+            assert told["health"]["models"] == [DEFAULT_MODEL]
+            stats = service.client.get("/v1/cache/stats").json()
+            assert tiers["hot"] == stats["hot"]
+            assert tiers["store"]["quota_bytes"] == stats["store"]["quota_bytes"]
+            assert told["tiers_age_s"] == 0.0
+
+    def test_models_that_take_no_part_in_reuse_have_no_hit_rate(self) -> None:
+        with fake_service() as service:  # nothing is reused: there is no hot tier
+            complete(service, LONG)
+            figures = read(service, "overview")["figures"]
+            assert [one["hit_rate"] for one in figures["reuse"]] == [None, None, None]
+            assert sum(figures["history"]["tokens"]["computed"]) == len(LONG)
+
+    def test_a_store_that_hangs_does_not_keep_the_page_waiting(self) -> None:
+        store = HangingStore()
+        with fake_service(reuses=True, store=store) as service:
+            before = read(service, "overview")["tiers"]
+            store.hang(["usage"])
+            service.clock.advance(8)
+            told = read(service, "overview")
+            assert (told["tiers"], told["tiers_age_s"]) == (before, 8.0)
+            store.recover()
+            service.wait_until(lambda: read(service, "overview")["tiers_age_s"] == 0.0, "the store to be read again")
+
+
+class TestRequests:
+    @pytest.fixture
+    def gate(self) -> Gate:
+        return Gate("prefill", 1)
+
+    @pytest.fixture
+    def service(self, gate: Gate) -> Iterator[FakeService]:
+        with fake_service(FakeOptions(eos_every=0, hook=gate)) as running:
+            yield running
+
+    def test_one_that_runs_tells_how_far_it_is(self, service: FakeService, gate: Gate) -> None:
+        client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "max_tokens": 2})
+        gate.wait_until_reached()
+        service.clock.advance(2)
+        found = only_open(service, lambda told: told["done_tokens"] == 256)
+        assert (found["stage"], found["prompt_tokens"], found["output_tokens"]) == ("prefill", 700, 0)
+        assert (found["operation"], found["priority"], found["model"]) == (
+            "createCompletion",
+            "interactive",
+            DEFAULT_MODEL,
+        )
+        assert (found["age_s"], found["times"]["prefill_s"], found["end"]) == (2.0, 2.0, None)
+        assert read(service, f"requests/{found['id']}")["id"] == found["id"]
+        gate.open()
+        client.read_until(b'"usage"')
+        (ended,) = read(service, "requests")["ended"]
+        assert (ended["id"], ended["output_tokens"], ended["end"]["reason"]) == (found["id"], 2, "length")
+        client.leave()
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_anybodys_request_is_cancelled_and_its_client_told(
+        self, service: FakeService, gate: Gate, stream: bool
+    ) -> None:
+        client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "stream": stream})
+        gate.wait_until_reached()
+        id = only_open(service)["id"]
+        assert cancel(service, id).json() == {"object": "cairn.cancelled", "id": id}
+        gate.open()
+        answer = client.read_until(b"cancelled").lower()
+        assert b"retry-after" not in answer  # SDKs would ask again by themselves
+        assert stream or b"x-should-retry: false" in answer
+        service.wait_until_idle()
+        (ended,) = read(service, "requests")["ended"]
+        assert (ended["id"], ended["end"]["reason"]) == (id, "cancelled")
+        assert cancel(service, id).status_code == 404
+        client.leave()
+
+    def test_one_that_waits_for_its_model_is_seen_and_cancelled(self) -> None:
+        loads = Future[None]()
+        with fake_service(FakeOptions(load_waits_for=loads)) as service:
+            client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "n": 2})
+            service.wait_until(lambda: read(service, "requests")["preparing_count"] == 1, "it to wait for its model")
+            told = read(service, "requests")
+            (waiting,) = told["preparing"]
+            assert (waiting["waits_for"], waiting["choices"], waiting["operation"]) == ("model", 2, "createCompletion")
+            assert told["open"] == []
+            assert read(service, "overview")["requests"]["waiting"] == 2
+            assert cancel(service, waiting["id"]).status_code == 200
+            answer = client.read_until(b"request_cancelled").lower()
+            assert answer.startswith(b"http/1.1 503")
+            assert b"x-should-retry: false" in answer
+            assert b"retry-after" not in answer
+            assert read(service, "requests")["preparing"] == []
+            assert read(service, "overview")["requests"]["waiting"] == 0
+            loads.set_result(None)
+            client.leave()
+
+    def test_one_choice_of_several(self, service: FakeService, gate: Gate) -> None:
+        body = {"prompt": LONG, "n": 2, "stream": True, "max_tokens": 9}
+        client = RawClient(service.base_url, "/v1/completions", body)
+        gate.wait_until_reached()
+        told = [one["id"] for one in read(service, "requests")["open"]]
+        assert told[1] == f"{told[0]}.1"
+        assert cancel(service, told[1]).status_code == 200
+        gate.open()
+        client.read_until(b"cancelled")
+        service.wait_until_idle()
+        reasons = {one["id"]: one["end"]["reason"] for one in read(service, "requests")["ended"]}
+        assert reasons[told[1]] == "cancelled"
+        client.leave()
+
+    def test_what_waits_says_for_what(self) -> None:
+        gates = [Gate("prefill", 0), Gate("prefill", 1)]
+
+        def hook(operation: str, sequence: SequenceId | None, count: int) -> None:
+            for gate in gates:
+                gate(operation, sequence, count)
+
+        with fake_service(FakeOptions(eos_every=0, hook=hook), limits=ONE_AT_A_TIME) as service:
+            clients = list[RawClient]()
+            for number in range(2):
+                clients.append(RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "max_tokens": 1}))
+                service.wait_until(lambda: read(service, "requests")["open_count"] > number, "it to be open")  # noqa: B023
+                gates[0].wait_until_reached()
+            gates[0].open()
+            gates[1].wait_until_reached()  # this step was planned with both
+            service.wait_until(
+                lambda: read(service, "requests")["open"][1]["waits_for"] == "place", "what it waits for to be told"
+            )
+            first, second = read(service, "requests")["open"]
+            assert (first["waits_for"], second["stage"], second["done_tokens"]) == (None, "queue", 0)
+            assert read(service, "overview")["requests"]["waiting_for"] == {"place": 1}
+            gates[1].open()
+            for client in clients:
+                client.read_until(b'"usage"')
+                client.leave()
+
+    def test_unknown_ids_are_404_and_short(self, service: FakeService) -> None:
+        for response in (
+            service.client.get("/admin/api/requests/nobody"),
+            cancel(service, "nobody"),
+            cancel(service, "n" * 5000),
+        ):
+            assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+            assert len(response.text) < 500
+
+    @pytest.mark.parametrize("value", ["-1", "257", "x", ""])
+    def test_how_many_that_ended_is_bounded(self, service: FakeService, value: str) -> None:
+        error = read(service, f"requests?ended={value}", 400)["error"]
+        assert (error["param"], error["message"][:6]) == ("ended", "ended:")
+
+    def test_the_last_that_ended_come_first(self, service: FakeService) -> None:
+        ids = [complete(service, "x") for _ in range(3)]
+        told = read(service, "requests?ended=2")
+        assert [one["id"] for one in told["ended"]] == [ids[2], ids[1]]
+        assert (told["open"], told["open_count"]) == ([], 0)
+
+
+class TestText:
+    """Who sees text of prompts: only who might have it explained, and only of requests with the same key and salt."""
+
+    def test_a_private_server_shows_both_sides_in_one_request_and_none_in_the_list(self) -> None:
+        with fake_service(reuses=True) as service:
+            complete(service, SECRET)
+            id = complete(service, CHANGED)
+            told = read(service, f"requests/{id}")
+            assert told["shows_text"]
+            divergence = told["explanation"]["divergence"]
+            assert (divergence["position"], divergence["prompt"], divergence["stored"]) == (
+                300,
+                "?" * 12,
+                SECRET[300:312],
+            )
+            assert "300" in told["explanation"]["sentence"]
+            listed = read(service, "requests")["ended"][0]
+            assert listed["explanation"]["divergence"] == {
+                "position": 300,
+                "before": "",
+                "prompt": "",
+                "stored": None,
+            }
+            assert not listed["shows_text"]
+
+    def test_with_keys_there_is_none_by_default(self) -> None:
+        with keyed_service(Client("root", is_admin=True), reuses=True) as service:
+            asked = {"headers": headers("root")}
+            complete(service, SECRET, **asked)
+            id = complete(service, CHANGED, **asked)
+            for path in (f"requests/{id}", "requests", "overview"):
+                text = service.client.get(f"/admin/api/{path}", **asked).text
+                assert "Rule" not in text
+                assert "???" not in text
+            assert read(service, f"requests/{id}", **asked)["explanation"]["divergence"]["position"] == 300
+
+    def test_another_keys_and_another_salts_text_is_never_shown(self) -> None:
+        clients = (Client("root", is_admin=True), Client("other", is_admin=True), Client("tenant", salt="s"))
+        settings = CacheSettings(show_text="on")
+        with keyed_service(*clients, cache_settings=settings, reuses=True) as service:
+            ids = {}
+            for name, salt in (("root", None), ("other", None), ("tenant", None), ("root", "mine")):
+                fields = {"cache_salt": salt} if salt else {}
+                complete(service, SECRET, headers=headers(name), **fields)
+                ids[name, salt] = complete(service, CHANGED, headers=headers(name), **fields)
+            for salt in (None, "mine"):
+                asked = headers("root") | ({"x-cairn-cache-salt": salt} if salt else {})
+                shown = {
+                    asker: read(service, f"requests/{id}", headers=asked)["shows_text"] for asker, id in ids.items()
+                }
+                assert shown == {asker: asker == ("root", salt) for asker in ids}
+
+    def test_text_goes_with_its_model(self) -> None:
+        with fake_service(reuses=True) as service:
+            complete(service, SECRET)
+            id = complete(service, CHANGED)
+            service.client.post("/models/unload", json={"model": DEFAULT_MODEL})
+            service.wait_until(lambda: not service.engine.loaded, "the model to be unloaded")
+            told = read(service, f"requests/{id}")
+            assert (told["shows_text"], told["explanation"]["divergence"]["stored"]) == (False, None)
+
+
+class TestWhoMayAsk:
+    def test_admins_alone(self) -> None:
+        with keyed_service(Client("alice"), Client("root", is_admin=True)) as service:
+            for method, path in ROUTES:
+                body = {"json": {}} if method == "POST" else {}
+                ask: Callable[..., httpx.Response] = service.client.request
+                assert ask(method, path, **body).status_code == 401
+                assert ask(method, path, headers=headers("alice"), **body).status_code == 403
+                status = 404 if "/x" in path else 200
+                assert ask(method, path, headers=headers("root"), **body).status_code == status
+
+    def test_no_page_of_another_origin_and_no_form(self) -> None:
+        with fake_service() as service:
+            for method, path in ROUTES:
+                foreign = {"origin": "https://evil.example", "content-type": "application/json"}
+                assert service.client.request(method, path, headers=foreign).status_code == 403
+            form = {"content-type": "application/x-www-form-urlencoded"}
+            assert service.client.post("/admin/api/requests/x/cancel", headers=form).status_code == 415
+
+
+def test_settings_say_where_they_come_from_and_no_secret() -> None:
+    secret = "s3cret-key"
+    with fake_service(
+        settings=ServerSettings(port=0, api_key=secret), cache_settings=CacheSettings(salt=secret)
+    ) as service:
+        response = service.client.get("/admin/api/settings", headers={"x-api-key": secret})
+        assert secret not in response.text
+        found = {one["path"]: one for one in response.json()["data"]}
+        assert found["server.api_key"] == {"path": "server.api_key", "value": "set", "origin": "code", "source": ""}
+        assert (found["engine.queue"]["value"], found["engine.queue"]["origin"]) == (256, "default")
+
+
+def test_the_document_tells_of_them() -> None:
+    with fake_service() as service:
+        paths = service.client.get("/schema/openapi.json").json()["paths"]
+        told = {
+            operation["operationId"]
+            for path in paths
+            if path.startswith("/admin/")
+            for operation in paths[path].values()
+        }
+        assert told == {"readOverview", "listRequests", "readRequest", "cancelRequest", "readSettings"}
+        parameters = paths["/admin/api/requests"]["get"]["parameters"]
+        assert parameters[0]["schema"]["maximum"] == 256

@@ -1,0 +1,59 @@
+"""Frames, values and packed prompts of an engine's process: what was sent is what arrives, however it is cut up."""
+
+import pytest
+
+from adapters.engine_process.frames import MAX_FRAME_BYTES, BrokenStream, Deframer, framed
+from adapters.engine_process.values import PackedSubmission, SentError, decoded, encoded
+from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreUnresponsive
+from domain.fork_point import ForkKind, ForkPoint
+from domain.ids import ModelId
+from domain.prompt_content import EncodedPrompt, Media, PromptContent
+from tests.support.sync_engine import submission
+
+PAYLOADS = [b"", b"one", b"x" * 300, b"\x00" * 7]
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 1000])
+def test_frames_come_out_as_they_went_in_however_they_are_cut(size: int) -> None:
+    data = b"".join(map(framed, PAYLOADS))
+    frames, found = Deframer(), list[bytes]()
+    for start in range(0, len(data), size):
+        found += frames.feed(data[start : start + size])
+    assert found == PAYLOADS
+
+
+def test_a_length_that_no_message_has_is_refused_before_anything_is_held() -> None:
+    with pytest.raises(BrokenStream, match="announced"):
+        Deframer().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+
+
+def sent(prompt: EncodedPrompt) -> EncodedPrompt:
+    whole = PackedSubmission.of(submission("a", ModelId("toy"), prompt, 4))
+    return decoded(encoded(whole), PackedSubmission).unpacked().prompt
+
+
+def test_text_crosses_once_and_is_one_row_again() -> None:
+    prompt = EncodedPrompt.of_text(range(1000), (ForkPoint(7, ForkKind.NEXT_TURN),))
+    found = sent(prompt)
+    assert found == prompt
+    assert found.content.key_ids is found.content.token_ids
+
+
+def test_key_ids_of_media_cross_however_large_they_are() -> None:
+    media = (Media(1, 3, bytes(32)),)
+    prompt = EncodedPrompt(PromptContent((1, 5, 5, 2), (1, 2**33, 2**40 + 1, 2), media))
+    assert sent(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("no", param="seed"),
+        StoreUnresponsive("slow"),
+        MemoryBusy("full", retry_after_s=7),
+        ModelExceedsMemory("large", needed_bytes=5, limit_bytes=3),
+    ],
+)
+def test_an_error_keeps_its_class_and_numbers(error: InvalidRequest) -> None:
+    found = decoded(encoded(SentError.of(error)), SentError).to_error()
+    assert (type(found), found.message, vars(found)) == (type(error), error.message, vars(error))
