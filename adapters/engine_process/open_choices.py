@@ -18,6 +18,10 @@ class OpenChoices:
         self._num_prompt: dict[RequestId, int] = {}
         self._num_in_queue = 0
 
+    def __len__(self) -> int:
+        """Choices. Any thread."""
+        return sum(map(len, tuple(self._open.values())))
+
     def add(self, submission: Submission) -> None:
         self._open[submission.id] = dict.fromkeys(range(submission.num_choices), 0)
         self._num_prompt[submission.id] = len(submission.prompt.token_ids)

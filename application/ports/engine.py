@@ -172,6 +172,7 @@ class EngineStatus:
             num_blocked=self.waiting_for.get(WaitReason.MEMORY.value, 0),
             num_calls=self.num_calls,
             activity=self.activity,
+            is_alive=self.is_alive,
             fault=self.fault,
         )
 

@@ -33,6 +33,9 @@ class HostedChild:
         except OSError:
             return  # it has ended
 
+    def abort(self) -> None:
+        self.kill()
+
     def see_off(self, gone: Callable[[str], None]) -> None:
         def wait() -> None:
             self._thread.join()
