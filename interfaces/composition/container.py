@@ -144,7 +144,13 @@ class Container(TokenSide):
     watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
     readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
+        CheckHealth,
+        engine=engine,
+        requests=requests,
+        pool=pool,
+        clock=clock,
+        stuck_after_s=stuck_after,
+        loop_lag_s=watch.provided.loop_lag_s,
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,
