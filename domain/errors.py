@@ -196,6 +196,16 @@ class ServerUnavailable(DomainError):
     retryable = True
 
 
+class RequestCancelled(ServerUnavailable):
+    """Somebody who runs the server ended this request. Clients that ask again by themselves must not: it was meant."""
+
+    code = "request_cancelled"
+    retryable = False
+
+    def __init__(self, message: str = "the request was cancelled by the server") -> None:
+        super().__init__(message)
+
+
 class StoreUnresponsive(ServerUnavailable):
     """The store was asked and has not answered in time."""
 
@@ -230,6 +240,7 @@ __all__ = (
     "NotAllowed",
     "PrefillMemoryExceeded",
     "QueueFull",
+    "RequestCancelled",
     "RequestNotFound",
     "ServerUnavailable",
     "StoreUnresponsive",

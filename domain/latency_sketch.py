@@ -19,12 +19,13 @@ MAX_ERROR = 1.04**0.5 - 1
 
 
 class LatencySketch:
-    """Not thread-safe."""
+    """Not thread-safe. What was asked of it last is remembered until something is added."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_asked", "_counts")
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
+        self._asked: tuple[tuple[float, ...], tuple[float | None, ...]] | None = None
 
     @classmethod
     def of(cls, sketches: "Iterable[LatencySketch]") -> "LatencySketch":
@@ -45,18 +46,21 @@ class LatencySketch:
 
     def add(self, seconds: float, times: int = 1) -> None:
         self._counts[_bucket(seconds)] += times
+        self._asked = None
 
     def quantiles(self, *shares: float) -> tuple[float | None, ...]:
         """Seconds that this share of what was added (0 to 1, nearest rank) did not exceed; None where nothing was."""
-        counts, num = sorted(self._counts.items()), self.num
-        if not num:
+        if not self._counts:
             return (None,) * len(shares)
-        return tuple(_at_rank(counts, max(1, math.ceil(share * num))) for share in shares)
+        if self._asked is None or self._asked[0] != shares:
+            self._asked = shares, self._look_up(shares)
+        return self._asked[1]
 
-
-def _at_rank(counts: list[tuple[int, int]], rank: int) -> float:
-    at = bisect_left(list(accumulate(count for _, count in counts)), rank)
-    return _middle(counts[at][0])
+    def _look_up(self, shares: tuple[float, ...]) -> tuple[float, ...]:
+        buckets = sorted(self._counts)
+        ranks = list(accumulate(self._counts[bucket] for bucket in buckets))
+        wanted = (max(1, math.ceil(share * ranks[-1])) for share in shares)
+        return tuple(_middle(buckets[bisect_left(ranks, rank)]) for rank in wanted)
 
 
 def _bucket(seconds: float) -> int:

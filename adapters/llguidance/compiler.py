@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from adapters.llguidance.constraint import LlguidanceConstraint
 from adapters.llguidance.library import new_matcher, new_tokenizer
 from adapters.llguidance.rendering import rendered
-from application.ports.token_constraint import TokenConstraint, Vocabulary
+from adapters.llguidance.rounds import Rounds
+from application.ports.token_constraint import AllowedTokens, TokenConstraint, Vocabulary
 from application.services.lane import Lane
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.grammar import Grammar
@@ -94,6 +95,7 @@ class LlguidanceCompiler:
     def __init__(self, lane: Lane, vocabulary_of: Callable[[ModelSource], Vocabulary]) -> None:
         """`vocabulary_of`: reads a model's tokens; in a worker, may raise."""
         self._lane = lane
+        self._rounds: Rounds[AllowedTokens] = Rounds(lane)
         self._vocabulary_of = vocabulary_of
         self._models: dict[ModelId, _Model] = {}
         self._wake: Callable[[], None] = _nobody
@@ -109,7 +111,8 @@ class LlguidanceCompiler:
         if model is None or not eos_token_ids:
             raise ComputeFailed(f"{id} is not loaded, or has no token that ends an answer")
         try:
-            return LlguidanceConstraint(self._lane, partial(model.matcher, grammar), eos_token_ids, self._wake)
+            make_matcher = partial(model.matcher, grammar)
+            return LlguidanceConstraint(self._lane, self._rounds, make_matcher, eos_token_ids, self._wake)
         except ServerUnavailable:
             raise ComputeFailed("the server is stopping") from None
 

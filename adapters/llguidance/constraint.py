@@ -2,13 +2,17 @@
 
 compute thread   accept(token i)      ...the forward pass of token i is under way...      allowed()
 worker                      consume it, compute the mask of token i+1
+
+Rows of a batch accept their tokens one after the other, and share a worker for it (`rounds`).
 """
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from adapters.llguidance.rounds import Rounds
 from application.ports.token_constraint import AllowedTokens
 from application.services.lane import Lane
 from domain.errors import ComputeFailed, ServerUnavailable
@@ -25,16 +29,18 @@ COMPILE_TIMEOUT_S = 30.0
 
 
 class LlguidanceConstraint:
-    """See the port. `make_matcher` runs in a worker; `on_ready` there too, once the first mask or an error is known."""
+    """See the port. `make_matcher` runs in a worker of `lane`; `on_ready` there too, once the first mask or an error is
+    known."""
 
     def __init__(
         self,
         lane: Lane,
+        rounds: Rounds[AllowedTokens],
         make_matcher: Callable[[], "LLMatcher"],
         eos_token_ids: frozenset[int],
         on_ready: Callable[[], None],
     ) -> None:
-        self._lane = lane
+        self._rounds = rounds
         self._matcher: LLMatcher | None = None
         self._eos_token_ids = eos_token_ids
         self._give_up_s = monotonic() + COMPILE_TIMEOUT_S
@@ -65,7 +71,7 @@ class LlguidanceConstraint:
             return
         self._due_s = monotonic() + MASK_TIMEOUT_S
         try:
-            self._next = self._lane.submit(self._advance, token_id)
+            self._next = self._rounds.submit(partial(self._advance, token_id))
         except ServerUnavailable:
             raise ComputeFailed("the server is stopping") from None
 

@@ -10,8 +10,9 @@ alone, to be ahead like the others, and joins with it.
 What cannot be joined leaves both groups as they were. Rows that left are dropped together before the next step, so
 what others capture at the end of a step is copied first.
 
-A row that a grammar holds runs ahead like the others: the forward pass of its waiting token is queued first, then the
-token is read and accepted, and the next one is chosen with the mask that was computed meanwhile (`settle`).
+A row that a grammar holds runs ahead like the others: the forward pass of its waiting token is queued, the token is
+read and accepted (`reading_order`: before or after), and the next one is chosen with the mask that was computed
+meanwhile (`settle`).
 
                      start_decode()      decode()    decode()             decode()
     fed              end of the prompt               token 1, token 2     token 3
@@ -22,13 +23,15 @@ token is read and accepted, and the next one is chosen with the mask that was co
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from time import perf_counter
+from typing import NamedTuple, cast
 
 import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, take_row
+from adapters.mlx.reading_order import ReadingOrder
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -63,6 +66,13 @@ class Row:
     failure: ComputeFailed | None = None
 
 
+class _Unsettled(NamedTuple):
+    """A step that is queued, and whose choice waits for masks. `unread`: its tokens, if no grammar was told of them."""
+
+    logits: mx.array
+    unread: mx.array | None
+
+
 class DecodeGroup:
     """Compute thread only. `rows` and `waiting` are in the same order. `stays_alone`: it could not join another."""
 
@@ -71,7 +81,9 @@ class DecodeGroup:
         self.caches = caches
         self.waiting: Sampled | None = None
         self.stays_alone = False
-        self._unsettled: tuple[mx.array, mx.array] | None = None
+        self._unsettled: _Unsettled | None = None
+        self._order = ReadingOrder()
+        self._settled_s = perf_counter()
         self._forward = forward
         self._sampler = self._new_sampler()
         for row in rows:
@@ -100,13 +112,15 @@ class DecodeGroup:
         Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
         if self._unsettled is None:
             return
-        (tokens, logits), self._unsettled = self._unsettled, None
+        (logits, unread), self._unsettled = self._unsettled, None
         try:
-            for row, token_id in zip(self.rows, cast(list[int], tokens.tolist()), strict=True):
-                _accept(row, token_id)
+            if unread is not None:
+                self._accept(unread)
             self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
+        before_s, self._settled_s = self._settled_s, perf_counter()
+        self._order.record(self._settled_s - before_s)
 
     def absorb(self, others: Sequence["DecodeGroup"]) -> None:
         """Take in the rows of groups of one, which must not be used afterwards. Their state moves (see `append_rows`).
@@ -202,12 +216,25 @@ class DecodeGroup:
             for row in self.rows:
                 row.position += 1
             if any(_sampler_of(row).constraint is not None for row in self.rows):
-                self._unsettled = tokens, logits
+                if self._order.is_early:
+                    self._accept(tokens)
+                self._unsettled = _Unsettled(logits, None if self._order.is_early else tokens)
                 evaluate_soon([logits])
             else:
                 self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
+
+    def _accept(self, tokens: mx.array) -> None:
+        """Waits for them. What a grammar says against one is left on its row."""
+        for row, token_id in zip(self.rows, cast(list[int], tokens.tolist()), strict=True):
+            constraint = _sampler_of(row).constraint
+            if constraint is None or row.failure is not None:
+                continue
+            try:
+                constraint.accept(token_id)
+            except Exception as error:
+                row.failure = ComputeFailed(f"a grammar failed: {error}")
 
     def _queue_choice(self, logits: mx.array) -> None:
         self.waiting = self._choose(logits)
@@ -232,16 +259,6 @@ class DecodeGroup:
                 row.failure = ComputeFailed(f"sampling failed: {error}")
                 parts.append(Sampled(mx.zeros(1, mx.uint32)))
         return join(parts)
-
-
-def _accept(row: Row, token_id: int) -> None:
-    constraint = _sampler_of(row).constraint
-    if constraint is None or row.failure is not None:
-        return
-    try:
-        constraint.accept(token_id)
-    except Exception as error:
-        row.failure = ComputeFailed(f"a grammar failed: {error}")
 
 
 def _sampler_of(row: Row) -> SamplerRow:

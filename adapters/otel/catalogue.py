@@ -3,32 +3,8 @@
 The documentation, the dashboard and the tests read this catalogue, so a metric they name and nobody feeds is an error.
 """
 
-from dataclasses import dataclass
-from enum import Enum
-
 from adapters.otel import semconv as names
-
-
-class MetricKind(Enum):
-    """COUNTER only grows. HISTOGRAM counts values into buckets. The others are read when metrics are collected."""
-
-    COUNTER = "counter"
-    OBSERVED_COUNTER = "observed counter"
-    OBSERVED_GAUGE = "observed gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """`buckets`: upper bounds, for histograms only. `attributes`: every attribute a point may carry."""
-
-    name: str
-    kind: MetricKind
-    unit: str
-    description: str
-    attributes: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
+from adapters.otel.metric_spec import MetricKind, MetricSpec
 
 _DURATION_BUCKETS = tuple(round(0.01 * 2**n, 2) for n in range(14))
 _FIRST_TOKEN_BUCKETS = (
@@ -37,6 +13,8 @@ _FIRST_TOKEN_BUCKETS = (
 )
 _OUTPUT_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LAG_BUCKETS = (*_STEP_BUCKETS, 30.0, 60.0, 300.0)
+_BATCH_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 _MODEL = (names.GEN_AI_RESPONSE_MODEL,)
 _REQUEST = (
@@ -49,6 +27,14 @@ _REQUEST = (
 
 def _histogram(name: str, description: str, attributes: tuple[str, ...], buckets: tuple[float, ...]) -> MetricSpec:
     return MetricSpec(name, MetricKind.HISTOGRAM, "s", description, attributes, buckets)
+
+
+def _counter(name: str, unit: str, description: str, *attributes: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.COUNTER, unit, description, attributes)
+
+
+def _gauge(name: str, unit: str, description: str, *attributes: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.OBSERVED_GAUGE, unit, description, attributes)
 
 
 REQUEST_DURATION = _histogram(
@@ -69,7 +55,26 @@ TIME_PER_OUTPUT_TOKEN = _histogram(
 QUEUE_TIME = _histogram(names.CAIRN_QUEUE_TIME, "Time spent waiting for admission.", _MODEL, _FIRST_TOKEN_BUCKETS)
 PREFILL_TIME = _histogram(names.CAIRN_PREFILL_TIME, "From admission to decode.", _MODEL, _FIRST_TOKEN_BUCKETS)
 DECODE_TIME = _histogram(names.CAIRN_DECODE_TIME, "From decode to the end.", _MODEL, _FIRST_TOKEN_BUCKETS)
-STEP_DURATION = _histogram(names.CAIRN_STEP_DURATION, "Duration of an engine step.", (), _STEP_BUCKETS)
+INTER_TOKEN_LATENCY = MetricSpec(
+    names.CAIRN_INTER_TOKEN_LATENCY,
+    MetricKind.TALLY,
+    "s",
+    "From one token of an answer to the next, as they leave the engine.",
+    _MODEL,
+    (0.001, 0.0025, 0.005, *_OUTPUT_TOKEN_BUCKETS, 5.0, 10.0, 30.0),
+)
+STEP_DURATION = MetricSpec(
+    names.CAIRN_STEP_DURATION, MetricKind.TALLY, "s", "Duration of an engine step.", (), _STEP_BUCKETS
+)
+STEP_BATCH = MetricSpec(
+    names.CAIRN_STEP_BATCH, MetricKind.TALLY, "{token}", "Tokens decoded in one engine step.", (), _BATCH_BUCKETS
+)
+PARSE_TIME = _histogram(
+    names.CAIRN_PARSE_TIME,
+    "Time that reading an answer took of the event loop: detokenizing, parsing, stop strings.",
+    (names.CAIRN_PARSER,),
+    _STEP_BUCKETS,
+)
 MODEL_LOAD_TIME = _histogram(names.CAIRN_MODEL_LOAD_TIME, "Time to load a model.", _MODEL, _FIRST_TOKEN_BUCKETS)
 
 REQUESTS_WAITING = MetricSpec(
@@ -88,6 +93,10 @@ REQUESTS_RUNNING = MetricSpec(
 MODELS_LOADED = MetricSpec(names.CAIRN_MODELS_LOADED, MetricKind.OBSERVED_GAUGE, "{model}", "Models loaded now.")
 MODEL_WEIGHTS = MetricSpec(
     names.CAIRN_MODEL_WEIGHTS, MetricKind.OBSERVED_GAUGE, "By", "Resident weights of the loaded models.", _MODEL
+)
+
+ENGINE_STEP_AGE = _gauge(
+    names.CAIRN_ENGINE_STEP_AGE, "s", "Since the last engine step ended, while requests are open; 0 without any."
 )
 
 REQUESTS_ENDED = MetricSpec(
@@ -136,6 +145,10 @@ TOOL_CALL_PROBLEMS = MetricSpec(
     "Tool calls that cannot be run as they are: unknown_tool, malformed_arguments or schema_mismatch.",
     (names.CAIRN_KIND,),
 )
+TOOL_CALLS = _counter(names.CAIRN_TOOL_CALLS, "{call}", "Tool calls read out of answers.", names.CAIRN_PARSER)
+PARSER_FAILURES = _counter(
+    names.CAIRN_PARSER_FAILURES, "{request}", "Answers that their parser failed on.", names.CAIRN_PARSER
+)
 STEP_TOKENS = MetricSpec(
     names.CAIRN_STEP_TOKENS,
     MetricKind.OBSERVED_COUNTER,
@@ -147,8 +160,8 @@ PREFIX_LOOKUPS = MetricSpec(
     names.CAIRN_PREFIX_LOOKUPS,
     MetricKind.COUNTER,
     "{lookup}",
-    "Prefix lookups by why they reused no more.",
-    (names.CAIRN_STOP_REASON,),
+    "Prefix lookups by what came of them (full: all that can be reused; partial; none), and why they reused no more.",
+    (names.CAIRN_RESULT, names.CAIRN_STOP_REASON),
 )
 PREFIX_LOOKUP_TIME = _histogram(
     names.CAIRN_PREFIX_LOOKUP_TIME, "From looking a prefix up to what is reused being in place.", (), _STEP_BUCKETS
@@ -160,14 +173,14 @@ PREFIX_AWAITED = MetricSpec(
     "Requests that waited for another one computing the same prefix.",
 )
 RESTORE_TIME = _histogram(names.CAIRN_RESTORE_TIME, "From fetching state to restored.", (), _STEP_BUCKETS)
-RESTORED = MetricSpec(names.CAIRN_RESTORED, MetricKind.COUNTER, "By", "Bytes of state restored.")
+RESTORED = _counter(names.CAIRN_RESTORED, "By", "Bytes of state restored, by tier.", names.CAIRN_TIER)
 CAPTURE_TIME = _histogram(names.CAIRN_CAPTURE_TIME, "Time a capture took of the compute thread.", (), _STEP_BUCKETS)
 CAPTURED = MetricSpec(names.CAIRN_CAPTURED, MetricKind.COUNTER, "By", "Bytes of state captured.")
 STORE_RECORDS = MetricSpec(
     names.CAIRN_STORE_RECORDS,
     MetricKind.COUNTER,
     "{record}",
-    "Blocks and snapshots by outcome: persisted, dropped (with the reason) or evicted.",
+    "Blocks and snapshots by outcome: persisted, dropped or evicted (with the reason).",
     (names.CAIRN_OUTCOME, names.CAIRN_REASON),
 )
 STORE_WRITTEN = MetricSpec(names.CAIRN_STORE_WRITTEN, MetricKind.COUNTER, "By", "Bytes persisted, before encoding.")
@@ -175,6 +188,35 @@ STORE_QUEUED = MetricSpec(
     names.CAIRN_STORE_QUEUED, MetricKind.OBSERVED_GAUGE, "By", "Bytes that waited for the writer at its last batch."
 )
 STORE_WRITE_TIME = _histogram(names.CAIRN_STORE_WRITE_TIME, "Time to persist one batch.", (), _STEP_BUCKETS)
+STORE_WRITE_LAG = _histogram(
+    names.CAIRN_STORE_WRITE_LAG, "From state being captured to its being in the store.", (), _LAG_BUCKETS
+)
+STORE_READ_TIME = _histogram(names.CAIRN_STORE_READ_TIME, "Time to read some records.", (), _STEP_BUCKETS)
+STORE_READ = _counter(names.CAIRN_STORE_READ, "By", "Bytes read from the store, decoded.")
+STORE_READ_RECORDS = _counter(
+    names.CAIRN_STORE_READ_RECORDS,
+    "{record}",
+    "Records that were asked of the store, by outcome: found or missing.",
+    names.CAIRN_OUTCOME,
+)
+CACHE_RECORDS = _gauge(
+    names.CAIRN_CACHE_RECORDS,
+    "{record}",
+    "What a tier holds, by kind: block or snapshot.",
+    names.CAIRN_TIER,
+    names.CAIRN_KIND,
+)
+CACHE_USED = _gauge(names.CAIRN_CACHE_USED, "By", "Bytes that a tier holds, as they lie there.", names.CAIRN_TIER)
+CACHE_LIMIT = _gauge(
+    names.CAIRN_CACHE_LIMIT, "By", "Bytes that a tier may hold: the hot tier's budget, the quota.", names.CAIRN_TIER
+)
+CACHE_EVICTED = MetricSpec(
+    names.CAIRN_CACHE_EVICTED,
+    MetricKind.OBSERVED_COUNTER,
+    "{record}",
+    "Records that a tier let go, to have room or for their age.",
+    (names.CAIRN_TIER, names.CAIRN_REASON),
+)
 MEMORY_USED = MetricSpec(
     names.CAIRN_MEMORY_USED,
     MetricKind.OBSERVED_GAUGE,
@@ -229,25 +271,35 @@ TELEMETRY_FAILURES = MetricSpec(
 )
 
 CATALOGUE = (
-    *(REQUEST_DURATION, TIME_TO_FIRST_TOKEN, TIME_PER_OUTPUT_TOKEN, QUEUE_TIME, PREFILL_TIME, DECODE_TIME),
+    *(REQUEST_DURATION, TIME_TO_FIRST_TOKEN, TIME_PER_OUTPUT_TOKEN, INTER_TOKEN_LATENCY),
+    *(QUEUE_TIME, PREFILL_TIME, DECODE_TIME),
     *(REQUESTS_WAITING, REQUESTS_WAITING_FOR, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED),
     *(REQUESTS_PREEMPTED, HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
-    *(TOOL_CALL_PROBLEMS, STEP_DURATION, STEP_TOKENS, MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
+    *(PARSE_TIME, TOOL_CALLS, TOOL_CALL_PROBLEMS, PARSER_FAILURES),
+    *(STEP_DURATION, STEP_BATCH, STEP_TOKENS, ENGINE_STUCK, ENGINE_WEDGES, ENGINE_STEP_AGE),
+    *(MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
-    *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME),
-    *(MEMORY_USED, MEMORY_LIMIT, MEMORY_LEVEL, MEMORY_ACTIONS, ENGINE_STUCK, ENGINE_WEDGES),
-    *(FAULTS, TELEMETRY_FAILURES),
+    *(CACHE_RECORDS, CACHE_USED, CACHE_LIMIT, CACHE_EVICTED),
+    *(STORE_RECORDS, STORE_WRITTEN, STORE_QUEUED, STORE_WRITE_TIME, STORE_WRITE_LAG),
+    *(STORE_READ, STORE_READ_RECORDS, STORE_READ_TIME),
+    *(MEMORY_USED, MEMORY_LIMIT, MEMORY_LEVEL, MEMORY_ACTIONS, FAULTS, TELEMETRY_FAILURES),
 )
 
 __all__ = (
+    "CACHE_EVICTED",
+    "CACHE_LIMIT",
+    "CACHE_RECORDS",
+    "CACHE_USED",
     "CAPTURED",
     "CAPTURE_TIME",
     "CATALOGUE",
     "DECODE_TIME",
+    "ENGINE_STEP_AGE",
     "ENGINE_STUCK",
     "ENGINE_WEDGES",
     "FAULTS",
     "HTTP_REFUSED",
+    "INTER_TOKEN_LATENCY",
     "MEMORY_ACTIONS",
     "MEMORY_LEVEL",
     "MEMORY_LIMIT",
@@ -256,6 +308,8 @@ __all__ = (
     "MODEL_LOAD_TIME",
     "MODEL_WEIGHTS",
     "OUTPUT_TOKENS",
+    "PARSER_FAILURES",
+    "PARSE_TIME",
     "PREFILL_TIME",
     "PREFIX_AWAITED",
     "PREFIX_LOOKUPS",
@@ -271,16 +325,20 @@ __all__ = (
     "REQUEST_DURATION",
     "RESTORED",
     "RESTORE_TIME",
+    "STEP_BATCH",
     "STEP_DURATION",
     "STEP_TOKENS",
     "STORE_QUEUED",
+    "STORE_READ",
+    "STORE_READ_RECORDS",
+    "STORE_READ_TIME",
     "STORE_RECORDS",
+    "STORE_WRITE_LAG",
     "STORE_WRITE_TIME",
     "STORE_WRITTEN",
     "TELEMETRY_FAILURES",
     "TIME_PER_OUTPUT_TOKEN",
     "TIME_TO_FIRST_TOKEN",
+    "TOOL_CALLS",
     "TOOL_CALL_PROBLEMS",
-    "MetricKind",
-    "MetricSpec",
 )

@@ -1,21 +1,11 @@
-"""Metrics of the engine, the store and the socket: steps, models, records, faults, what was turned away."""
+"""Metrics of the engine and the socket: steps, models, faults, what was turned away."""
 
 from collections.abc import Iterable, Mapping
 
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
-from application.events import (
-    FaultObserved,
-    HttpRefused,
-    ModelLoaded,
-    ModelUnloaded,
-    RecordsDropped,
-    RecordsEvicted,
-    RecordsPersisted,
-    StepCompleted,
-    StoreFault,
-)
+from application.events import FaultObserved, HttpRefused, ModelLoaded, ModelUnloaded, StepCompleted, StoreFault
 from application.services.event_router import Handler
 from domain.ids import ModelId
 
@@ -29,8 +19,7 @@ class EngineMetrics:
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._weight_bytes: dict[ModelId, int] = {}
-        self._queued_bytes = 0
-        # Summed here and read when metrics are collected: two counter additions a step would cost twice its histogram.
+        # Summed here and read when metrics are collected: two counter additions a step would cost many times that.
         self._num_prefill_tokens = 0
         self._num_decode_tokens = 0
         instruments.observe(
@@ -39,7 +28,6 @@ class EngineMetrics:
         )
         instruments.observe(catalogue.MODELS_LOADED, lambda: [(len(self._weight_bytes), {})])
         instruments.observe(catalogue.MODEL_WEIGHTS, self._read_weights)
-        instruments.observe(catalogue.STORE_QUEUED, lambda: [(self._queued_bytes, {})])
 
     def handlers(self) -> Mapping[type, Handler]:
         return {
@@ -48,14 +36,13 @@ class EngineMetrics:
             ModelUnloaded: self._unloaded,
             FaultObserved: self._fault,
             HttpRefused: self._http_refused,
-            RecordsPersisted: self._persisted,
-            RecordsDropped: self._dropped,
-            RecordsEvicted: self._evicted,
             StoreFault: self._store_fault,
         }
 
     def _step(self, event: StepCompleted) -> None:
-        self._instruments.record(catalogue.STEP_DURATION, (event.at_ns - event.started_ns) / 1e9, {})
+        self._instruments.count(catalogue.STEP_DURATION, (event.at_ns - event.started_ns) / 1e9, 1, {})
+        if event.num_decode_tokens:
+            self._instruments.count(catalogue.STEP_BATCH, event.num_decode_tokens, 1, {})
         self._num_prefill_tokens += event.num_prefill_tokens
         self._num_decode_tokens += event.num_decode_tokens
 
@@ -70,27 +57,11 @@ class EngineMetrics:
     def _fault(self, event: FaultObserved) -> None:
         self._instruments.add(catalogue.FAULTS, 1, {names.CAIRN_WHERE: event.where})
 
-    def _http_refused(self, event: HttpRefused) -> None:
-        self._instruments.add(catalogue.HTTP_REFUSED, 1, {names.CAIRN_REASON: event.reason})
-
-    def _persisted(self, event: RecordsPersisted) -> None:
-        self._queued_bytes = event.queued_bytes
-        self._count_records(event.num_records, "persisted")
-        self._instruments.add(catalogue.STORE_WRITTEN, event.raw_bytes, {})
-        self._instruments.record(catalogue.STORE_WRITE_TIME, (event.at_ns - event.started_ns) / 1e9, {})
-
-    def _dropped(self, event: RecordsDropped) -> None:
-        self._count_records(event.num_records, "dropped", event.reason)
-
-    def _evicted(self, event: RecordsEvicted) -> None:
-        self._count_records(event.num_records, "evicted")
-
     def _store_fault(self, event: StoreFault) -> None:
         self._instruments.add(catalogue.FAULTS, 1, {names.CAIRN_WHERE: f"store.{event.kind}"})
 
-    def _count_records(self, num_records: int, outcome: str, reason: str = "") -> None:
-        attributes = {names.CAIRN_OUTCOME: outcome, **({names.CAIRN_REASON: reason} if reason else {})}
-        self._instruments.add(catalogue.STORE_RECORDS, num_records, attributes)
+    def _http_refused(self, event: HttpRefused) -> None:
+        self._instruments.add(catalogue.HTTP_REFUSED, 1, {names.CAIRN_REASON: event.reason})
 
     def _read_weights(self) -> Iterable[tuple[float, Attributes]]:
         weights = dict(self._weight_bytes)

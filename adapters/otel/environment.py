@@ -1,9 +1,9 @@
 """What the standard OTEL_* variables ask for, read without importing OpenTelemetry.
 
-A signal is exported when its exporter is named (OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER: `otlp`, `console`,
-`none`, or several with commas) or when a collector's endpoint is set. With neither nothing is exported: a server that
-nobody configured must not call out to a collector that is not there. Everything else (sampler, batch sizes, limits,
-headers, resource attributes) is read by the SDK itself.
+A signal is exported when its exporter is named (OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER:
+`otlp`, `console`, `none`, or several with commas) or when a collector's endpoint is set. With neither nothing is
+exported: a server that nobody configured must not call out to a collector that is not there. Everything else (sampler,
+batch sizes, limits, headers, resource attributes) is read by the SDK itself.
 """
 
 import logging
@@ -14,16 +14,24 @@ OTLP = "otlp"
 CONSOLE = "console"
 PROMETHEUS = "prometheus"
 
+CAPTURE_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+_NO_CONTENT = frozenset({"", "FALSE", "NO_CONTENT"})
+_CONTENT = frozenset({"TRUE", "SPAN_ONLY", "SPAN_AND_EVENT"})
+
 _logger = logging.getLogger("cairn.telemetry")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """The exporters to build. `prometheus`: OTEL_METRICS_EXPORTER asks for it, which means `GET /metrics` here."""
+    """The exporters to build. `prometheus`: OTEL_METRICS_EXPORTER asks for it, which means `GET /metrics` here.
+    `content`: whether spans hold what was said."""
 
     traces: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
     prometheus: bool = False
+    content: bool = False
 
 
 def is_sdk_disabled(environment: Mapping[str, str]) -> bool:
@@ -37,7 +45,23 @@ def plan_exports(environment: Mapping[str, str]) -> ExportPlan:
     traces = _exporters(environment, "TRACES", frozenset({OTLP, CONSOLE}))
     metrics = _exporters(environment, "METRICS", frozenset({OTLP, CONSOLE, PROMETHEUS}))
     push = tuple(name for name in metrics if name != PROMETHEUS)
-    return ExportPlan(traces, push, PROMETHEUS in metrics)
+    logs = _exporters(environment, "LOGS", frozenset({OTLP, CONSOLE}))
+    content = _captures_content(environment) and bool(traces)
+    return ExportPlan(traces, push, logs, PROMETHEUS in metrics, content)
+
+
+def _captures_content(environment: Mapping[str, str]) -> bool:
+    """As the instrumentations of GenAI clients read it: nothing unless somebody asks for it. Into spans only."""
+    wanted = environment.get(CAPTURE_CONTENT, "").strip().upper()
+    if wanted not in _NO_CONTENT | _CONTENT:
+        _logger.warning("%s=%s is not supported here (no_content or span_only)", CAPTURE_CONTENT, wanted)
+    return wanted in _CONTENT
+
+
+def wants_deltas(environment: Mapping[str, str]) -> bool:
+    """Whether histograms are sent as what came since the last time."""
+    preferred = environment.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "")
+    return preferred.strip().upper() in {"DELTA", "LOWMEMORY"}
 
 
 def _exporters(environment: Mapping[str, str], signal: str, known: frozenset[str]) -> tuple[str, ...]:
@@ -72,4 +96,13 @@ def _speaks_http(environment: Mapping[str, str], signal: str) -> bool:
     return True
 
 
-__all__ = ("CONSOLE", "OTLP", "PROMETHEUS", "ExportPlan", "is_sdk_disabled", "plan_exports")
+__all__ = (
+    "CAPTURE_CONTENT",
+    "CONSOLE",
+    "OTLP",
+    "PROMETHEUS",
+    "ExportPlan",
+    "is_sdk_disabled",
+    "plan_exports",
+    "wants_deltas",
+)

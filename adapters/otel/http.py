@@ -4,6 +4,8 @@ Health checks and metrics scrapes are left out. The instrumentation decodes head
 where they are not; a client's bytes must never cost it an answer, so what is not ASCII is hidden from it, and if it
 fails all the same the request is served untraced. The application always sees the request as it came.
 
+The answer says which trace it belongs to (`traceresponse`), so that whoever asked can find it.
+
 As Litestar middleware the route is known when the span starts, so it is in the span's name and in the metrics. Around
 the whole application it also sees requests that match no route; then the route comes with the response, on the span.
 """
@@ -17,7 +19,7 @@ from typing import Any
 from opentelemetry import propagate
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import TracerProvider, get_current_span
+from opentelemetry.trace import Span, TracerProvider, get_current_span
 
 from adapters.otel import semconv as names
 from adapters.otel.telemetry import AsgiApp, Message, Receive, Send
@@ -74,15 +76,16 @@ class HttpTracing:
 
     async def _enter(self, traced: Message, receive: Receive, send: Send) -> None:
         scope: Message = traced.pop(_SCOPE)
-        if _route(scope):
-            await self._app(scope, receive, send)
-            return
+        is_routed = bool(_route(scope))
 
         async def send_routed(message: Message) -> None:
-            if message["type"] == "http.response.start" and (route := _route(scope)):
+            if message["type"] == "http.response.start":
                 span = get_current_span()
-                span.update_name(f"{_method(scope)} {route}")
-                span.set_attribute(names.HTTP_ROUTE, route)
+                if not is_routed and (route := _route(scope)):
+                    span.update_name(f"{_method(scope)} {route}")
+                    span.set_attribute(names.HTTP_ROUTE, route)
+                if (told := _traceresponse(span)) is not None:
+                    message = {**message, "headers": [*message.get("headers", ()), told]}
             await send(message)
 
         await self._app(scope, receive, send_routed)
@@ -91,6 +94,15 @@ class HttpTracing:
         if not self._has_failed:
             self._has_failed = True
             _logger.error("a request could not be traced; later ones are not reported", exc_info=error)
+
+
+def _traceresponse(span: Span) -> tuple[bytes, bytes] | None:
+    """Which trace an answer belongs to, in the header field that the W3C's drafts have for it; None without one."""
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    value = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    return b"traceresponse", value.encode()
 
 
 def _is_excluded(path: str) -> bool:

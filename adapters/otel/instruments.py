@@ -4,19 +4,25 @@ thread that collects, so what they read must bear that."""
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-from adapters.otel.catalogue import CATALOGUE, MetricKind, MetricSpec
+from adapters.otel.catalogue import CATALOGUE
+from adapters.otel.metric_spec import MetricKind, MetricSpec
+from adapters.otel.tallies import Tallies
 
 Attributes: TypeAlias = Mapping[str, str]
 Readings: TypeAlias = Callable[[], Iterable[tuple[float, Attributes]]]
 
+_NO_TRACE = Context()
+
 
 class Instruments:
-    """Counters and histograms exist from the start; observed ones from their `observe`."""
+    """Counters, histograms and tallies exist from the start; observed ones from their `observe`."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, tallies: Tallies) -> None:
         self._meter = meter
+        self._tallies = tallies
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for spec in CATALOGUE:
@@ -29,12 +35,18 @@ class Instruments:
 
     def add(self, spec: MetricSpec, amount: int, attributes: Attributes) -> None:
         if amount > 0:
-            self._counters[spec.name].add(amount, attributes)
+            self._counters[spec.name].add(amount, attributes, _NO_TRACE)
 
-    def record(self, spec: MetricSpec, value: float | None, attributes: Attributes) -> None:
-        """None is what did not happen and is not recorded."""
+    def record(
+        self, spec: MetricSpec, value: float | None, attributes: Attributes, trace: Context | None = None
+    ) -> None:
+        """None is what did not happen and is not recorded. `trace`: of what was measured, which becomes its example."""
         if value is not None:
-            self._histograms[spec.name].record(max(value, 0.0), attributes)
+            self._histograms[spec.name].record(max(value, 0.0), attributes, trace or _NO_TRACE)
+
+    def count(self, spec: MetricSpec, value: float, num: int, attributes: Attributes) -> None:
+        """Record the same value `num` times in a tally."""
+        self._tallies.count(spec, max(value, 0.0), num, attributes)
 
     def observe(self, spec: MetricSpec, readings: Readings) -> None:
         """Read `readings` whenever metrics are collected."""

@@ -4,19 +4,24 @@ Exporters and `GET /metrics` read the same instruments. Gauges are not counted u
 when metrics are collected, so that they cannot drift. A new family of events is a class with `handlers`, added here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from opentelemetry.metrics import Meter
 
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
+from adapters.otel.answer_metrics import AnswerMetrics
 from adapters.otel.cache_metrics import CacheMetrics
 from adapters.otel.engine_metrics import EngineMetrics
 from adapters.otel.health_metrics import HealthMetrics
 from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.memory_metrics import MemoryMetrics
 from adapters.otel.request_metrics import RequestMetrics
-from application.events import Event, ModelLoaded
+from adapters.otel.store_metrics import StoreMetrics
+from adapters.otel.tallies import Tallies
+from adapters.otel.trace_lookup import TraceLookup, no_trace
+from application.events import Event
+from application.ports.clock import Clock
 from application.services.event_router import EventRouter, Handler
 
 
@@ -25,21 +30,28 @@ def _no_failures() -> Mapping[str, int]:
 
 
 class MetricEvents:
-    """An EventSink. `other_failures`: events that other sinks could not take, by type, to be counted with its own."""
+    """An EventSink. `tallies`: where those metrics are counted that no meter takes. `other_failures`: events that other
+    sinks could not take, by type, to be counted with its own. `trace_of`: a request's trace, while it is open."""
 
-    def __init__(self, meter: Meter, other_failures: Callable[[], Mapping[str, int]] = _no_failures) -> None:
-        instruments = Instruments(meter)
-        requests, engine = RequestMetrics(instruments), EngineMetrics(instruments)
-        families = (requests, engine, CacheMetrics(instruments), MemoryMetrics(instruments), HealthMetrics(instruments))
-        handlers: dict[type, Handler] = {kind: found for one in families for kind, found in one.handlers().items()}
-        note_loaded = handlers[ModelLoaded]
-
-        def loaded(event: ModelLoaded) -> None:
-            requests.loaded(event)
-            note_loaded(event)
-
-        handlers[ModelLoaded] = loaded
-        self._router = EventRouter("metrics", handlers)
+    def __init__(
+        self,
+        meter: Meter,
+        tallies: Tallies,
+        clock: Clock,
+        other_failures: Callable[[], Mapping[str, int]] = _no_failures,
+        trace_of: TraceLookup = no_trace,
+    ) -> None:
+        instruments = Instruments(meter, tallies)
+        families = (
+            RequestMetrics(instruments, clock, trace_of),
+            AnswerMetrics(instruments, trace_of),
+            EngineMetrics(instruments),
+            CacheMetrics(instruments, trace_of),
+            StoreMetrics(instruments),
+            MemoryMetrics(instruments),
+            HealthMetrics(instruments),
+        )
+        self._router = EventRouter("metrics", _merged([family.handlers() for family in families]))
         self._other_failures = other_failures
         instruments.observe(catalogue.TELEMETRY_FAILURES, self._read_failures)
 
@@ -55,6 +67,23 @@ class MetricEvents:
         for name, count in self._other_failures().items():
             totals[name] = totals.get(name, 0) + count
         return [(count, {names.CAIRN_EVENT: name}) for name, count in totals.items()]
+
+
+def _merged(tables: Sequence[Mapping[type, Handler]]) -> dict[type, Handler]:
+    """One table, in which an event that several families take is handed to each."""
+    found: dict[type, list[Handler]] = {}
+    for table in tables:
+        for kind, handler in table.items():
+            found.setdefault(kind, []).append(handler)
+    return {kind: handlers[0] if len(handlers) == 1 else _each(handlers) for kind, handlers in found.items()}
+
+
+def _each(handlers: Sequence[Handler]) -> Handler:
+    def handle(event: object) -> None:
+        for handler in handlers:
+            handler(event)
+
+    return handle
 
 
 __all__ = ("MetricEvents",)

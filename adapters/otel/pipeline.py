@@ -3,22 +3,36 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider
 
+from adapters.otel.catalogue import CATALOGUE
 from adapters.otel.environment import ExportPlan
 from adapters.otel.http import HttpTracing, current_carrier
+from adapters.otel.log_export import LogExport
+from adapters.otel.message_content import MessageContent
 from adapters.otel.metrics import MetricEvents
 from adapters.otel.prometheus import PrometheusText
-from adapters.otel.providers import SCOPE, build_meter_provider, build_resource, build_tracer_provider, cairn_version
+from adapters.otel.providers import (
+    SCOPE,
+    build_logger_provider,
+    build_meter_provider,
+    build_resource,
+    build_tracer_provider,
+    cairn_version,
+)
 from adapters.otel.spans import SpanEvents
-from adapters.otel.telemetry import AsgiApp, Telemetry
+from adapters.otel.tallies import Tallies, TallyReading
+from adapters.otel.telemetry import AsgiApp, MetricsText, Telemetry
+from adapters.otel.trace_lookup import ids_of, no_trace
 from application.ports.clock import Clock
 from application.services.event_fan_out import EventFanOut
+from domain.ids import RequestId
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """A collector that does not answer must not keep the server from ending."""
@@ -27,39 +41,62 @@ _logger = logging.getLogger("cairn.telemetry")
 
 
 def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock) -> Telemetry:
-    """At least one signal is on; the other has no provider and no sink."""
-    resource = build_resource(os.environ)
-    text = PrometheusText() if serve_metrics else None
-    tracers = build_tracer_provider(plan, resource) if plan.traces else None
-    meters = build_meter_provider(plan, resource, [text.reader] if text else []) if text or plan.metrics else None
-    return assemble(clock, tracers, meters, text)
+    """At least one signal is on; the others have no provider and no sink."""
+    resource, tallies = build_resource(os.environ), Tallies(CATALOGUE)
+    text = PrometheusText(TallyReading(tallies)) if serve_metrics else None
+    readers = [text] if text is not None else []
+    return assemble(
+        clock,
+        build_tracer_provider(plan, resource) if plan.traces else None,
+        build_meter_provider(plan, resource, readers, tallies) if readers or plan.metrics else None,
+        build_logger_provider(plan, resource) if plan.logs else None,
+        tallies=tallies,
+        metrics_text=text,
+        content=MessageContent() if plan.content else None,
+    )
 
 
 def assemble(
     clock: Clock,
     tracers: TracerProvider | None,
     meters: MeterProvider | None,
-    metrics_text: Callable[[], bytes] | None = None,
+    loggers: LoggerProvider | None = None,
+    *,
+    tallies: Tallies | None = None,
+    metrics_text: Callable[[str], MetricsText] | None = None,
+    content: MessageContent | None = None,
 ) -> Telemetry:
     """Telemetry on the given providers, which it shuts down in the end."""
     version = cairn_version()
-    spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock) if tracers else None
-    failures = spans.failures if spans else dict[str, int]
-    metrics = MetricEvents(meters.get_meter(SCOPE, version), failures) if meters else None
+    spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock, content=content) if tracers else None
+    failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
+    meter = meters.get_meter(SCOPE, version) if meters else None
+    metrics = MetricEvents(meter, tallies or Tallies(CATALOGUE), clock, failures, trace_of) if meter else None
+    logs = LogExport(loggers) if loggers else None
+    if logs is not None:
+        logs.attach()
 
     def wrap(app: AsgiApp) -> AsgiApp:
         return HttpTracing(app, tracers or NoOpTracerProvider(), meters or NoOpMeterProvider())
 
-    def flush_spans() -> None:
+    def flush() -> None:
         if spans is not None:
             spans.close()
+        if logs is not None:
+            logs.detach()
 
+    def trace_ids(id: RequestId) -> Mapping[str, str]:
+        return ids_of(trace_of(id))
+
+    # Metrics first: what ends a request's tree is also measured, and points to its trace.
     return Telemetry(
-        sink=EventFanOut(*(sink for sink in (spans, metrics) if sink is not None)),
-        middleware=wrap,
+        sink=EventFanOut(*(sink for sink in (metrics, spans) if sink is not None)),
+        middleware=wrap if tracers or meters else None,
         trace_context=current_carrier if spans else dict[str, str],
+        trace_ids=trace_ids,
+        content=content,
         metrics_text=metrics_text,
-        shutdown=_Shutdown([flush_spans, *(provider.shutdown for provider in (tracers, meters) if provider)]),
+        shutdown=_Shutdown([flush, *(provider.shutdown for provider in (tracers, meters, loggers) if provider)]),
     )
 
 

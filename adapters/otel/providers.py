@@ -1,20 +1,31 @@
 """OpenTelemetry's providers with the exporters of a plan. They are Cairn's own, never made global."""
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, ConsoleLogRecordExporter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import (
+    ConsoleMetricExporter,
+    MetricExportResult,
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
-from adapters.otel.environment import OTLP, ExportPlan
-
-SCOPE = "cairn"
+from adapters.otel.environment import OTLP, ExportPlan, wants_deltas
+from adapters.otel.linked_sampler import LinkedSampler
+from adapters.otel.tallies import SCOPE, Tallies, TallyReading
 
 _VIEWS = (
     # The instrumentation keeps the response's size on itself, so that concurrent requests read each other's.
@@ -41,17 +52,60 @@ def build_resource(environment: Mapping[str, str]) -> Resource:
 def build_tracer_provider(plan: ExportPlan, resource: Resource) -> TracerProvider:
     """The sampler, limits and batch sizes follow OTEL_TRACES_SAMPLER, OTEL_SPAN_* and OTEL_BSP_*."""
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.sampler = LinkedSampler(provider.sampler)
     for name in plan.traces:
         exporter = OTLPSpanExporter() if name == OTLP else ConsoleSpanExporter()
         provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 
 
-def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader]) -> MeterProvider:
+def build_logger_provider(plan: ExportPlan, resource: Resource) -> LoggerProvider:
+    """Batch sizes follow OTEL_BLRP_*, lengths OTEL_LOGRECORD_*."""
+    provider = LoggerProvider(resource, shutdown_on_exit=False)
+    for name in plan.logs:
+        exporter = OTLPLogExporter() if name == OTLP else ConsoleLogRecordExporter()
+        provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+    return provider
+
+
+class _OtlpMetrics(OTLPMetricExporter):
+    """With the tallies, in the temporality that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
+
+    def __init__(self, tallies: Tallies) -> None:
+        super().__init__()
+        self._tallied = TallyReading(tallies, is_delta=wants_deltas(os.environ))
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        return super().export(self._tallied.added_to(metrics_data), timeout_millis, **kwargs)
+
+
+class _ConsoleMetrics(ConsoleMetricExporter):
+    """With the tallies."""
+
+    def __init__(self, tallies: Tallies) -> None:
+        super().__init__()
+        self._tallied = TallyReading(tallies)
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+        return super().export(self._tallied.added_to(metrics_data), timeout_millis, **kwargs)
+
+
+def build_meter_provider(
+    plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader], tallies: Tallies
+) -> MeterProvider:
     """`readers` are added to the plan's. Intervals follow OTEL_METRIC_EXPORT_*."""
-    exporters = [OTLPMetricExporter() if name == OTLP else ConsoleMetricExporter() for name in plan.metrics]
+    exporters = [_OtlpMetrics(tallies) if name == OTLP else _ConsoleMetrics(tallies) for name in plan.metrics]
     pushing = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
     return MeterProvider([*readers, *pushing], resource, shutdown_on_exit=False, views=_VIEWS)
 
 
-__all__ = ("SCOPE", "build_meter_provider", "build_resource", "build_tracer_provider", "cairn_version")
+__all__ = (
+    "SCOPE",
+    "build_logger_provider",
+    "build_meter_provider",
+    "build_resource",
+    "build_tracer_provider",
+    "cairn_version",
+)

@@ -5,12 +5,15 @@ model has been served here. Computed prompt tokens are counted as they are compu
 what it cost; output and reused tokens when the request ends.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
+from adapters.otel.metric_spec import MetricSpec
 from adapters.otel.span_attributes import operation_name
+from adapters.otel.trace_lookup import TraceLookup
 from application.events import (
     DecodeStarted,
     FirstToken,
@@ -22,10 +25,12 @@ from application.events import (
     RequestQueued,
     RequestRefused,
     RequestWaits,
-    ToolCallProblems,
+    StepCompleted,
 )
+from application.ports.clock import Clock
 from application.services.event_router import Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
+from application.token_events import TokensReceived
 from domain.explanation import TIER_NAMES
 from domain.ids import ModelId
 
@@ -35,13 +40,17 @@ MAX_KNOWN_MODELS = 1_024
 class RequestMetrics:
     """One caller at a time."""
 
-    def __init__(self, instruments: Instruments) -> None:
+    def __init__(self, instruments: Instruments, clock: Clock, trace_of: TraceLookup) -> None:
         self._instruments = instruments
+        self._clock = clock
+        self._trace_of = trace_of
+        self._last_step_ns = 0
         self._timelines = RequestTimelines()
         self._known_models: set[ModelId] = set()
         instruments.observe(catalogue.REQUESTS_WAITING, lambda: self._num_open(Stage.WAITING))
         instruments.observe(catalogue.REQUESTS_WAITING_FOR, self._num_waiting_for)
         instruments.observe(catalogue.REQUESTS_RUNNING, lambda: self._num_open(Stage.PREFILLING, Stage.DECODING))
+        instruments.observe(catalogue.ENGINE_STEP_AGE, lambda: [(self._step_age_s(), {})])
 
     def handlers(self) -> Mapping[type, Handler]:
         return {
@@ -54,12 +63,17 @@ class RequestMetrics:
             RequestEnded: self._ended,
             RequestRefused: self._refused,
             RequestPreempted: self._preempted,
-            ToolCallProblems: self._call_problems,
+            TokensReceived: self._received,
+            ModelLoaded: self._loaded,
+            StepCompleted: self._step,
         }
 
-    def loaded(self, event: ModelLoaded) -> None:
+    def _loaded(self, event: ModelLoaded) -> None:
         """Requests may be counted under this name from now on."""
         self._know(event.id)
+
+    def _step(self, event: StepCompleted) -> None:
+        self._last_step_ns = event.at_ns
 
     def _queued(self, event: RequestQueued) -> None:
         self._timelines.queued(event)
@@ -85,22 +99,36 @@ class RequestMetrics:
     def _first_token(self, event: FirstToken) -> None:
         if (timeline := self._timelines.first_token(event)) is not None:
             seconds = timeline.time_to_first_token_s
-            self._instruments.record(catalogue.TIME_TO_FIRST_TOKEN, seconds, _request_attributes(timeline))
+            attributes = _request_attributes(timeline)
+            self._instruments.record(catalogue.TIME_TO_FIRST_TOKEN, seconds, attributes, self._trace_of(event.id))
+
+    def _received(self, event: TokensReceived) -> None:
+        """Sequences that decode together mostly waited equally long, so they are counted together."""
+        gaps: Counter[tuple[ModelId, int]] = Counter()
+        for id, num_tokens in event.counts:
+            timeline = self._timelines.get(id)
+            if timeline is not None and num_tokens:
+                if (last_ns := timeline.last_tokens_ns) is not None:
+                    gaps[timeline.model, (event.at_ns - last_ns) // num_tokens] += num_tokens
+                timeline.last_tokens_ns = event.at_ns
+        for (model, gap_ns), num_tokens in gaps.items():
+            attributes = _model_attributes(model)
+            self._instruments.count(catalogue.INTER_TOKEN_LATENCY, gap_ns / 1e9, num_tokens, attributes)
 
     def _ended(self, event: RequestEnded) -> None:
         timeline = self._timelines.ended(event)
         if timeline is None:
             return
-        record, add = self._instruments.record, self._instruments.add
+        record, add, trace = self._instruments.record, self._instruments.add, self._trace_of(event.id)
         model, request = _model_attributes(timeline.model), _request_attributes(timeline)
         usage, error = event.usage, dict[str, str]()
         if event.error_code is not None:
             error = {names.ERROR_TYPE: event.error_code}
-        record(catalogue.REQUEST_DURATION, (event.at_ns - timeline.queued_ns) / 1e9, {**request, **error})
+        record(catalogue.REQUEST_DURATION, (event.at_ns - timeline.queued_ns) / 1e9, {**request, **error}, trace)
         self._record_stage(catalogue.DECODE_TIME, timeline, Stage.DECODING, event.at_ns)
         if not error:
             per_token_s = timeline.time_per_output_token_s(event.at_ns, usage.completion_tokens)
-            record(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request)
+            record(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request, trace)
         add(catalogue.REQUESTS_ENDED, 1, {**model, names.CAIRN_REASON: event.reason, **error})
         add(catalogue.OUTPUT_TOKENS, usage.completion_tokens, model)
         for tier in TIER_NAMES:
@@ -111,12 +139,14 @@ class RequestMetrics:
         attributes = {names.GEN_AI_REQUEST_MODEL: model, names.ERROR_TYPE: event.error_code}
         self._instruments.add(catalogue.REQUESTS_REFUSED, 1, attributes)
 
-    def _call_problems(self, event: ToolCallProblems) -> None:
-        for kind in event.kinds:
-            self._instruments.add(catalogue.TOOL_CALL_PROBLEMS, 1, {names.CAIRN_KIND: kind})
+    def _step_age_s(self) -> float:
+        """What is open for longer than the last step is old was open when that ended."""
+        oldest_ns = self._timelines.oldest_queued_ns()
+        return 0.0 if oldest_ns is None else (self._clock.now_ns() - max(oldest_ns, self._last_step_ns)) / 1e9
 
-    def _record_stage(self, spec: catalogue.MetricSpec, timeline: RequestTimeline, stage: Stage, ended_ns: int) -> None:
-        self._instruments.record(spec, timeline.time_in_s(stage, ended_ns), _model_attributes(timeline.model))
+    def _record_stage(self, spec: MetricSpec, timeline: RequestTimeline, stage: Stage, ended_ns: int) -> None:
+        attributes, trace = _model_attributes(timeline.model), self._trace_of(timeline.id)
+        self._instruments.record(spec, timeline.time_in_s(stage, ended_ns), attributes, trace)
 
     def _count_prompt(self, timeline: RequestTimeline, origin: str, num_tokens: int) -> None:
         attributes = {names.GEN_AI_RESPONSE_MODEL: timeline.model, names.CAIRN_ORIGIN: origin}

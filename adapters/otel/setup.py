@@ -11,13 +11,13 @@ from application.settings import TelemetrySettings
 def build_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
     """Never fails for a collector that is absent: that is found out, and logged, by the exporter's own thread.
 
-    Traces are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
+    Traces and logs are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
     """
     if not settings.enabled or is_sdk_disabled(os.environ):
         return Telemetry()
     plan = plan_exports(os.environ)
     serve_metrics = settings.metrics or plan.prometheus
-    if not (plan.traces or plan.metrics or serve_metrics):
+    if not (plan.traces or plan.metrics or plan.logs or serve_metrics):
         return Telemetry()
     from adapters.otel.pipeline import build_pipeline
 

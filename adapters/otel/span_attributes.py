@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from adapters.otel import semconv as names
-from application.events import RequestEnded, RequestQueued
+from application.answer_events import AnswerParsed
+from application.events import PrefixMatched, RequestEnded, RequestQueued, RequestRefused, StateRestored
 from domain.sampling import SamplingParams
 from domain.shown import SHOWN_CHARS
 
@@ -61,6 +62,53 @@ def response_attributes(event: RequestEnded) -> Attributes:
     return attributes
 
 
+def refusal_attributes(event: RequestRefused) -> Attributes:
+    return {
+        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=event.is_chat),
+        names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
+        names.GEN_AI_REQUEST_MODEL: encodable(event.model),
+        names.ERROR_TYPE: event.error_code,
+        names.CAIRN_ENDED_IN: names.ENDED_REFUSED,
+    }
+
+
+def lookup_attributes(event: PrefixMatched) -> Attributes:
+    """What a prompt can reuse, and why no more."""
+    attributes: Attributes = {
+        **{name: event.reused.get(tier, 0) for tier, name in names.CAIRN_TIER_TOKENS.items()},
+        names.CAIRN_KNOWN_TOKENS: event.num_known,
+        names.CAIRN_STOP_REASON: event.reason,
+    }
+    if event.diverged_at is not None:
+        attributes[names.CAIRN_DIVERGED_AT] = event.diverged_at
+    return attributes
+
+
+def restore_attributes(event: StateRestored) -> Attributes:
+    """The rate is in bytes a second, of fetching and restoring together."""
+    by_tier = {names.CAIRN_TIER_BYTES[tier]: num for tier, num in event.tier_bytes.items()}
+    attributes: Attributes = {
+        names.CAIRN_POSITION: event.position,
+        names.CAIRN_STATE_SIZE: event.size_bytes,
+        names.CAIRN_COMPUTE_TIME: (event.at_ns - event.fetched_ns) / 1e9,
+        **by_tier,
+    }
+    if event.at_ns > event.started_ns:
+        attributes[names.CAIRN_RESTORE_RATE] = event.size_bytes / ((event.at_ns - event.started_ns) / 1e9)
+    return attributes
+
+
+def parse_attributes(event: AnswerParsed) -> Attributes:
+    attributes: Attributes = {
+        names.CAIRN_PARSER: event.family or names.PARSER_PLAIN,
+        names.CAIRN_PARSE_BUSY: event.parse_ns / 1e9,
+        names.CAIRN_NUM_CALLS: event.num_calls,
+    }
+    if event.problems:
+        attributes[names.CAIRN_CALL_PROBLEMS] = event.problems
+    return attributes
+
+
 def encodable(text: str, max_chars: int = SHOWN_CHARS) -> str:
     """`text` cut to what is worth showing and without what cannot be sent: protobuf refuses lone surrogates, and with
     them the whole batch of spans."""
@@ -68,4 +116,15 @@ def encodable(text: str, max_chars: int = SHOWN_CHARS) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-__all__ = ("Attributes", "Value", "encodable", "operation_name", "request_attributes", "response_attributes")
+__all__ = (
+    "Attributes",
+    "Value",
+    "encodable",
+    "lookup_attributes",
+    "operation_name",
+    "parse_attributes",
+    "refusal_attributes",
+    "request_attributes",
+    "response_attributes",
+    "restore_attributes",
+)

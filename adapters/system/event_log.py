@@ -5,6 +5,7 @@ A fault that keeps coming is logged at its 1st, 2nd, 4th, 8th ... occurrence.
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 from adapters.system.log_writer import LogWriter
 from adapters.system.request_summary import one_line, summarise
@@ -19,9 +20,12 @@ from application.events import (
     ModelLoaded,
     ModelUnloaded,
     PrefillChunkComputed,
+    PrefixAwaited,
+    PrefixMatched,
     RecordsDropped,
     RequestAdmitted,
     RequestEnded,
+    RequestPreempted,
     RequestQueued,
     RequestRefused,
     RequestWaits,
@@ -31,6 +35,7 @@ from application.events import (
 from application.services.event_router import EventRouter
 from application.services.request_timelines import RequestTimelines
 from domain.errors import DomainError, ModelLoadFailed, ModelsBusy, QueueFull, ServerUnavailable
+from domain.ids import RequestId
 from domain.shown import shown
 
 _OUR_FAULT = frozenset(error.code for error in (QueueFull, ModelsBusy, ServerUnavailable, ModelLoadFailed, DomainError))
@@ -40,9 +45,11 @@ _engine = logging.getLogger("cairn.engine")
 
 
 class EventLog:
-    """An EventSink. `close` writes what is left and ends its thread; idempotent."""
+    """An EventSink. `close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and
+    `span_id` of an open request, empty where it is not traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}) -> None:
+        self._trace_ids = trace_ids
         self._timelines = RequestTimelines()
         self._occurrences: Counter[str] = Counter()
         self._writer = LogWriter()
@@ -51,7 +58,10 @@ class EventLog:
             {
                 RequestQueued: self._timelines.queued,
                 RequestWaits: self._timelines.waits,
+                PrefixMatched: self._timelines.matched,
+                PrefixAwaited: self._timelines.awaited,
                 RequestAdmitted: self._timelines.admitted,
+                RequestPreempted: self._timelines.preempted,
                 PrefillChunkComputed: self._timelines.computed,
                 DecodeStarted: self._timelines.decode_started,
                 FirstToken: self._timelines.first_token,
@@ -79,14 +89,16 @@ class EventLog:
         timeline = self._timelines.ended(event)
         if timeline is not None:
             level = logging.INFO if event.error_code is None else logging.WARNING
-            self._writer.write(_requests, level, summarise(timeline, event))
+            about = self._about(event.id)
+            self._writer.write(_requests, level, summarise(timeline, event, about.get("trace_id")), about)
 
     def _refused(self, event: RequestRefused) -> None:
         level = logging.WARNING if event.error_code in _OUR_FAULT else logging.INFO
         self._writer.write(_requests, level, f"request refused model='{shown(event.model)}' error={event.error_code}")
 
     def _call_problems(self, event: ToolCallProblems) -> None:
-        self._writer.write(_requests, logging.WARNING, f"request {event.id} tool_call_problems={','.join(event.kinds)}")
+        line = f"request {event.id} tool_call_problems={','.join(event.kinds)}"
+        self._writer.write(_requests, logging.WARNING, line, self._about(event.id))
 
     def _http_refused(self, event: HttpRefused) -> None:
         self._write_sparsely(logging.WARNING, f"refused: {event.reason}", event.detail)
@@ -112,6 +124,9 @@ class EventLog:
 
     def _dropped(self, event: RecordsDropped) -> None:
         self._write_sparsely(logging.WARNING, f"records not stored: {event.reason}", f"{event.num_records} records")
+
+    def _about(self, id: RequestId) -> Mapping[str, str]:
+        return {"request_id": id, **self._trace_ids(id)}
 
     def _stuck(self, event: EngineStuck) -> None:
         """The stack follows, a line a frame: a message is one line."""

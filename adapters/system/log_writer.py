@@ -6,9 +6,10 @@ The queue in between is bounded; lines it cannot take are counted, and the count
 import logging
 import queue
 import threading
+from collections.abc import Mapping
 from typing import TypeAlias
 
-_Line: TypeAlias = tuple[logging.Logger, int, str]
+_Line: TypeAlias = tuple[logging.Logger, int, str, Mapping[str, str]]
 
 
 class LogWriter:
@@ -20,11 +21,12 @@ class LogWriter:
         self._thread = threading.Thread(target=self._run, name="cairn-log-writer", daemon=True)
         self._thread.start()
 
-    def write(self, logger: logging.Logger, level: int, line: str) -> None:
+    def write(self, logger: logging.Logger, level: int, line: str, about: Mapping[str, str] | None = None) -> None:
+        """`about`: what handlers find as attributes of the record."""
         if not logger.isEnabledFor(level):
             return
         try:
-            self._queue.put_nowait((logger, level, line))
+            self._queue.put_nowait((logger, level, line, about or {}))
         except queue.Full:
             self._num_lost += 1
 
@@ -39,9 +41,9 @@ class LogWriter:
 
     def _run(self) -> None:
         while (entry := self._queue.get()) is not None:
-            logger, level, line = entry
+            logger, level, line, about = entry
             try:
-                logger.log(level, "%s", line)
+                logger.log(level, "%s", line, extra=about)
                 if self._num_lost:
                     lost, self._num_lost = self._num_lost, 0
                     logger.warning("%d lines were not logged: the log is slower than the server", lost)

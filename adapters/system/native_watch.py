@@ -2,8 +2,7 @@
 
 `faulthandler` keeps it. It needs no interpreter lock, so that it sees what a watch in Python cannot: native code that
 holds the lock and does not return. It writes to the standard error stream of the process as it was at the start, in its
-own plain form, past all logging. There is one such timer a process. Signals that end a process for a defect of its own
-(SIGSEGV, SIGABRT as systemd's watchdog sends it) write the stacks as well.
+own plain form, past all logging. There is one such timer a process.
 """
 
 import faulthandler
@@ -19,7 +18,6 @@ class NativeWatch:
         self._after_s = after_s
         self._exits = exits
         self._file = os.fdopen(os.dup(stderr.fileno()), "w")
-        faulthandler.enable(self._file, all_threads=True)
 
     def rearm(self) -> None:
         if not self._file.closed:
@@ -28,7 +26,6 @@ class NativeWatch:
     def disarm(self) -> None:
         if not self._file.closed:
             faulthandler.cancel_dump_traceback_later()
-            faulthandler.disable()
             self._file.close()
 
 

@@ -1,4 +1,8 @@
-"""One line that says what a request cost and where its time went, so that a slow one explains itself."""
+"""One line that says what a request cost and where its time went, so that a slow one explains itself; and that line
+read back."""
+
+import re
+from collections.abc import Mapping
 
 from application.events import RequestEnded
 from application.services.request_timelines import RequestTimeline, Stage
@@ -6,30 +10,64 @@ from domain.shown import shown
 
 MAX_CHARS = 2_000
 
+_NAMES = (
+    "model", "key", "prompt", "reused", "hot", "store", "known", "stopped", "diverged", "computed", "rewrites",
+    "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate", "trace",
+    "reason",
+)  # fmt: skip
+_PAIR = re.compile(rf"(?:^| )({'|'.join(_NAMES)})=")
+_LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
 
-def summarise(timeline: RequestTimeline, event: RequestEnded) -> str:
-    """Key=value pairs; times in seconds; what did not happen is left out. `rate`: output tokens a second of decode."""
-    stages = [(stage.value, timeline.time_in_s(stage, event.at_ns)) for stage in Stage]
-    decode_s = stages[-1][1]
-    num_output = event.usage.completion_tokens
-    rate = num_output / decode_s if decode_s else None
-    pairs: list[tuple[str, str | int | None]] = [
-        ("model", timeline.model),
-        ("key", timeline.client or None),
-        ("prompt", timeline.num_prompt_tokens),
-        ("reused", event.usage.reused_tokens),
-        ("computed", timeline.num_computed_tokens),
-        ("rewrites", ",".join(timeline.rewrites) or None),
-        ("output", num_output),
-        *((name, _seconds(value)) for name, value in stages),
-        ("ttft", _seconds(timeline.time_to_first_token_s)),
-        ("total", _seconds((event.at_ns - timeline.queued_ns) / 1e9)),
-        ("rate", None if rate is None else f"{rate:.1f}tok/s"),
-        ("reason", event.reason),
-        ("error", event.error_code),
-    ]
-    line = " ".join(f"{name}={value}" for name, value in pairs if value is not None)
+
+def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None) -> str:
+    """Key=value pairs; times in seconds; what did not happen is left out.
+
+    `hot`, `store`: of `reused`, by tier. `stopped`: why no more was reused, `known`: up to which token blocks were
+    stored, `diverged`: the first token that differs. `waited`: for what, in the queue; `followed`: for whose computing
+    of the same prefix. `rate`: output tokens a second of decode."""
+    stages = {stage.value: timeline.time_in_s(stage, event.at_ns) for stage in Stage}
+    decode_s = stages[Stage.DECODING.value]
+    usage, matched = event.usage, timeline.matched
+    values: dict[str, str | int | None] = {
+        "model": timeline.model,
+        "key": timeline.client or None,
+        "prompt": timeline.num_prompt_tokens,
+        "reused": usage.reused_tokens,
+        **{tier: count for tier, count in usage.reused.items() if count},
+        "stopped": matched.reason if matched is not None else None,
+        "known": matched.num_known if matched is not None else None,
+        "diverged": matched.diverged_at if matched is not None else None,
+        "computed": timeline.num_computed_tokens,
+        "rewrites": ",".join(timeline.rewrites) or None,
+        "preempted": timeline.num_preemptions or None,
+        "output": usage.completion_tokens,
+        **{name: _seconds(value) for name, value in stages.items()},
+        "waited": ",".join(timeline.waited_for) or None,
+        "followed": timeline.followed or None,
+        "ttft": _seconds(timeline.time_to_first_token_s),
+        "total": _seconds((event.at_ns - timeline.queued_ns) / 1e9),
+        "rate": f"{usage.completion_tokens / decode_s:.1f}tok/s" if decode_s and usage.completion_tokens else None,
+        "trace": trace_id,
+        "reason": event.reason,
+        "error": event.error_code,
+    }
+    line = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     return f"request {event.id} {line}" + (f": {one_line(event.error_message)}" if event.error_message else "")
+
+
+def read_summary(line: str) -> tuple[str, Mapping[str, str]] | None:
+    """The id and the pairs of a line that `summarise` made; an error's message is under `message`. None for another
+    line."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    text, _, error = found[2].partition(" error=")  # what follows may hold anything
+    starts = list(_PAIR.finditer(text))
+    ends = [match.start() for match in starts[1:]] + [len(text)]
+    pairs = {match[1]: text[match.end() : end] for match, end in zip(starts, ends, strict=True)}
+    if error:
+        pairs["error"], _, pairs["message"] = error.partition(": ")
+    return found[1], pairs
 
 
 def one_line(text: str) -> str:
@@ -41,4 +79,4 @@ def _seconds(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}s"
 
 
-__all__ = ("one_line", "summarise")
+__all__ = ("one_line", "read_summary", "summarise")

@@ -19,8 +19,11 @@ from application.events import (
     DecodeStarted,
     FirstToken,
     PrefillChunkComputed,
+    PrefixAwaited,
+    PrefixMatched,
     RequestAdmitted,
     RequestEnded,
+    RequestPreempted,
     RequestQueued,
     RequestWaits,
 )
@@ -42,7 +45,8 @@ class Stage(Enum):
 class RequestTimeline:
     """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
     `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `waits_for`: a WaitReason
-    value, empty where it does not wait."""
+    value, empty where it does not wait; `waited_for`: each that it ever waited for. `followed`: whose computing of the
+    same prefix it waited for, empty for nobody's. `matched`: what its first lookup found."""
 
     id: RequestId
     model: ModelId
@@ -58,6 +62,11 @@ class RequestTimeline:
     client: str = ""
     rewrites: tuple[str, ...] = ()
     waits_for: str = ""
+    waited_for: tuple[str, ...] = ()
+    followed: str = ""
+    matched: PrefixMatched | None = None
+    num_preemptions: int = 0
+    last_tokens_ns: int | None = None
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
         """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
@@ -81,7 +90,7 @@ class RequestTimeline:
 
 
 class RequestTimelines:
-    """The open requests. One caller at a time, except `num_open`, which any thread may call."""
+    """The open requests. One caller at a time, except where any thread may call."""
 
     def __init__(self, max_open: int = MAX_OPEN) -> None:
         self._max_open = max_open
@@ -122,6 +131,24 @@ class RequestTimelines:
             self._move(timeline, Stage.PREFILLING)
         return timeline
 
+    def matched(self, event: PrefixMatched) -> RequestTimeline | None:
+        timeline = self._open.get(event.id)
+        if timeline is not None and timeline.matched is None:
+            timeline.matched = event
+        return timeline
+
+    def awaited(self, event: PrefixAwaited) -> RequestTimeline | None:
+        timeline = self._open.get(event.id)
+        if timeline is not None:
+            timeline.followed = event.owner
+        return timeline
+
+    def preempted(self, event: RequestPreempted) -> RequestTimeline | None:
+        timeline = self._open.get(event.id)
+        if timeline is not None:
+            timeline.num_preemptions += 1
+        return timeline
+
     def computed(self, event: PrefillChunkComputed) -> RequestTimeline | None:
         timeline = self._open.get(event.id)
         if timeline is not None and not event.is_resumed:
@@ -153,12 +180,19 @@ class RequestTimelines:
             self._forget(timeline)
         return timeline
 
+    def oldest_queued_ns(self) -> int | None:
+        """When the oldest open request was queued; None when none is. Any thread."""
+        try:
+            return next((timeline.queued_ns for timeline in self._open.values()), None)
+        except RuntimeError:  # it changed meanwhile: something happens
+            return None
+
     def num_open(self) -> dict[tuple[ModelId, Stage], int]:
-        """Requests by model and stage, zeros included for what was there once."""
+        """Requests by model and stage, zeros included for what was there once. Any thread."""
         return dict(self._counts)
 
     def num_waiting_for(self) -> dict[str, int]:
-        """Requests by what they wait for, zeros included for what was waited for once."""
+        """Requests by what they wait for, zeros included for what was waited for once. Any thread."""
         return dict(self._waits)
 
     def _wait(self, timeline: RequestTimeline, reason: str) -> None:
@@ -166,6 +200,8 @@ class RequestTimelines:
             if which:
                 self._waits[which] += change
         timeline.waits_for = reason
+        if reason and reason not in timeline.waited_for:
+            timeline.waited_for += (reason,)
 
     def _at(self, id: RequestId, stage: Stage) -> RequestTimeline | None:
         timeline = self._open.get(id)

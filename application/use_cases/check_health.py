@@ -3,7 +3,7 @@
 It looks for itself, and at nothing that a watch has noted: a watch that is gone makes nothing look well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from application.ports.clock import Clock
@@ -18,7 +18,7 @@ from domain.wait_reason import WaitReason
 class Health:
     """`problem` is empty when ready; up to a colon it may be told to anybody. Counts are of requests. `waiting_for`:
     how many wait for what, by WaitReason. `doing`: what the compute thread does, for how long. `stuck_s`: for how long
-    the engine has been stuck."""
+    the engine has been stuck. `loop_lag_s`: how late the event loop was when it was last asked."""
 
     is_ready: bool
     is_running: bool
@@ -31,17 +31,26 @@ class Health:
     doing: str
     doing_s: float
     stuck_s: float
+    loop_lag_s: float
 
 
 class CheckHealth:
     def __init__(
-        self, *, engine: Engine, requests: OpenRequests, pool: ModelPool, clock: Clock, stuck_after_s: float
+        self,
+        *,
+        engine: Engine,
+        requests: OpenRequests,
+        pool: ModelPool,
+        clock: Clock,
+        stuck_after_s: float,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._pool = pool
         self._clock = clock
         self._stuck_after_s = stuck_after_s
+        self._loop_lag_s = loop_lag_s
 
     def __call__(self) -> Health:
         status, now_ns = self._engine.status(), self._clock.now_ns()
@@ -66,6 +75,7 @@ class CheckHealth:
             doing="" if status.activity is None else status.activity.kind,
             doing_s=0.0 if status.activity is None else max(0, now_ns - status.activity.since_ns) / 1e9,
             stuck_s=engine.stuck_s(now_ns),
+            loop_lag_s=self._loop_lag_s(),
         )
 
     def _waiting_for(self, status: EngineStatus) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ from functools import partial
 
 from application.events import RequestQueued, RequestRefused
 from application.ports.clock import Clock
+from application.ports.content_sink import ContentSink
 from application.ports.engine import Engine, Submission
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
@@ -44,8 +45,10 @@ class Generate:
         encoder: PromptEncoder,
         grammars: GrammarCheck | None = None,
         calls: GeneratedCalls | None = None,
+        content: ContentSink | None = None,
     ) -> None:
-        """`grammars`: None refuses every request that has one. `calls`: where generated tool calls are kept."""
+        """`grammars`: None refuses every request that has one. `calls`: where generated tool calls are kept.
+        `content`: who is told what is said; None for nobody."""
         self._pool = pool
         self._engine = engine
         self._requests = requests
@@ -56,6 +59,7 @@ class Generate:
         self._memory = MemoryCheck(engine)
         self._grammars = grammars or GrammarCheck()
         self._calls = calls or GeneratedCalls()
+        self._content = content
 
     async def start(self, request: GenerationRequest, beside: ServedModel | None = None) -> Generation:
         """Check and submit. Raises any DomainError; nothing is held afterwards if it does.
@@ -67,13 +71,15 @@ class Generate:
         try:
             self._requests.reserve(request.num_choices)
             try:
-                is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
-                served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
-                try:
-                    return await self._submit(request, served)
-                except BaseException:
-                    self._pool.release(served)
-                    raise
+                with self._requests.preparations.of(request, started_ns) as preparation:
+                    is_shared = beside is not None and beside.source.id == request.model and self._pool.share(beside)
+                    served = beside if beside is not None and is_shared else await self._pool.acquire(request.model)
+                    preparation.has_model = True
+                    try:
+                        return await self._submit(request, served)
+                    except BaseException:
+                        self._pool.release(served)
+                        raise
             except BaseException:
                 self._requests.release(request.num_choices)
                 raise
@@ -123,10 +129,13 @@ class Generate:
             engine=self._engine,
             pipelines=[self._pipeline(request, served, prompt.token_ids) for _ in range(request.num_choices)],
             release=partial(self._pool.release, served),
+            content=self._content,
         )
         self._engine.submit(submission)
         self._requests.add(generation)
         for choice in range(request.num_choices):
+            if self._content is not None:
+                self._content.asked(choice_id(request.id, choice), request.prompt)
             self._events.emit(self._queued(request, submission, choice))
         return generation
 

@@ -9,7 +9,7 @@ from application.ports.engine import EngineCache
 from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool
 from application.use_cases.generate import Generate
-from domain.errors import InvalidRequest, ServerUnavailable
+from domain.errors import InvalidRequest, RequestCancelled
 from domain.ids import ModelId
 from domain.request import ChatPrompt, FinishReason, GenerationRequest, Usage
 from domain.sampling import SamplingParams, StopRules
@@ -94,7 +94,7 @@ async def _usage(generation: Generation) -> Usage:
             raise item.error
         if isinstance(item, Finished) and item.reason is not FinishReason.CANCELLED:
             return item.usage
-    raise ServerUnavailable("the request was cancelled by the server")
+    raise RequestCancelled
 
 
 __all__ = ("FLUSH_TIMEOUT_S", "WarmPrompt", "WarmedPrompt")

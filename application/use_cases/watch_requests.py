@@ -11,19 +11,23 @@ from dataclasses import dataclass
 from application.services.recent_requests import RecentRequests, SeenRequest
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
+from application.services.text_side.preparations import Preparation
 from domain.document import Owner
 from domain.errors import RequestNotFound
 from domain.explanation import Explanation
 from domain.ids import RequestId
 from domain.shown import shown
 
-MAX_OPEN_SHOWN = 200
+MAX_SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestsSeen:
-    """`open`: the longest open first, at most MAX_OPEN_SHOWN of `num_open`. `ended`: the last first."""
+    """`preparing`: not in the queue yet, the longest waiting first, at most MAX_SHOWN of `num_preparing`. `open`: the
+    longest open first, at most MAX_SHOWN of `num_open`. `ended`: the last first."""
 
+    num_preparing: int
+    preparing: Sequence[Preparation]
     num_open: int
     open: Sequence[SeenRequest]
     ended: Sequence[SeenRequest]
@@ -53,8 +57,14 @@ class WatchRequests:
 
     def all(self, most_ended: int) -> RequestsSeen:
         """Without any text."""
-        recent = self._recent
-        return RequestsSeen(recent.num_open, recent.open(MAX_OPEN_SHOWN), recent.ended(most_ended))
+        recent, preparing = self._recent, self._requests.preparations.all()
+        return RequestsSeen(
+            num_preparing=len(preparing),
+            preparing=preparing[:MAX_SHOWN],
+            num_open=recent.num_open,
+            open=recent.open(MAX_SHOWN),
+            ended=recent.ended(most_ended),
+        )
 
     async def one(self, id: RequestId, viewer: Owner) -> RequestShown:
         """Raises RequestNotFound. Its text is there while its model is loaded."""
@@ -72,4 +82,4 @@ class WatchRequests:
         self._requests.cancel(id)
 
 
-__all__ = ("MAX_OPEN_SHOWN", "RequestShown", "RequestsSeen", "WatchRequests")
+__all__ = ("MAX_SHOWN", "RequestShown", "RequestsSeen", "WatchRequests")

@@ -44,6 +44,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
         lambda: _model(settings),
         _limits,
         lambda: _memory_limit(settings),
+        lambda: _watch(settings),
         lambda: _data(settings),
         lambda: _guard(settings),
         _configuration,
@@ -123,6 +124,18 @@ def _memory_limit(settings: Settings) -> Iterator[Check]:
     limits = limits_here(settings)
     unknown = "" if limits is not None else "how much memory there is cannot be read: set --memory SIZE"
     yield Check("may hold", describe_limits(limits), unknown)
+
+
+def _watch(settings: Settings) -> Iterator[Check]:
+    from interfaces.composition.backends import choose_backend
+    from interfaces.composition.supervision import stuck_after_s
+
+    after_s, exit_s = (
+        stuck_after_s(settings.engine, choose_backend(settings).holds_host),
+        settings.engine.exit_when_stuck_s,
+    )
+    then = "and stays" if exit_s is None else f"and the process ends after {exit_s:g} s"
+    yield Check("watch", f"the engine counts as stuck when nothing moves for {after_s:g} s, {then}")
 
 
 def _data(settings: Settings) -> Iterator[Check]:

@@ -6,9 +6,10 @@ import sys
 
 import typer
 
-from interfaces.cli import cache, cache_requests, config, doctor, keys, models, plan, run, serve
+from interfaces.cli import cache, cache_requests, config, doctor, keys, logs_explain, models, plan, run, serve
 from interfaces.cli.bench import command as bench
 from interfaces.cli.leave import leave
+from interfaces.cli.top import command as top
 
 app = typer.Typer(
     name="cairn",
@@ -22,12 +23,14 @@ app.command("run")(run.run)
 app.command("models")(models.models)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
+app.command("top")(top.top)
 app.command("bench")(bench.bench)
 app.add_typer(config.config_app, name="config")
 app.add_typer(keys.keys_app, name="keys")
 cache.cache_app.command("explain")(cache_requests.explain)
 cache.cache_app.command("warm")(cache_requests.warm)
 app.add_typer(cache.cache_app, name="cache")
+app.add_typer(logs_explain.logs_app, name="logs")
 
 
 def _show_version(wanted: bool) -> None:

@@ -54,4 +54,11 @@ def told_time(seconds: float) -> str:
     return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
 
 
-__all__ = ("MIN_SPAN_S", "WINDOW_S", "Pace", "told_time")
+def told_latency(seconds: float) -> str:
+    """`18.2ms`, `4.12s`, `2m 05s`."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f}ms"
+    return f"{seconds:.2f}s" if seconds < 60 else told_time(seconds)
+
+
+__all__ = ("MIN_SPAN_S", "WINDOW_S", "Pace", "told_latency", "told_time")

@@ -1,12 +1,13 @@
 """A running Cairn server as commands talk to it: one JSON request, one JSON answer, and a plain word when it fails."""
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from application.settings import ServerSettings, is_loopback
-from interfaces.cli.failure import USAGE, fail
+from interfaces.cli.failure import FAILED, USAGE, fail
 
 if TYPE_CHECKING:
     import httpx
@@ -15,6 +16,15 @@ CONNECT_TIMEOUT_S = 5.0
 """Answers may take as long as loading a model or computing a prompt does."""
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class NoAnswer(Exception):
+    """There is none, or a refusal. `exit_status`: of a command that needs one. `http_status`: of a refusal."""
+
+    def __init__(self, message: str, exit_status: int = FAILED, http_status: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+        self.http_status = http_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +36,41 @@ class RunningServer:
 
     def post(self, path: str, body: bytes) -> dict[str, object]:
         """The answer to a JSON body. Ends the command when there is none."""
+        return self._needed(path, body)
+
+    def get(self, path: str) -> dict[str, object]:
+        """What is there. Ends the command when there is none."""
+        return self._needed(path, None)
+
+    async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
+        """The answer to a JSON body, or to GET. `timeout_s`: most to wait; None: as long as it takes. Raises
+        NoAnswer."""
         import httpx
 
         headers = {b"Content-Type": b"application/json"}
         if self.api_key is not None:
             headers[b"Authorization"] = b"Bearer " + self.api_key.encode()
+        method = "GET" if body is None else "POST"
         try:
             # No proxy stands between this machine and itself, whatever the environment says.
             is_local = is_loopback(urlsplit(self.url).hostname or "")
-            timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-            with httpx.Client(timeout=timeout, trust_env=not is_local) as client:
-                response = client.post(self.url + path, content=body, headers=headers)
+            timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s or CONNECT_TIMEOUT_S))
+            async with httpx.AsyncClient(timeout=timeout, trust_env=not is_local) as client:
+                response = await client.request(method, self.url + path, content=body, headers=headers)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as error:
-            fail(f"{self.url} is no address to ask: {error}", USAGE)
+            raise NoAnswer(f"{self.url} is no address to ask: {error}", USAGE) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            fail(f"no server answers at {self.url}; start one with cairn serve, or name another with --url")
+            message = f"no server answers at {self.url}; start one with cairn serve, or name another with --url"
+            raise NoAnswer(message) from None
         except httpx.HTTPError as error:
-            fail(f"asking {self.url} failed: {error or type(error).__name__}")
+            raise NoAnswer(f"asking {self.url} failed: {error or type(error).__name__}") from None
         return self._answer(response)
+
+    def _needed(self, path: str, body: bytes | None) -> dict[str, object]:
+        try:
+            return asyncio.run(self.ask(path, body))
+        except NoAnswer as why:
+            fail(str(why), why.exit_status)
 
     def _answer(self, response: "httpx.Response") -> dict[str, object]:
         try:
@@ -51,7 +78,7 @@ class RunningServer:
         except ValueError:
             answer = None
         if not response.is_success or not isinstance(answer, dict):
-            fail(self._refusal(response.status_code, answer))
+            raise NoAnswer(self._refusal(response.status_code, answer), http_status=response.status_code)
         return cast("dict[str, object]", answer)
 
     def _refusal(self, status: int, answer: object) -> str:
@@ -70,4 +97,4 @@ def running_server(url: str | None, api_key: str | None, settings: ServerSetting
     return RunningServer(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key or settings.api_key)
 
 
-__all__ = ("CONNECT_TIMEOUT_S", "RunningServer", "running_server")
+__all__ = ("CONNECT_TIMEOUT_S", "NoAnswer", "RunningServer", "running_server")

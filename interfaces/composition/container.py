@@ -63,7 +63,7 @@ class Container(TokenSide):
 
     ids = providers.Singleton(RandomIds)
     telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
-    request_log = providers.Singleton(EventLog)
+    request_log = providers.Singleton(EventLog, telemetry.provided.trace_ids)
     figures = providers.Singleton(LiveFigures, clock)
     recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
     events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
@@ -130,6 +130,7 @@ class Container(TokenSide):
         encoder=encoder,
         grammars=grammars,
         calls=calls,
+        content=telemetry.provided.content,
     )
     answering = providers.Singleton(
         ModelNames,
@@ -143,7 +144,13 @@ class Container(TokenSide):
     watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
     readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
-        CheckHealth, engine=engine, requests=requests, pool=pool, clock=clock, stuck_after_s=stuck_after
+        CheckHealth,
+        engine=engine,
+        requests=requests,
+        pool=pool,
+        clock=clock,
+        stuck_after_s=stuck_after,
+        loop_lag_s=watch.provided.loop_lag_s,
     )
     explain_prompt = providers.Singleton(
         ExplainPrompt,

@@ -17,8 +17,9 @@ def make_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
 def make_events(
     telemetry: Telemetry, request_log: EventSink, watched: Sequence[EventSink], extra_sinks: Sequence[EventSink]
 ) -> EventSink:
-    """`watched`: what the admin's page is made of."""
-    return EventFanOut(telemetry.sink, request_log, *watched, *extra_sinks)
+    """`watched`: what the admin's page is made of. The log comes first: its lines name the traces that telemetry
+    closes."""
+    return EventFanOut(request_log, telemetry.sink, *watched, *extra_sinks)
 
 
 __all__ = ("make_events", "make_telemetry")

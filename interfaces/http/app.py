@@ -56,6 +56,7 @@ _REFUSED = frozenset({401, 403, 429})
 _READABLE_HEADERS = [
     "x-cairn-cache",
     "x-request-id",
+    "traceresponse",
     "retry-after",
     "x-ratelimit-limit-requests",
     "x-ratelimit-remaining-requests",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from application.ports.clock import Clock
-from domain.errors import DomainError, ServerUnavailable
+from domain.errors import DomainError, RequestCancelled
 from domain.request import FinishReason
 from domain.stream import (
     ContentDelta,
@@ -81,7 +81,7 @@ def failure(item: StreamItem) -> DomainError | None:
     if isinstance(item, Failed):
         return item.error
     if isinstance(item, Finished) and item.reason is FinishReason.CANCELLED:
-        return ServerUnavailable("the request was cancelled by the server")
+        return RequestCancelled()
     return None
 
 

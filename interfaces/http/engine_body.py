@@ -18,7 +18,8 @@ class OutstandingBody(Struct):
 class EngineBody(Struct):
     """`last_step_age_s`: since a step, a call or a piece of a load ended, against what is `outstanding`. `doing`: what
     the engine does now, for how long. `stuck_in`: what does not come to an end, an activity, `waiting` or `ended`; null
-    when nothing is stuck. `requests`: of whom; null for who is no admin."""
+    when nothing is stuck. `requests`: of whom; null for who is no admin. `event_loop_lag_s`: how late the event loop
+    was when it was last asked, once a second."""
 
     status: Literal["ok", "stuck", "not running"]
     last_step_age_s: float
@@ -28,6 +29,7 @@ class EngineBody(Struct):
     stuck_in: str | None
     stuck_s: float
     requests: list[str] | None
+    event_loop_lag_s: float
 
 
 def engine_body(health: Health, *, tells_all: bool) -> EngineBody:
@@ -42,6 +44,7 @@ def engine_body(health: Health, *, tells_all: bool) -> EngineBody:
         stuck_in=found.stuck_in or None,
         stuck_s=round(health.stuck_s, 3),
         requests=list(found.request_ids) if tells_all else None,
+        event_loop_lag_s=round(health.loop_lag_s, 3),
     )
 
 

@@ -1,20 +1,21 @@
-"""GET /metrics in Prometheus' text format. Where keys are needed, scrapers need one of an admin."""
+"""GET /metrics in Prometheus' text format, or in OpenMetrics where the scraper asks for that. Where keys are needed,
+scrapers need one of an admin."""
 
 from collections.abc import Callable
+from typing import Any
 
-from litestar import get
+from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 
 from interfaces.http.visit import admins_only
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-
-def metrics_route(metrics_text: Callable[[], bytes]) -> HTTPRouteHandler:
+def metrics_route(metrics_text: Callable[[str], tuple[bytes, str]]) -> HTTPRouteHandler:
     @get("/metrics", guards=[admins_only], sync_to_thread=True, include_in_schema=False)
-    def metrics() -> Response[bytes]:
-        return Response(metrics_text(), media_type=CONTENT_TYPE)
+    def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        body, content_type = metrics_text(request.headers.get("accept", ""))
+        return Response(body, media_type=content_type, headers={"vary": "accept"})
 
     return metrics
 

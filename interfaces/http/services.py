@@ -34,7 +34,8 @@ async def as_named(requests: Sequence[GenerationRequest]) -> Sequence[Generation
 @dataclass(frozen=True, slots=True)
 class Services:
     """`answering` finds the models that answer to the names in requests. `trace_context` returns the W3C headers
-    (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics;
+    (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics
+    and its content type, for an Accept header;
     without it there is no such route. `engine_status`: what the engine holds of memory; None: nobody can say.
     """
 
@@ -54,7 +55,7 @@ class Services:
     events: EventSink
     admin: AdminServices
     trace_context: Callable[[], Mapping[str, str]] = no_trace_context
-    metrics_text: Callable[[], bytes] | None = None
+    metrics_text: Callable[[str], tuple[bytes, str]] | None = None
     engine_status: Callable[[], EngineStatus] | None = None
     answering: Callable[[Sequence[GenerationRequest]], Awaitable[Sequence[GenerationRequest]]] = as_named
 

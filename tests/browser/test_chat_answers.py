@@ -85,7 +85,7 @@ def test_a_page_that_is_left_in_mid_stream_keeps_what_came(chat: ChatPage, scrip
     chat.page.reload()
     expect(chat.thread.locator(".question")).to_contain_text("What?")
     expect(chat.answer().locator(".markdown").last).to_have_text("A cairn")
-    expect(chat.answer().locator(".notice.bad")).to_be_visible()
+    expect(chat.answer().locator(".problem.bad")).to_be_visible()
     expect(chat.button("Go on")).to_be_visible()
 
 
@@ -94,7 +94,7 @@ def test_a_failing_stream_keeps_what_came_and_says_why(chat: ChatPage, script: S
     chat.ask("What?")
     chat.wait_until_answered()
     expect(chat.answer().locator(".markdown").last).to_have_text("A cairn")
-    expect(chat.answer().locator(".notice")).to_contain_text("made to fail")
+    expect(chat.answer().locator(".problem")).to_contain_text("made to fail")
     chat.button("Regenerate").click()
     expect(chat.answer().locator(".markdown").last).to_have_text(ELSE)
 
@@ -146,7 +146,7 @@ def test_settings_reach_the_server_and_stay_with_the_conversation(chat: ChatPage
         "max_tokens": 5,
         "seed": 7,
     }
-    expect(chat.answer().locator(".notice")).to_contain_text("greatest length")
+    expect(chat.answer().locator(".problem")).to_contain_text("greatest length")
     chat.page.reload()
     chat.page.get_by_text("Sampling, system prompt, tools").click()
     expect(chat.page.get_by_label("Temperature")).to_have_value("0.5")

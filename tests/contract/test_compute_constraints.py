@@ -182,3 +182,18 @@ def test_a_grammar_that_fails_at_once_fails_the_start(model: LoadedModel, worker
     with pytest.raises(ComputeFailed):
         hold(model, Failing(workers, model, 0, "allowed"))
     assert model.open_ids() == before
+
+
+def test_an_answer_is_the_same_however_its_tokens_are_read(model: LoadedModel, workers: Executor):
+    """Long enough for a backend that tries another order of reading and queueing to have tried both."""
+    longs = [bytes(ord("a") + (7 * index + row) % 26 for index in range(40)) for row in range(2)]
+    held = [Held(workers, model, frozenset({long})) for long in longs]
+    ids = [hold(model, constraint, prompt=prompt) for constraint, prompt in zip(held, (PROMPT, OTHER), strict=True)]
+    said = [b"", b""]
+    for _ in longs[0]:
+        for index, result in enumerate(model.decode(ids)):
+            assert result.error is None
+            said[index] += bytes(result.token_ids)
+    model.close(ids)
+    assert said == longs
+    assert all(bytes(constraint.accepted[:39]) == long[:39] for constraint, long in zip(held, longs, strict=True))

@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.metrics import MetricEvents
 from adapters.otel.spans import SpanEvents
 from adapters.system.event_log import EventLog
 from application.events import (
@@ -37,7 +36,7 @@ from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import OF_ANSWERS, OF_THE_TIERS, Script, at
+from tests.support.event_script import OF_THE_TIERS, Script, at
 from tests.support.otel import MetricRecorder, SpanRecorder, clear_otel_variables
 from tests.support.recording import RecordingEvents
 
@@ -79,7 +78,6 @@ OTHERS: list[Event] = [
     RequestPreempted(SCRIPT_ID, 300, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),
     *OF_THE_TIERS,
-    *OF_ANSWERS,
     ToolCallProblems(SCRIPT_ID, ("malformed_arguments",), at(0)),
 ]
 
@@ -91,9 +89,9 @@ def make_spans(stack: ExitStack) -> EventSink:
 
 
 def make_metrics(stack: ExitStack) -> EventSink:
-    provider = MetricRecorder().provider
-    stack.callback(provider.shutdown)
-    return MetricEvents(provider.get_meter("test"))
+    recorder = MetricRecorder()
+    stack.callback(recorder.provider.shutdown)
+    return recorder.sink()
 
 
 def make_log(stack: ExitStack) -> EventSink:
@@ -125,18 +123,18 @@ def failures(sink: EventSink) -> dict[str, int]:
 
 
 def test_the_events_here_are_all_there_are() -> None:
-    told = {type(event) for event in (*OTHERS, *Script().finished())}
+    told = {type(event) for event in (*OTHERS, *Script().answered())}
     assert told == set(get_args(Event))
 
 
 def test_every_event_is_taken(sink: EventSink) -> None:
-    for event in (*Script().prefilled(), *OTHERS, *Script().finished()):
+    for event in (*Script().prefilled(), *OTHERS, *Script().answered()):
         sink.emit(event)
     assert failures(sink) == {}
 
 
 def test_any_order_is_taken(sink: EventSink) -> None:
-    events = Script().finished()
+    events = Script().answered()
     for first in events:
         for second in events:
             sink.emit(second)

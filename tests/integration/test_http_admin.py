@@ -1,6 +1,7 @@
 """The admin's API on a whole server: what a page is told while requests run and after, cancelling, and who may ask."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -161,12 +162,34 @@ class TestRequests:
         id = only_open(service)["id"]
         assert cancel(service, id).json() == {"object": "cairn.cancelled", "id": id}
         gate.open()
-        client.read_until(b"cancelled")
+        answer = client.read_until(b"cancelled").lower()
+        assert b"retry-after" not in answer  # SDKs would ask again by themselves
+        assert stream or b"x-should-retry: false" in answer
         service.wait_until_idle()
         (ended,) = read(service, "requests")["ended"]
         assert (ended["id"], ended["end"]["reason"]) == (id, "cancelled")
         assert cancel(service, id).status_code == 404
         client.leave()
+
+    def test_one_that_waits_for_its_model_is_seen_and_cancelled(self) -> None:
+        loads = Future[None]()
+        with fake_service(FakeOptions(load_waits_for=loads)) as service:
+            client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "n": 2})
+            service.wait_until(lambda: read(service, "requests")["preparing_count"] == 1, "it to wait for its model")
+            told = read(service, "requests")
+            (waiting,) = told["preparing"]
+            assert (waiting["waits_for"], waiting["choices"], waiting["operation"]) == ("model", 2, "createCompletion")
+            assert told["open"] == []
+            assert read(service, "overview")["requests"]["waiting"] == 2
+            assert cancel(service, waiting["id"]).status_code == 200
+            answer = client.read_until(b"request_cancelled").lower()
+            assert answer.startswith(b"http/1.1 503")
+            assert b"x-should-retry: false" in answer
+            assert b"retry-after" not in answer
+            assert read(service, "requests")["preparing"] == []
+            assert read(service, "overview")["requests"]["waiting"] == 0
+            loads.set_result(None)
+            client.leave()
 
     def test_one_choice_of_several(self, service: FakeService, gate: Gate) -> None:
         body = {"prompt": LONG, "n": 2, "stream": True, "max_tokens": 9}

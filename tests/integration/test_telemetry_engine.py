@@ -6,7 +6,6 @@ from opentelemetry.trace import StatusCode
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.options import FakeOptions
-from adapters.otel.metrics import MetricEvents
 from adapters.otel.spans import SpanEvents
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -37,7 +36,7 @@ def ask(options: FakeOptions, prompt: str, max_tokens: int) -> tuple[SpanRecorde
         service.client.post("/v1/completions", json=body)
         service.wait_until_idle()
         span_sink = SpanEvents(spans.provider.get_tracer("test"), FakeClock())
-        metric_sink = MetricEvents(metrics.provider.get_meter("test"))
+        metric_sink = metrics.sink()
         for event in service.events.events:
             span_sink.emit(event)
             metric_sink.emit(event)

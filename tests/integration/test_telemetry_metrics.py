@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.catalogue import CATALOGUE, REQUEST_DURATION, TIME_TO_FIRST_TOKEN, MetricKind
-from adapters.otel.metrics import MetricEvents
+from adapters.otel.catalogue import CATALOGUE, REQUEST_DURATION, TIME_TO_FIRST_TOKEN
+from adapters.otel.metric_spec import MetricKind
 from adapters.otel.setup import build_telemetry
 from application.events import (
     Event,
@@ -35,7 +35,7 @@ from application.memory_events import MemoryMeasured, PressureRelieved
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import OF_ANSWERS, OF_THE_TIERS, Script, at, text_script
+from tests.support.event_script import OF_THE_TIERS, Script, at, text_script
 from tests.support.otel import MetricRecorder, clear_otel_variables
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +59,7 @@ EVERYTHING: list[Event] = [
         at_ns=at(-5),
     ),
     *Script("finished").finished(),
+    *Script("answered").answered(),
     *text_script().finished(),
     Script("failed").queued(),
     Script("failed").waits(),
@@ -83,7 +84,13 @@ EVERYTHING: list[Event] = [
     ),
     PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
     StateRestored(
-        id=SCRIPT_ID, position=768, size_bytes=3_000_000, started_ns=at(0), fetched_ns=at(0.01), at_ns=at(0.02)
+        id=SCRIPT_ID,
+        position=768,
+        size_bytes=3_000_000,
+        started_ns=at(0),
+        fetched_ns=at(0.01),
+        at_ns=at(0.02),
+        tier_bytes={"hot": 3_000_000},
     ),
     StateCaptured(id=SCRIPT_ID, num_blocks=2, num_snapshots=1, size_bytes=4_000_000, started_ns=at(0), at_ns=at(0.01)),
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
@@ -97,7 +104,6 @@ EVERYTHING: list[Event] = [
     EngineRecovered("event loop", 5, 6),
     StoreFault("corrupt", "bad checksum", at(0)),
     *OF_THE_TIERS,
-    *OF_ANSWERS,
 ]
 
 
@@ -111,7 +117,7 @@ class Board:
 
     def __init__(self, events: list[Event]) -> None:
         self._recorder = MetricRecorder()
-        self._sink = MetricEvents(self._recorder.provider.get_meter("test"), lambda: {"RequestQueued": 2})
+        self._sink = self._recorder.sink(lambda: {"RequestQueued": 2})
         self.emit(events)
 
     def emit(self, events: list[Event]) -> None:
@@ -256,7 +262,7 @@ def exposition() -> str:
         for event in EVERYTHING:
             telemetry.sink.emit(event)
         assert telemetry.metrics_text is not None
-        text = telemetry.metrics_text().decode()
+        text = telemetry.metrics_text("").body.decode()
         telemetry.shutdown()
     return text
 
@@ -267,9 +273,9 @@ def test_the_exposition_holds_the_values(exposition: str) -> None:
         'gen_ai_request_model="alias",gen_ai_response_model="demo"'
     )
     lines = exposition.splitlines()
-    assert f"gen_ai_server_time_to_first_token_seconds_sum{{{labels}}} 2.25" in lines
-    assert f'gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le="2.5"}} 1.0' in lines
-    assert 'cairn_prompt_tokens_total{cairn_origin="computed",gen_ai_response_model="demo"} 2050.0' in lines
+    assert f"gen_ai_server_time_to_first_token_seconds_sum{{{labels}}} 4.5" in lines
+    assert f'gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le="2.5"}} 2.0' in lines
+    assert 'cairn_prompt_tokens_total{cairn_origin="computed",gen_ai_response_model="demo"} 3075.0' in lines
     assert 'cairn_requests_running{gen_ai_response_model="demo"} 0.0' in lines
     assert "cairn_model_weights_bytes{gen_ai_response_model=" in exposition
     assert 'service_name="cairn"' in exposition
@@ -312,5 +318,6 @@ def test_the_documentation_lists_the_catalogue() -> None:
         MetricKind.OBSERVED_COUNTER: "counter",
         MetricKind.OBSERVED_GAUGE: "gauge",
         MetricKind.HISTOGRAM: "histogram",
+        MetricKind.TALLY: "histogram",
     }
     assert rows == {spec.name: kinds[spec.kind] for spec in CATALOGUE}

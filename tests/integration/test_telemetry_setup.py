@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from adapters.fake.clock import FakeClock
 from adapters.otel import pipeline
-from adapters.otel.environment import ExportPlan, plan_exports
+from adapters.otel.environment import CAPTURE_CONTENT, ExportPlan, plan_exports
 from adapters.otel.providers import build_resource
 from adapters.otel.setup import build_telemetry
 from application.settings import TelemetrySettings
@@ -29,21 +29,26 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
-BOTH = ExportPlan(("otlp",), ("otlp",))
+ALL = ExportPlan(("otlp",), ("otlp",), ("otlp",))
 
 
 @pytest.mark.parametrize(
     ("environment", "plan"),
     [
         ({}, ExportPlan()),
-        (ENDPOINT, BOTH),
+        (ENDPOINT, ALL),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, ExportPlan(("otlp",))),
         ({"OTEL_TRACES_EXPORTER": "otlp"}, ExportPlan(("otlp",))),
         ({"OTEL_TRACES_EXPORTER": " Console , otlp,otlp"}, ExportPlan(("console", "otlp"))),
-        ({**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"}, ExportPlan((), ("otlp",))),
-        ({**ENDPOINT, "OTEL_METRICS_EXPORTER": "none"}, ExportPlan(("otlp",))),
+        ({**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"}, ExportPlan((), ("otlp",), ("otlp",))),
+        ({**ENDPOINT, "OTEL_METRICS_EXPORTER": "none"}, ExportPlan(("otlp",), (), ("otlp",))),
+        ({"OTEL_LOGS_EXPORTER": "console"}, ExportPlan((), (), ("console",))),
+        ({"OTEL_TRACES_EXPORTER": "otlp", CAPTURE_CONTENT: "span_only"}, ExportPlan(("otlp",), content=True)),
+        ({"OTEL_TRACES_EXPORTER": "otlp", CAPTURE_CONTENT: "true"}, ExportPlan(("otlp",), content=True)),
+        ({"OTEL_TRACES_EXPORTER": "otlp", CAPTURE_CONTENT: "no_content"}, ExportPlan(("otlp",))),
+        ({CAPTURE_CONTENT: "span_only"}, ExportPlan()),
         ({"OTEL_METRICS_EXPORTER": "prometheus"}, ExportPlan(prometheus=True)),
-        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, BOTH),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ALL),
         ({**ENDPOINT, "OTEL_SDK_DISABLED": "TRUE"}, ExportPlan()),
     ],
 )
@@ -56,6 +61,7 @@ def test_the_standard_variables_decide(environment: dict[str, str], plan: Export
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin is not supported"),
         ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not supported"),
+        ({CAPTURE_CONTENT: "event_only"}, f"{CAPTURE_CONTENT}=EVENT_ONLY is not supported"),
     ],
 )
 def test_what_is_not_supported_is_said_and_left_out(
@@ -116,7 +122,7 @@ def test_off_means_nothing_is_imported_or_created(environment: dict[str, str], e
 def test_by_default_metrics_are_served_and_nothing_is_traced() -> None:
     telemetry = build_telemetry(TelemetrySettings(), FakeClock())
     assert telemetry.metrics_text is not None
-    assert b"cairn_models_loaded 0.0" in telemetry.metrics_text()
+    assert b"cairn_models_loaded 0.0" in telemetry.metrics_text("").body
     assert telemetry.trace_context() == {}
     telemetry.shutdown()
     telemetry.shutdown()
@@ -128,8 +134,8 @@ def test_servers_in_one_process_do_not_mix() -> None:
         first.sink.emit(event)
     assert first.metrics_text is not None
     assert second.metrics_text is not None
-    assert b"cairn_output_tokens_total{" in first.metrics_text()
-    assert b"cairn_output_tokens_total{" not in second.metrics_text()
+    assert b"cairn_output_tokens_total{" in first.metrics_text("").body
+    assert b"cairn_output_tokens_total{" not in second.metrics_text("").body
     first.shutdown()
     second.shutdown()
 
@@ -213,6 +219,7 @@ def test_a_collector_that_never_answers_does_not_keep_the_server_from_ending(
 ) -> None:
     monkeypatch.setattr(pipeline, "SHUTDOWN_TIMEOUT_S", 0.2)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     with collector(monkeypatch, hanging=True), caplog.at_level(logging.WARNING, "cairn.telemetry"):
         telemetry = build_telemetry(TelemetrySettings(), FakeClock(START_NS))
         for event in Script().finished():

@@ -227,7 +227,13 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
             PrefixAwaited(id, owner.id, 512, at(0.25)),
             owner.ended(),
             StateRestored(
-                id=id, position=768, size_bytes=3_000_000, started_ns=at(0.5), fetched_ns=at(0.75), at_ns=at(0.875)
+                id=id,
+                position=768,
+                size_bytes=3_000_000,
+                started_ns=at(0.5),
+                fetched_ns=at(0.75),
+                at_ns=at(0.875),
+                tier_bytes={"hot": 1_000_000, "store": 2_000_000},
             ),
             PrefixMatched(
                 id=id,
@@ -257,6 +263,9 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
         "cairn.state.position": 768,
         "cairn.state.size": 3_000_000,
         "cairn.compute.time": 0.125,
+        "cairn.restore.hot_size": 1_000_000,
+        "cairn.restore.store_size": 2_000_000,
+        "cairn.restore.rate": 8_000_000.0,
     }
     assert times(lookup) == (0.25, pytest.approx(0.9))
     assert dict(lookup.attributes or {}) == {

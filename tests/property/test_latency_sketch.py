@@ -35,6 +35,16 @@ def test_two_sketches_as_one_are_the_sketch_of_both(left: list[float], right: li
     assert whole.quantiles(*SHARES) == both.quantiles(*SHARES)
 
 
+def test_what_is_added_later_counts() -> None:
+    sketch = sketch_of([1.0])
+    assert sketch.quantiles(0.5, 1.0)[1] == sketch.quantiles(1.0)[0]
+    sketch.add(100.0)
+    low, high = sketch.quantiles(0.5, 1.0)
+    assert low is not None
+    assert high is not None
+    assert low < 2 < 90 < high
+
+
 def test_nothing_has_no_quantiles() -> None:
     assert LatencySketch().quantiles(0.5, 0.9) == (None, None)
 

@@ -7,6 +7,7 @@ from application.events import (
     Event,
     FirstToken,
     PrefillChunkComputed,
+    RecordsPersisted,
     RequestAdmitted,
     RequestEnded,
     RequestQueued,
@@ -96,21 +97,26 @@ class Script:
     def finished(self) -> list[Event]:
         return [*self.prefilled(), self.first_token(), self.ended()]
 
+    def parsed(self, *, has_failed: bool = False) -> AnswerParsed:
+        return AnswerParsed(
+            id=self.id,
+            family="json",
+            num_calls=2,
+            problems=("unknown_tool",),
+            parse_ns=3_000_000,
+            started_ns=at(2.25),
+            at_ns=at(4.0),
+            has_failed=has_failed,
+        )
 
-OF_ANSWERS: list[Event] = [
-    TokensReceived(((Script().id, 1),), at(2.25)),
-    TokensReceived(((Script().id, 2),), at(2.75)),
-    AnswerParsed(
-        id=Script().id,
-        family="json",
-        num_calls=2,
-        problems=("unknown_tool",),
-        parse_ns=3_000_000,
-        started_ns=at(2.25),
-        at_ns=at(4.25),
-        has_failed=True,
-    ),
-]
+    def received(self, seconds: float, num_tokens: int = 1) -> TokensReceived:
+        return TokensReceived(((self.id, num_tokens),), at(seconds))
+
+    def answered(self) -> list[Event]:
+        """As `finished`, with what the text side tells in between."""
+        told = [self.first_token(), self.received(2.25), self.received(2.75, 2), self.parsed(has_failed=True)]
+        return [*self.prefilled(), *told, self.ended()]
+
 
 TIERS = (
     TierReading(name="hot", num_blocks=5, num_snapshots=2, used_bytes=600, limit_bytes=1000, evicted=3),
@@ -120,6 +126,9 @@ TIERS = (
 OF_THE_TIERS: list[Event] = [
     CacheMeasured(TIERS, 700, at(0)),
     RecordsOffered(Script().id, 4, 1_000_000, at(0)),
+    RecordsPersisted(
+        num_records=4, raw_bytes=1_000_000, queued_bytes=0, started_ns=at(0), at_ns=at(0.01), offered_ns=at(-0.5)
+    ),
     RecordsRead(num_records=3, num_missing=1, raw_bytes=750_000, started_ns=at(0), at_ns=at(0.01)),
 ]
 
@@ -129,4 +138,4 @@ def text_script() -> Script:
     return Script("cmpl-1", TextPrompt("once upon a time"))
 
 
-__all__ = ("CHAT", "OF_ANSWERS", "OF_THE_TIERS", "START_NS", "Script", "at", "text_script")
+__all__ = ("CHAT", "OF_THE_TIERS", "START_NS", "Script", "at", "text_script")

@@ -32,6 +32,10 @@ class HeldWorkers(Lane):
         Thread(target=run, daemon=True).start()
         return future
 
+    @property
+    def num_held(self) -> int:
+        return len(self._held or [])
+
     def release(self) -> None:
         with self._lock:
             held, self._held = self._held or [], None

@@ -260,6 +260,7 @@ def test_messages_cannot_be_changed() -> None:
 TEXT_SIDE_CODES = {
     "not_found",
     "queue_full",
+    "request_cancelled",
     "models_busy",
     "template_failed",
     "rate_limit_exceeded",

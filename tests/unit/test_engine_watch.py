@@ -170,7 +170,7 @@ def test_a_blocked_event_loop_is_stuck_and_ends_the_process_too() -> None:
     assert world.stuck() == []
     world.looks(1)
     (told,) = world.stuck()
-    assert (told.stuck_in, told.since_ns, world.watch.loop_lag_s) == (EVENT_LOOP, S, LOOP_AFTER_S)
+    assert (told.stuck_in, told.since_ns, world.watch.loop_lag_s()) == (EVENT_LOOP, S, LOOP_AFTER_S)
     assert world.told[-2:] == ["moving", "rearm"]
     world.looks(EXIT_AFTER_S - LOOP_AFTER_S)
     assert world.exits == [EXIT_STUCK]
@@ -181,10 +181,10 @@ def test_the_lag_of_a_loop_that_answers_late_is_known() -> None:
     world.is_loop_blocked = True
     world.looks(4)
     world.answer()
-    assert world.watch.loop_lag_s == 3
+    assert world.watch.loop_lag_s() == 3
     world.is_loop_blocked = False
     world.looks(2)
-    assert (world.watch.loop_lag_s, world.stuck(), world.recovered()) == (0, [], [])
+    assert (world.watch.loop_lag_s(), world.stuck(), world.recovered()) == (0, [], [])
 
 
 def test_a_process_that_was_stopped_for_an_hour_is_not_stuck_when_it_goes_on() -> None:

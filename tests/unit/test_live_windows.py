@@ -55,7 +55,7 @@ def test_hit_rates_are_shares_of_the_tokens_looked_up_in_their_window() -> None:
 def test_prompts_that_could_reuse_nothing_make_no_rate() -> None:
     windows = LiveWindows()
     windows.add_lookup({}, 5000, NOW, takes_part=False)
-    assert {one.hit_rate for one in windows.read(NOW).reuse} == {None}
+    assert [one.hit_rate for one in windows.read(NOW).reuse] == [None, None, None]
     windows.add_lookup({"hot": 1}, 2, NOW, takes_part=True)
     assert windows.read(NOW).reuse[0].hit_rate == {"hot": 0.5, "store": 0.0}
 

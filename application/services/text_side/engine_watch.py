@@ -87,8 +87,8 @@ class EngineWatch:
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
 
-    @property
     def loop_lag_s(self) -> float:
+        """How late the event loop was when it was last asked, or is by now. Any thread."""
         return self._lag.lag_s
 
     def connect(self, call_soon: Callable[[Callable[[], None]], object]) -> None:

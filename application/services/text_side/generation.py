@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from application.ports.content_sink import ContentSink
 from application.ports.engine import Ended, Engine, EngineItem, Submission, Tokens
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.text_side.served_model import ServedModel
 from application.services.text_side.unread import MAX_HELD_BYTES, Unread
 from domain.errors import DomainError, ServerUnavailable
-from domain.request import FinishReason, GenerationRequest, Usage
-from domain.stream import Admitted, Failed, Finished, StreamItem
+from domain.request import FinishReason, GenerationRequest, Usage, choice_id
+from domain.stream import Admitted, ContentDelta, Failed, Finished, StreamItem
 
 
 @dataclass(slots=True)
@@ -41,8 +42,10 @@ class Generation:
         pipelines: Sequence[OutputPipeline],
         release: Callable[[], None],
         max_held_bytes: int = MAX_HELD_BYTES,
+        content: ContentSink | None = None,
     ) -> None:
-        """`pipelines`: one a choice. `release`: gives the lease on the model back; called once."""
+        """`pipelines`: one a choice. `release`: gives the lease on the model back; called once. `content`: None where
+        nobody is told what is said."""
         self.request = request
         self.prompt_ids = submission.prompt.token_ids
         self._rewrites = submission.prompt.rewrites
@@ -52,6 +55,7 @@ class Generation:
         self.is_closed = False
         self._engine = engine
         self._release: Callable[[], None] | None = release
+        self._content = content
         usage = Usage(len(self.prompt_ids), 0)
         self._choices = [_Choice(pipeline, Unread(max_held_bytes), usage) for pipeline in pipelines]
         self._num_in_engine = len(self._choices)
@@ -110,10 +114,11 @@ class Generation:
     def _take_in(self, number: int, choice: _Choice, item: EngineItem) -> None:
         match item:
             case Ended():
-                self._take_end(choice, item)
+                self._take_end(number, choice, item)
             case Tokens():
                 step = choice.pipeline.feed(item)
                 for delta in step.deltas:
+                    self._tell(number, delta)
                     self._push(number, choice, delta)
                 if step.stop_text is not None and choice.outcome is None:
                     usage = _counted(choice)
@@ -126,7 +131,7 @@ class Generation:
                     choice.usage = Usage.of(item.explanation, 0)
                 self._push(number, choice, item)
 
-    def _take_end(self, choice: _Choice, item: Ended) -> None:
+    def _take_end(self, number: int, choice: _Choice, item: Ended) -> None:
         if item.error is not None:
             self._end(choice, Failed(item.error.to_error(), item.usage))
         elif item.reason is None or item.reason is FinishReason.CANCELLED or self.is_closed:
@@ -134,9 +139,14 @@ class Generation:
         else:
             step = choice.pipeline.finish()
             for delta in step.deltas:
+                self._tell(number, delta)
                 choice.unread.push(delta)
             reason = item.reason if step.stop_text is None else FinishReason.STOP
             self._end(choice, choice.pipeline.ended(reason, item.usage, step.stop_text))
+
+    def _tell(self, number: int, delta: ContentDelta) -> None:
+        if self._content is not None:
+            self._content.answered(choice_id(self.request.id, number), delta)
 
     def _push(self, number: int, choice: _Choice, item: StreamItem) -> None:
         if choice.outcome is not None:

@@ -16,6 +16,7 @@ from application.services.event_fan_out import EventFanOut
 from application.services.faults import described
 from application.services.text_side.answer_watch import AnswerWatch
 from application.services.text_side.generation import Generation
+from application.services.text_side.preparations import Preparations
 from application.token_events import TokensReceived
 from domain.errors import ComputeFailed, QueueFull, RequestNotFound, ServerUnavailable
 from domain.explanation import Explanation
@@ -45,6 +46,7 @@ class OpenRequests:
         self.max_queue = max_queue
         self._explained = explained
         self._watch = AnswerWatch(clock)
+        self.preparations = Preparations()
         self._open: dict[RequestId, Generation] = {}
         self.num_waiting = 0
         """Choices that wait in the queue or are being prepared."""
@@ -79,6 +81,8 @@ class OpenRequests:
     def cancel(self, id: RequestId) -> None:
         """End a request with all its choices, or one choice by its own id, within one engine step, whoever asked for
         it. Its client is told that it was cancelled. Raises RequestNotFound for what is not open."""
+        if self.preparations.cancel(id):
+            return
         if id in self._open:
             self._engine.cancel(id)
             return

@@ -57,14 +57,14 @@ def figures_body(reading: LiveReading, latency_window_s: int, unix_offset_ns: in
     return FiguresBody(
         _latency(reading.time_to_first_token, latency_window_s),
         _latency(reading.inter_token, latency_window_s),
-        dict(reading.tokens_per_s),
+        {origin: round(rate, 3) for origin, rate in reading.tokens_per_s.items()},
         [_reuse(one) for one in reading.reuse],
         _history(reading.history, unix_offset_ns),
     )
 
 
 def _latency(found: Latency, window_s: int) -> LatencyBody:
-    return LatencyBody(window_s, found.num, found.p50_s, found.p90_s, found.p99_s)
+    return LatencyBody(window_s, found.num, _short(found.p50_s), _short(found.p90_s), _short(found.p99_s))
 
 
 def _reuse(found: Reuse) -> ReuseBody:
@@ -85,11 +85,16 @@ def _history(found: History, unix_offset_ns: int) -> HistoryBody:
 
 
 def _medians(slices: Sequence[Latency]) -> list[float | None]:
-    return [one.p50_s for one in slices]
+    return [_short(one.p50_s) for one in slices]
 
 
 def _tails(slices: Sequence[Latency]) -> list[float | None]:
-    return [one.p99_s for one in slices]
+    return [_short(one.p99_s) for one in slices]
+
+
+def _short(seconds: float | None) -> float | None:
+    """To the microsecond: more digits would be most of the answer."""
+    return None if seconds is None else round(seconds, 6)
 
 
 __all__ = ("FiguresBody", "figures_body")

@@ -6,7 +6,10 @@ from msgspec import Struct
 
 from application.services.recent_requests import SeenRequest
 from application.services.request_timelines import Stage
+from application.services.text_side.preparations import Preparation
 from domain.explanation import Explanation
+from domain.shown import shown
+from domain.wait_reason import WaitReason
 from interfaces.http.explanation_body import PromptExplanation, prompt_explanation
 
 
@@ -29,10 +32,26 @@ class EndBody(Struct):
     error_message: str
 
 
+class PreparingBody(Struct):
+    """A request that is not in the queue yet, with all its `choices`. `waits_for`: `model` until that is loaded; null
+    while its prompt is made into tokens. The rest as in RequestBody."""
+
+    id: str
+    model: str
+    key: str
+    operation: str
+    priority: str
+    choices: int
+    waits_for: str | None
+    age_s: float
+
+
 class RequestBody(Struct):
     """One choice of a request. `id`: as its answer has it, and the log. `key`: the name of the API key, empty without.
     `operation`: by which it came, as the OpenAPI document calls it, empty if unknown. `stage`: where it is, or was when
-    it ended. `waits_for`: `place` or `memory` while it is in the queue, else null. `preempted`: it has given up its
+    it ended. `waits_for`: `place` or `memory` while it is in the queue, else null;
+    `waited_for`: each that it ever waited for. `followed`: the request whose computing of the same prefix it waited
+    for, null for none. `preempted`: it has given up its
     memory and waits to go on. `done_tokens` of `prompt_tokens` are in its state, reused or computed; `reused`: tokens
     by tier. `end`: null while it is open. `explanation`: what its lookup found, null before; its divergence has text
     only where `shows_text` says so."""
@@ -45,6 +64,8 @@ class RequestBody(Struct):
     priority: str
     stage: Literal["queue", "prefill", "decode"]
     waits_for: str | None
+    waited_for: list[str]
+    followed: str | None
     preempted: bool
     preemptions: int
     queued_unix_s: float
@@ -76,6 +97,8 @@ def request_body(
         priority=seen.priority,
         stage=timeline.stage.value,
         waits_for=timeline.waits_for or None,
+        waited_for=list(timeline.waited_for),
+        followed=timeline.followed or None,
         preempted=seen.is_preempted,
         preemptions=seen.num_preemptions,
         queued_unix_s=(timeline.queued_ns + unix_offset_ns) / 1e9,
@@ -98,6 +121,20 @@ def request_body(
     )
 
 
+def preparing_body(preparation: Preparation, now_ns: int) -> PreparingBody:
+    request = preparation.request
+    return PreparingBody(
+        id=request.id,
+        model=shown(request.model),
+        key=request.client,
+        operation=request.operation,
+        priority=request.priority.value,
+        choices=request.num_choices,
+        waits_for=None if preparation.has_model else WaitReason.MODEL.value,
+        age_s=(now_ns - preparation.started_ns) / 1e9,
+    )
+
+
 def _end(seen: SeenRequest, unix_offset_ns: int) -> EndBody | None:
     ended = seen.ended
     if ended is None:
@@ -105,4 +142,4 @@ def _end(seen: SeenRequest, unix_offset_ns: int) -> EndBody | None:
     return EndBody((ended.at_ns + unix_offset_ns) / 1e9, ended.reason, ended.error_code, ended.error_message)
 
 
-__all__ = ("RequestBody", "request_body")
+__all__ = ("PreparingBody", "RequestBody", "preparing_body", "request_body")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from application.services.recent_requests import MAX_ENDED
 from domain.document import Owner
 from domain.ids import RequestId
-from interfaces.http.admin.request_body import RequestBody, request_body
+from interfaces.http.admin.request_body import PreparingBody, RequestBody, preparing_body, request_body
 from interfaces.http.documented import errors
 from interfaces.http.owner import requested_salt
 from interfaces.http.services import Services
@@ -21,11 +21,14 @@ DEFAULT_ENDED = 50
 
 
 class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
-    """`open`: the longest open first, at most 200 of `open_count`. `ended`: the last first. Without any text."""
+    """`open`: the longest open first, at most 200 of `open_count`; `ended`: the last first; both without any text.
+    `preparing`: those that are not in the queue yet, the longest waiting first, at most 200 of `preparing_count`."""
 
     open_count: int
     open: list[RequestBody]
     ended: list[RequestBody]
+    preparing_count: int
+    preparing: list[PreparingBody]
 
 
 class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
@@ -52,7 +55,8 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
             ]
             for some in (found.open, found.ended)
         )
-        return RequestListBody(found.num_open, open_ones, ended_ones)
+        preparing = [preparing_body(one, now_ns) for one in found.preparing]
+        return RequestListBody(found.num_open, open_ones, ended_ones, found.num_preparing, preparing)
 
     @get(
         "/admin/api/requests/{request_id:str}",

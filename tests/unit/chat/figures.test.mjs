@@ -14,7 +14,7 @@ test("the cache header tells nothing while its choice is queued", () => {
 
 test("usage is what counts, and the header says from where", () => {
   const usage = { promptTokens: 1012, completionTokens: 101, reusedTokens: 768 };
-  const shown = Object.fromEntries(shownFigures(answer({ usage, cache: HEADER, firstMs: 250, lastMs: 2250, numDeltas: 9 })));
+  const shown = Object.fromEntries(shownFigures(answer({ usage, cache: HEADER, firstMs: 250, lastMs: 2250, numDeltas: 90 })));
   assert.deepEqual(shown, {
     speed: "50 tokens/s",
     "first token": "250 ms",
@@ -30,6 +30,12 @@ test("an answer that was cut off is told by the header, and its tokens are about
   assert.equal(told.reusedTokens, 768);
   assert.equal(told.tokensPerS, 10);
   assert.equal(told.isCounted, false);
+});
+
+test("what was held back and came at once is no speed", () => {
+  const usage = { promptTokens: 9, completionTokens: 27, reusedTokens: 0 };
+  const told = figures(answer({ usage, firstMs: 499, lastMs: 500, numDeltas: 2 }));
+  assert.equal(told.tokensPerS, 54);
 });
 
 test("what is not known is not shown", () => {

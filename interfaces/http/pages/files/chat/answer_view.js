@@ -16,7 +16,7 @@ export class AnswerView {
   #callViews = [];
   #body = h("div", { class: "markdown" });
   #text = new GrowingMarkdown(this.#body);
-  #problem = h("div", { class: "notice", hidden: true });
+  #problem = h("div", { hidden: true });
   #figures = h("dl", { class: "figures small num" });
   #actions = h("div", { class: "row actions" });
   #shownActions = "";
@@ -82,9 +82,10 @@ export class AnswerView {
   #showProblem({ state, problem, finish }) {
     const words = state === "stopped" ? "Stopped." : (problem?.message ?? lengthWords(state, finish));
     this.#problem.hidden = words === "";
-    this.#problem.className = state === "broken" ? "notice bad" : "notice";
+    this.#problem.className = state === "broken" ? "problem notice bad" : "problem small muted";
     const after = problem?.retryAfterS ?? null;
-    setText(this.#problem, after === null ? words : `${words} Try again in ${after} s.`);
+    const isTold = after === null || words.includes(`${after}s`); // many of the server's messages do
+    setText(this.#problem, isTold ? words : `${words} Try again in ${after} s.`);
   }
 
   #showFigures(shown) {

@@ -26,7 +26,7 @@ export class Composer {
     });
     stop.addEventListener("click", () => on.stop());
     document.addEventListener("keydown", (event) => {
-      if (document.querySelector("dialog[open]") !== null) return;
+      if (event.defaultPrevented || document.querySelector("dialog[open]") !== null) return;
       if (event.key === "Escape" && !this.#stop.hidden) on.stop();
       const isText = event.key.length === 1 && event.key !== " " && !event.ctrlKey && !event.metaKey && !event.altKey;
       if (isText && event.target === document.body) this.focus();

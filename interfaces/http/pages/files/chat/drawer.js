@@ -3,12 +3,21 @@ export class Drawer {
   #part;
   #button;
 
-  constructor(part, button) {
+  /** @param {HTMLElement} part @param {HTMLElement} button that opens it @param {HTMLElement} close one inside it */
+  constructor(part, button, close) {
     this.#part = part;
     this.#button = button;
-    button.addEventListener("click", () => (this.#isOpen ? this.close() : this.#set(true)));
+    button.addEventListener("click", () => {
+      this.#set(true);
+      close.focus();
+    });
+    close.addEventListener("click", () => {
+      this.close();
+      button.focus();
+    });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || !this.#isOpen || document.querySelector("dialog[open]") !== null) return;
+      event.preventDefault(); // it stops no answer
       this.close();
       this.#button.focus();
     });

@@ -30,15 +30,21 @@ export function figures(answer) {
     reason: cache?.get("reason") ?? "",
     outputTokens,
     isCounted: answer.usage !== null,
-    tokensPerS: rate(outputTokens, answer.firstMs, answer.lastMs),
+    tokensPerS: rate(outputTokens, answer),
     firstMs: answer.firstMs,
   };
 }
 
-/** Tokens after the first over the time after the first; null for fewer than two tokens. */
-function rate(tokens, firstMs, lastMs) {
-  if (tokens === null || tokens < 2 || firstMs === null || !(lastMs > firstMs)) return null;
-  return ((tokens - 1) * 1000) / (lastMs - firstMs);
+const TOKENS_A_PIECE = 4; // more on average: what came was held back (a tool call is, until it is whole)
+
+/**
+ * Tokens after the first over the time after the first; over the whole time where pieces do not tell when tokens were
+ * made, which is too slow and never too quick. Null for fewer than two tokens.
+ */
+function rate(tokens, { numDeltas, firstMs, lastMs }) {
+  if (tokens === null || tokens < 2 || firstMs === null) return null;
+  const isTold = tokens <= numDeltas * TOKENS_A_PIECE && lastMs > firstMs;
+  return isTold ? ((tokens - 1) * 1000) / (lastMs - firstMs) : (tokens * 1000) / Math.max(lastMs, 1);
 }
 
 const TIER_NAMES = { hot: "memory", store: "store", shared: "shared store" };

@@ -26,6 +26,7 @@ export class Follow {
     scroller.addEventListener("scroll", () => this.#look(this.#lastTop), { passive: true });
     scroller.addEventListener("toggle", () => this.#look(Infinity), true); // who unfolds something wants to read it
     jump.addEventListener("click", () => this.toEnd());
+    new ResizeObserver(() => this.grown()).observe(scroller); // settings unfold, a phone's keyboard comes
   }
 
   toEnd() {

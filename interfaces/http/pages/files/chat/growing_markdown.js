@@ -13,6 +13,7 @@ export class GrowingMarkdown {
   #numSettledChars = 0;
   #open = null; // the node of the last block
   #openCode = null; // and what it is of, where it is code
+  #isFinished = false;
 
   constructor(element) {
     this.#element = element;
@@ -24,11 +25,14 @@ export class GrowingMarkdown {
     if (clean === this.#text) return;
     if (!clean.startsWith(this.#text)) this.#startOver();
     this.#text = clean;
+    this.#isFinished = false;
     this.#add(blocks(clean.slice(this.#numSettledChars)));
   }
 
   /** The text is whole. */
   finish() {
+    if (this.#isFinished) return;
+    this.#isFinished = true;
     const found = blocks(this.#text);
     const isSame = this.#settled.every((raw, at) => found[at]?.raw === raw);
     if (isSame && !found.definesLinks) return;

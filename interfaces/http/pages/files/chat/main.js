@@ -31,7 +31,7 @@ const session = new Session(new Shelf(storage()), {
 const thread = new Thread(byId("thread"), session, { askKey });
 const follow = new Follow(byId("scroller"), byId("jump"));
 const announcer = new Announcer(byId("announcer"));
-const drawer = new Drawer(byId("sidebar"), byId("show-sidebar"));
+const drawer = new Drawer(byId("sidebar"), byId("show-sidebar"), byId("hide-sidebar"));
 const sidebar = new Sidebar(byId("conversations"), session, () => drawer.close());
 const settings = new SettingsForm(byId("settings"), (changed) => session.set(changed));
 const composer = new Composer(

@@ -16,9 +16,11 @@ export class Sidebar {
   }
 
   update() {
-    const focused = document.activeElement?.dataset?.focus;
+    const focused = document.activeElement?.dataset.focus;
     this.#list.replaceChildren(...this.#session.all().map((conversation) => this.#item(conversation)));
-    if (focused) [...this.#list.querySelectorAll("button")].find((one) => one.dataset.focus === focused)?.focus();
+    if (focused === undefined) return;
+    const buttons = [...this.#list.querySelectorAll("button")];
+    (buttons.find((button) => button.dataset.focus === focused) ?? buttons[0])?.focus();
   }
 
   #item(conversation) {

@@ -58,6 +58,6 @@ function welcome() {
   return h(
     "div",
     { class: "welcome muted" },
-    h("p", {}, "Ask something. Conversations stay in this browser; the server keeps none of them as text."),
+    h("p", {}, "Ask something. Conversations are kept in this browser."),
   );
 }

@@ -1,0 +1,30 @@
+"""What a metric is, as a value: see `catalogue` for those there are."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class MetricKind(Enum):
+    """COUNTER only grows. HISTOGRAM counts values into buckets; TALLY is a histogram of what comes many times a step,
+    counted by `tallies`. The others are read when metrics are collected."""
+
+    COUNTER = "counter"
+    OBSERVED_COUNTER = "observed counter"
+    OBSERVED_GAUGE = "observed gauge"
+    HISTOGRAM = "histogram"
+    TALLY = "tally"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """`buckets`: upper bounds, for histograms only. `attributes`: every attribute a point may carry."""
+
+    name: str
+    kind: MetricKind
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+__all__ = ("MetricKind", "MetricSpec")

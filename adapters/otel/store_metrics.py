@@ -1,0 +1,87 @@
+"""Metrics of the tiers behind the prefix cache: how full they are, what is written, read, dropped and let go."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from adapters.otel import catalogue
+from adapters.otel import semconv as names
+from adapters.otel.instruments import Attributes, Instruments
+from application.cache_events import CacheMeasured, RecordsRead, TierReading
+from application.events import RecordsDropped, RecordsEvicted, RecordsPersisted
+from application.services.event_router import Handler
+
+_STORE, _ROOM = "store", "room"
+
+
+class StoreMetrics:
+    """One caller at a time."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._queued_bytes = 0
+        self._tiers: tuple[TierReading, ...] = ()
+        self._evicted: Counter[str] = Counter()
+        instruments.observe(catalogue.STORE_QUEUED, lambda: [(self._queued_bytes, {})])
+        instruments.observe(catalogue.CACHE_RECORDS, self._read_records)
+        instruments.observe(catalogue.CACHE_USED, lambda: [(tier.used_bytes, _of(tier)) for tier in self._tiers])
+        instruments.observe(catalogue.CACHE_LIMIT, lambda: [(tier.limit_bytes, _of(tier)) for tier in self._tiers])
+        instruments.observe(catalogue.CACHE_EVICTED, self._read_evicted)
+
+    def handlers(self) -> Mapping[type, Handler]:
+        return {
+            CacheMeasured: self._measured,
+            RecordsPersisted: self._persisted,
+            RecordsDropped: self._dropped,
+            RecordsEvicted: self._evict,
+            RecordsRead: self._read,
+        }
+
+    def _measured(self, event: CacheMeasured) -> None:
+        self._tiers, self._queued_bytes = event.tiers, event.queued_bytes
+
+    def _persisted(self, event: RecordsPersisted) -> None:
+        self._queued_bytes = event.queued_bytes
+        record = self._instruments.record
+        self._count_records(event.num_records, "persisted")
+        self._instruments.add(catalogue.STORE_WRITTEN, event.raw_bytes, {})
+        record(catalogue.STORE_WRITE_TIME, (event.at_ns - event.started_ns) / 1e9, {})
+        if event.offered_ns:
+            record(catalogue.STORE_WRITE_LAG, (event.at_ns - event.offered_ns) / 1e9, {})
+
+    def _dropped(self, event: RecordsDropped) -> None:
+        self._count_records(event.num_records, "dropped", event.reason)
+
+    def _evict(self, event: RecordsEvicted) -> None:
+        self._evicted[event.reason] += event.num_records
+        self._count_records(event.num_records, "evicted", event.reason)
+
+    def _read(self, event: RecordsRead) -> None:
+        add = self._instruments.add
+        add(catalogue.STORE_READ_RECORDS, event.num_records, {names.CAIRN_OUTCOME: "found"})
+        add(catalogue.STORE_READ_RECORDS, event.num_missing, {names.CAIRN_OUTCOME: "missing"})
+        add(catalogue.STORE_READ, event.raw_bytes, {})
+        self._instruments.record(catalogue.STORE_READ_TIME, (event.at_ns - event.started_ns) / 1e9, {})
+
+    def _count_records(self, num_records: int, outcome: str, reason: str = "") -> None:
+        attributes = {names.CAIRN_OUTCOME: outcome, **({names.CAIRN_REASON: reason} if reason else {})}
+        self._instruments.add(catalogue.STORE_RECORDS, num_records, attributes)
+
+    def _read_records(self) -> Iterable[tuple[float, Attributes]]:
+        for tier in self._tiers:
+            yield tier.num_blocks, {**_of(tier), names.CAIRN_KIND: "block"}
+            yield tier.num_snapshots, {**_of(tier), names.CAIRN_KIND: "snapshot"}
+
+    def _read_evicted(self) -> Iterable[tuple[float, Attributes]]:
+        """Stores say why; memory only ever makes room."""
+        for tier in self._tiers:
+            if tier.name != _STORE:
+                yield tier.evicted, {**_of(tier), names.CAIRN_REASON: _ROOM}
+        for reason, count in dict(self._evicted).items():
+            yield count, {names.CAIRN_TIER: _STORE, names.CAIRN_REASON: reason}
+
+
+def _of(tier: TierReading) -> dict[str, str]:
+    return {names.CAIRN_TIER: tier.name}
+
+
+__all__ = ("StoreMetrics",)

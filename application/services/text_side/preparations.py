@@ -1,0 +1,73 @@
+"""Requests that are not in the queue yet: their model is looked for or loaded, or their prompt is made into tokens.
+
+    enter ──► model ──► prompt ──► left: submitted, refused, or its client is gone
+                 └─────────┴── cancel: whoever waits inside gets RequestCancelled
+
+Cancelling ends the waiting, whatever it is for, as a deadline does: by asyncio's own cancellation, made an error again
+where it leaves. What is prepared holds nothing afterwards that it would not release for a client that leaves.
+"""
+
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from domain.errors import RequestCancelled
+from domain.ids import RequestId
+from domain.request import GenerationRequest
+
+
+@dataclass(slots=True)
+class Preparation:
+    """`has_model`: it waits for its model no longer."""
+
+    request: GenerationRequest
+    started_ns: int
+    has_model: bool = False
+
+
+@dataclass(slots=True)
+class _Waiting:
+    preparation: Preparation
+    task: "asyncio.Task[object]"
+    num_cancelled: int
+    is_cancelled: bool = False
+
+
+class Preparations:
+    """Event loop only."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[RequestId, _Waiting] = {}
+
+    def all(self) -> Sequence[Preparation]:
+        """The longest waiting first."""
+        return [one.preparation for one in self._waiting.values()]
+
+    @contextmanager
+    def of(self, request: GenerationRequest, started_ns: int) -> Generator[Preparation]:
+        """Around everything that is done for it before it is submitted. Raises RequestCancelled from inside."""
+        task = asyncio.current_task()
+        assert task is not None  # Event loop only
+        waiting = self._waiting[request.id] = _Waiting(Preparation(request, started_ns), task, task.cancelling())
+        try:
+            yield waiting.preparation
+        except asyncio.CancelledError:
+            if waiting.is_cancelled and task.uncancel() <= waiting.num_cancelled:
+                raise RequestCancelled from None
+            raise  # its client left too
+        finally:
+            del self._waiting[request.id]
+
+    def cancel(self, id: RequestId) -> bool:
+        """False for one that is not prepared now."""
+        waiting = self._waiting.get(id)
+        if waiting is None:
+            return False
+        if not waiting.is_cancelled:
+            waiting.is_cancelled = True
+            waiting.task.cancel()
+        return True
+
+
+__all__ = ("Preparation", "Preparations")
