@@ -22,12 +22,14 @@ function svg(tag, attributes, ...children) {
 
 export class Plot {
   /**
-   * @param {{title: string, format: (value: number | null) => string, stacked?: boolean}} options areas on a scale that
-   *   begins at zero where it is stacked, else lines on a logarithmic one
+   * @param {{title: string, format: (value: number | null) => string, axis?: (value: number) => string,
+   *   stacked?: boolean}} options areas on a scale that begins at zero where it is stacked, else lines on a logarithmic
+   *   one; `axis`: how its round values are written
    */
-  constructor({ title, format, stacked = false }) {
+  constructor({ title, format, axis = format, stacked = false }) {
     this.title = title;
     this.format = format;
+    this.axis = axis;
     this.stacked = stacked;
     this.series = [];
     this.stepS = 1;
@@ -124,7 +126,7 @@ export class Plot {
     const drawn = [];
     for (const value of ticks) {
       drawn.push(svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-      drawn.push(svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.format(value)));
+      drawn.push(svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.axis(value)));
     }
     const span = (this.length - 1) * this.stepS;
     for (const share of width > 420 ? [0, 1 / 3, 2 / 3, 1] : [0, 1]) {
