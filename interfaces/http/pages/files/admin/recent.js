@@ -132,7 +132,7 @@ function broke(explanation, showsText) {
   ];
   if (explanation.note !== "") made.push(h("p", { class: "small" }, explanation.note));
   if (divergence !== null && showsText) made.push(sides(divergence));
-  else if (divergence !== null) made.push(h("p", { class: "small muted" }, "The text on both sides is not shown: cache.show_text is off, or another key sent it."));
+  else if (divergence !== null) made.push(h("p", { class: "small muted" }, "The text on both sides is not shown: cache.show_text does not allow it, its model is not loaded, or another key or salt sent it."));
   return made;
 }
 
