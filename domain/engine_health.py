@@ -37,7 +37,8 @@ class Heartbeat:
     """What an engine tells of itself. `last_step_ns`: when a step, a call or a piece of a load last ended, or one was
     taken up; `last_progress_ns`: when the thread last came round, which it does every second when it is idle.
     `num_blocked`: of those that wait, how many do so for memory. `num_calls`: loads under way, and calls that the
-    thread has not taken up. `fault`: why it ended by itself; empty when it did not."""
+    thread has not taken up. `fault`: why it ended by itself; empty when it did not. With one it may be alive all the
+    same: another engine is being made."""
 
     last_step_ns: int
     last_progress_ns: int
@@ -46,6 +47,7 @@ class Heartbeat:
     num_blocked: int = 0
     num_calls: int = 0
     activity: Activity | None = None
+    is_alive: bool = True
     fault: str = ""
 
     def counted_from(self, since_ns: int) -> "Heartbeat":
@@ -99,7 +101,7 @@ def engine_health(beat: Heartbeat, now_ns: int, stuck_after_s: float) -> EngineH
 
 
 def _stuck_in(beat: Heartbeat, now_ns: int, after_ns: int) -> tuple[str, int]:
-    if beat.fault:
+    if beat.fault and not beat.is_alive:
         return ENDED, beat.last_progress_ns
     num_open = beat.num_waiting + beat.num_running
     if (num_open or beat.num_calls) and now_ns - beat.last_progress_ns >= after_ns:

@@ -24,6 +24,10 @@ class Questions:
         self._numbers = count()
         self._open: dict[int, tuple[str, asyncio.Future[Any]]] = {}
 
+    def __len__(self) -> int:
+        """Those that wait for an answer. Any thread."""
+        return len(self._open)
+
     async def ask(self, what: str, *arguments: object) -> Any:
         """Raises what the child raised, or what the engine ended with. Who leaves withdraws the question."""
         call = next(self._numbers)

@@ -38,6 +38,10 @@ class Child(Protocol):
         """Nothing happens to one that has ended."""
         ...
 
+    def abort(self) -> None:
+        """As `kill`, but that it writes where each of its threads is, if it still can, and may not end at all."""
+        ...
+
     def see_off(self, gone: Callable[[str], None]) -> None:
         """`gone` is called on a thread of its own once it is no more, with how it ended. Nobody waits for one that
         hangs in a driver."""
@@ -77,6 +81,10 @@ class ChildProcess:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
+
+    def abort(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGABRT)
 
     def see_off(self, gone: Callable[[str], None]) -> None:
         process = self._process

@@ -40,6 +40,7 @@ from application.events import FaultObserved
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
+from domain.engine_health import Activity
 from domain.errors import DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
@@ -50,6 +51,15 @@ CLOSE_TIMEOUT_S = 45.0
 
 GONE_TIMEOUT_S = 10.0
 """A killed process is gone in an instant. One that hangs in a driver may never be, and is not waited for longer."""
+
+ABORT_TIMEOUT_S = 5.0
+"""What writing its stacks may take; one that was stopped by a signal never does."""
+
+SILENT_AFTER_S = 10.0
+"""Without a word: it tells something twice a second."""
+
+SILENCE = "silence"
+"""What an engine does that does not tell what it does: an Activity's kind."""
 
 _logger = logging.getLogger("cairn.engine")
 
@@ -85,6 +95,7 @@ class EngineProcess:
         self._status = EngineStatus(
             is_alive=False, is_busy=False, last_progress_ns=now, last_step_ns=now, num_waiting=0, num_running=0
         )
+        self._heard_ns = now
         self._questions = Questions(self._send)
         self.cache: EngineCache = AskedCache(self._ask)
         self._open = OpenChoices()
@@ -109,6 +120,7 @@ class EngineProcess:
             self._fault = f"the engine's process cannot be started: {error.strerror or error}"
             self._loop.call_soon(self._end, self._fault)
             return
+        _logger.info("the engine runs in process %s", self._child.pid)
         self._channel = Channel(ours, self._received, self._cut)
         self._send(Begin(self._settings))
 
@@ -131,9 +143,24 @@ class EngineProcess:
         """End it as it is: for who knows that it will not come back by itself."""
         self._child.kill()
 
+    def abandon(self) -> None:
+        """As `kill`, for one that hangs nobody knows where: it writes the stack of each of its threads first."""
+        self._child.abort()
+        if self._loop is not None:
+            self._loop.call_later(ABORT_TIMEOUT_S, self._child.kill)
+
     def status(self) -> EngineStatus:
-        is_alive = self._state is _State.RUNNING and not self._fault
-        return replace(self._status, is_alive=is_alive, fault=self._fault)
+        """As the child told it last; of one that has fallen silent, with what it has not taken up since."""
+        told, heard_ns = self._status, self._heard_ns
+        is_silent = self._clock.now_ns() - heard_ns > SILENT_AFTER_S * 1e9
+        num_untold = max(0, len(self._open) - told.num_waiting - told.num_running)
+        return replace(
+            told,
+            is_alive=self._state is _State.RUNNING and not self._fault,
+            fault=self._fault,
+            num_calls=max(told.num_calls, len(self._questions)) + (num_untold if is_silent else 0),
+            activity=Activity(SILENCE, heard_ns) if is_silent else told.activity,
+        )
 
     def submit(self, submission: Submission) -> None:
         self._need_running()
@@ -191,6 +218,7 @@ class EngineProcess:
             self._cut(f"it told what cannot be read: {error}")
 
     def _take(self, message: ToParent) -> None:
+        self._heard_ns = self._clock.now_ns()
         match message:
             case Batch():
                 batch = message.opened()

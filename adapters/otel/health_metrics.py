@@ -1,11 +1,11 @@
-"""Metrics of the engine's health: what is stuck now, and what has been."""
+"""Metrics of the engine's health: what is stuck now, and what has been; how often it was lost."""
 
 from collections.abc import Mapping
 
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Instruments
-from application.events import EngineRecovered, EngineStuck
+from application.events import EngineRecovered, EngineRestarted, EngineStuck
 from application.services.event_router import Handler
 
 
@@ -18,7 +18,7 @@ class HealthMetrics:
         instruments.observe(catalogue.ENGINE_STUCK, lambda: [(len(self._stuck_in), {})])
 
     def handlers(self) -> Mapping[type, Handler]:
-        return {EngineStuck: self._stuck, EngineRecovered: self._recovered}
+        return {EngineStuck: self._stuck, EngineRecovered: self._recovered, EngineRestarted: self._restarted}
 
     def _stuck(self, event: EngineStuck) -> None:
         self._stuck_in.add(event.stuck_in)
@@ -27,6 +27,10 @@ class HealthMetrics:
 
     def _recovered(self, event: EngineRecovered) -> None:
         self._stuck_in.discard(event.stuck_in)
+
+    def _restarted(self, event: EngineRestarted) -> None:
+        self._instruments.add(catalogue.ENGINE_RESTARTS, 1, {})
+        self._instruments.record(catalogue.ENGINE_DOWN_TIME, event.down_ns / 1e9, {})
 
 
 __all__ = ("HealthMetrics",)

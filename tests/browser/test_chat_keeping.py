@@ -61,6 +61,17 @@ def test_conversations_are_kept_named_and_deleted(opened: Callable[..., ChatPage
     expect(titles).to_have_text(["Mine"])
 
 
+def test_tabs_hear_of_each_other(server: FakeService, watch: Callable[..., Any]) -> None:
+    profile = watch(server.base_url)
+    one, other = (ChatPage(profile.open(f"{server.base_url}/chat")) for _ in range(2))
+    one.ask("First?")
+    one.wait_until_answered()
+    other.page.locator("#conversations .open").click()
+    expect(other.answer()).to_contain_text(ELSE)
+    one.ask("And?")
+    expect(other.thread.locator(".answer")).to_have_count(2)
+
+
 def test_a_conversation_is_taken_along_as_a_file(opened: Callable[..., ChatPage]) -> None:
     chat = opened()
     chat.ask("What is it?")

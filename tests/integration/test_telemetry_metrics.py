@@ -30,7 +30,7 @@ from application.events import (
     StoreFault,
     ToolCallProblems,
 )
-from application.health_events import EngineRecovered, EngineStuck
+from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
@@ -102,6 +102,7 @@ EVERYTHING: list[Event] = [
     EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=3, is_first=False),
     EngineStuck(stuck_in="event loop", since_ns=1, num_waiting=0, num_running=0, num_calls=0, at_ns=2),
     EngineRecovered("event loop", 5, 6),
+    EngineRestarted(why="killed", num_resumed=2, down_ns=3_000_000_000, num_tries=2, at_ns=9),
     StoreFault("corrupt", "bad checksum", at(0)),
     *OF_THE_TIERS,
 ]
@@ -295,6 +296,10 @@ def test_what_is_stuck_now_and_how_often_something_was() -> None:
     assert board.value("cairn.engine.wedges", ("cairn.kind", "event loop")) == 1
     board.emit([EngineRecovered("prefill", 9, 10)])
     assert board.value("cairn.engine.stuck") == 0
+
+
+def test_engines_that_were_lost_are_counted() -> None:
+    assert Board(EVERYTHING).value("cairn.engine.restarts") == 1
 
 
 def exposed_names(exposition: str) -> set[str]:

@@ -46,5 +46,7 @@ def test_waiting_for_memory_and_for_the_files_of_a_model_have_ends_of_their_own(
 
 
 def test_an_engine_that_ended_by_itself_is_stuck_at_once() -> None:
-    gone = at(1, fault="the engine stopped: MemoryError", last_progress_ns=S)
+    gone = at(1, fault="the engine stopped: MemoryError", is_alive=False, last_progress_ns=S)
+    being_made = at(1, fault="the engine is being restarted", num_waiting=1)
+    assert not being_made.is_stuck
     assert (gone.is_stuck, gone.stuck_in, gone.stuck_since_ns) == (True, ENDED, S)

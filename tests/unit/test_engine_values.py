@@ -9,7 +9,7 @@ from application import events
 from application.answer_events import AnswerParsed
 from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import Event
-from application.health_events import EngineRecovered, EngineStuck
+from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
@@ -120,6 +120,7 @@ EVENTS: tuple[Event, ...] = (
         is_first=False,
     ),
     EngineRecovered("prefill", 2**60, 3),
+    EngineRestarted(why="killed", num_resumed=2, down_ns=2**60, num_tries=3, at_ns=2**61),
     events.StateRestored(id=ID, position=8, size_bytes=2**35, started_ns=1, fetched_ns=2, at_ns=3),
     TokensReceived(((ID, 1),), 2),
     AnswerParsed(

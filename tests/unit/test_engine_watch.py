@@ -36,6 +36,7 @@ class World:
         self.clock, self.events, self.stacks = FakeClock(start_ns=0), RecordingEvents(), Stacks()
         self.told: list[str] = []
         self.exits: list[int] = []
+        self.abandoned: list[int] = []
         self.loop: list[Callable[[], None]] = []
         self.is_loop_blocked = False
         self.status = EngineStatus(
@@ -52,6 +53,7 @@ class World:
             supervisor=self,
             last_resort=self,
             give_up=self.exits.append,
+            abandon=lambda: self.abandoned.append(self.clock.now_ns()),
             flush=lambda: self.told.append("flush"),
             teller=teller or InlineLane(),
         )
@@ -145,6 +147,28 @@ def test_it_ends_the_process_when_that_is_set_after_the_log_is_written() -> None
     assert (len(world.stuck()), world.exits) == (1, [])
     world.looks(1)
     assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
+
+
+def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() -> None:
+    world = World(exits=False)
+    world.does("prefill", num_running=1)
+    world.looks(STUCK_AFTER_S + TELL_AGAIN_S + 1)
+    assert (len(world.stuck()), world.abandoned) == (2, [STUCK_AFTER_S * S])
+    world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed by SIGABRT")
+    world.looks(1)
+    world.status = dataclasses.replace(world.status, is_alive=True, fault="")
+    world.does("prefill", num_running=1)
+    world.looks(STUCK_AFTER_S)
+    assert [told.stuck_in for told in world.stuck()] == ["prefill", "prefill", "ended", "prefill"]
+    assert len(world.abandoned) == 2
+
+
+def test_a_blocked_loop_is_no_reason_to_end_an_engine() -> None:
+    world = World(exits=False)
+    world.is_loop_blocked = True
+    world.looks(LOOP_AFTER_S + 1)
+    world.answer()
+    assert (len(world.stuck()), world.abandoned) == (1, [])
 
 
 def test_it_stays_when_nothing_else_is_set() -> None:

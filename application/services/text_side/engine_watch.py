@@ -27,9 +27,9 @@ from application.ports.event_sink import EventSink
 from application.ports.supervision import LastResort, NoLastResort, NoSupervisor, Supervisor, ThreadStacks
 from application.services.faults import described
 from application.services.lane import Lane
-from application.services.text_side.loop_lag import LoopLag
+from application.services.text_side.loop_lag import CallSoon, LoopLag
 from application.services.text_side.stuck_report import StuckReport
-from domain.engine_health import EngineHealth, engine_health
+from domain.engine_health import ENDED, EVENT_LOOP, EngineHealth, engine_health
 from domain.errors import ServerUnavailable
 
 LOOK_S = 1.0
@@ -66,11 +66,13 @@ class EngineWatch:
         supervisor: Supervisor | None = None,
         last_resort: LastResort | None = None,
         give_up: Callable[[int], object] | None = None,
+        abandon: Callable[[], None] | None = None,
         flush: Callable[[], object] = lambda: None,
         teller: Lane | None = None,
     ) -> None:
-        """`give_up` ends the process with a status, at once; without it nothing does. `flush`: writes what was logged.
-        Both are called in a thread of `teller`, which tells events too; tests give one."""
+        """`give_up` ends the process with a status, at once; without it nothing does. `abandon` ends an engine that is
+        stuck, for another one to take over, and is called on the loop, once each time. `flush` writes what was logged,
+        in a thread of `teller`, which tells events too; tests give one."""
         self._status = status
         self._clock = clock
         self._events = events
@@ -79,9 +81,11 @@ class EngineWatch:
         self._supervisor = supervisor or NoSupervisor()
         self._last_resort = last_resort or NoLastResort()
         self._give_up = give_up
+        self._abandon = abandon
         self._flush = flush
         self._teller = teller or Lane("engine-watch-tells", 1, max_pending=64)
-        self._lag = LoopLag(clock, lambda _call: None)
+        self._call_soon: CallSoon = lambda _call: None
+        self._lag = LoopLag(clock, self._call_soon)
         self._reports = StuckReport(), StuckReport()
         self._looked_ns = self._counted_from_ns = clock.now_ns()
         self._ends = threading.Event()
@@ -91,8 +95,9 @@ class EngineWatch:
         """How late the event loop was when it was last asked, or is by now. Any thread."""
         return self._lag.lag_s
 
-    def connect(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Watch a loop from now on. `call_soon`: as in LoopLag."""
+    def connect(self, call_soon: CallSoon) -> None:
+        """Watch a loop from now on."""
+        self._call_soon = call_soon
         self._lag = LoopLag(self._clock, call_soon)
 
     def start(self) -> None:
@@ -133,7 +138,14 @@ class EngineWatch:
         return engine_health(beat, now_ns, self._limits.stuck_after_s)
 
     def _tell(self, event: EngineStuck | EngineRecovered) -> None:
-        self._emit(dataclasses.replace(event, stack=self._stacks.read()) if isinstance(event, EngineStuck) else event)
+        if isinstance(event, EngineRecovered):
+            self._emit(event)
+            return
+        self._emit(dataclasses.replace(event, stack=self._stacks.read()))
+        abandon = self._abandon
+        if abandon is not None and event.is_first and event.stuck_in not in (EVENT_LOOP, ENDED):
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
+                self._call_soon(abandon)
 
     def _emit(self, event: Event) -> None:
         try:

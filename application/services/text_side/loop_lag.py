@@ -5,15 +5,17 @@ is its lag then.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from application.ports.clock import Clock
 from domain.engine_health import EVENT_LOOP, EngineHealth
 
+CallSoon: TypeAlias = Callable[[Callable[[], None]], object]
+"""Puts a call into the loop's line, from any thread. Raises RuntimeError once the loop is closed."""
+
 
 class LoopLag:
-    """`call_soon` puts a call into the loop's line, from any thread; it raises RuntimeError once the loop is closed."""
-
-    def __init__(self, clock: Clock, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, clock: Clock, call_soon: CallSoon) -> None:
         self._clock = clock
         self._call_soon = call_soon
         self._asked_ns: int | None = None
@@ -55,4 +57,7 @@ class LoopLag:
             self._answered_s = (self._clock.now_ns() - asked_ns) / 1e9
 
 
-__all__ = ("LoopLag",)
+__all__ = (
+    "CallSoon",
+    "LoopLag",
+)

@@ -105,14 +105,16 @@ class StepRunner:
             self.unload(engine, id)
 
     def add(self, submission: Submission) -> None:
-        """Take in all choices of a request. The first one leads, if the others can be forked from it."""
-        runs = [self._new_run(submission, choice) for choice in range(submission.num_choices)]
+        """Take in all choices of a request. The first one leads, if the others can be forked from it, and have not been
+        on their own already."""
+        runs = [self._new_run(submission, choice) for choice in submission.open_choices]
         runs = [run for run in runs if run in self._runs and self._constrain(run)]
         if not runs:
             return
         leader, others = runs[0], runs[1:]
         self._queue_up(leader)
-        leads = others and leader in self._runs and self._guarded(leader, leader.can_fork)
+        are_new = all(run.phase is Phase.QUEUED for run in others) and not leader.sequence.output_ids
+        leads = others and are_new and leader in self._runs and self._guarded(leader, leader.can_fork)
         for run in others:
             if leads:
                 run.leader = leader
@@ -236,7 +238,9 @@ class StepRunner:
         for run in leaving:
             self._pulse.begin("preempt", (run,))
             if run in self._runs:
-                self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
+                others_wait = len(self._runs) > len(self._runs.choices(run.submission.id))
+                how = {"is_alone": self.num_running == 1, "others_wait": others_wait}
+                self._guarded(run, partial(run.preempt, self._prefix_cache, **how))
             if run in self._runs:
                 self._guarded(run, partial(self._charge, run))
 

@@ -119,3 +119,22 @@ test("while an answer streams it is saved now and then, not for each piece", () 
   asked[0].say("x");
   assert.equal(waits.length, 2);
 });
+
+test("what another tab wrote is shown, but not over an answer that streams here or there", async () => {
+  const { session, shelf, asked } = chat();
+  session.ask("a");
+  const { id } = session.current;
+  const key = `cairn.conversation.${id}`;
+  const theirs = (state) => JSON.stringify({ ...session.current, title: "Theirs", turns: [{ ...asked[0].answer, state }] });
+  session.hear(key, theirs("done"));
+  assert.equal(session.current.title, "");
+  asked[0].finish();
+  await settled();
+  session.hear(key, theirs("streaming"));
+  assert.equal(session.current.title, "");
+  session.hear(key, theirs("done"));
+  assert.equal(session.current.title, "Theirs");
+  session.hear(key, null);
+  assert.notEqual(session.current.id, id);
+  assert.deepEqual(shelf.all(), []);
+});

@@ -97,3 +97,40 @@ test("what is no conversation is removed, and what is somebody else's stays", ()
   assert.deepEqual(ids(new Shelf(storage)), []);
   assert.equal(storage.length, 1);
 });
+
+test("one that is too long costs the others nothing, and one that fits costs no more than its room", () => {
+  const storage = new FakeStorage(3000);
+  const shelf = new Shelf(storage);
+  for (const number of [1, 2, 3, 4, 5]) shelf.save(conversation(number, 300));
+  assert.deepEqual(shelf.save(conversation(9, MAX_CHARS)), { isKept: false, numDropped: 0 });
+  assert.deepEqual(shelf.save(conversation(6, 400)), { isKept: true, numDropped: 1 });
+});
+
+test("a browser that refuses everything by now loses no more than the room that was needed", () => {
+  const storage = new FakeStorage();
+  const shelf = new Shelf(storage);
+  for (const number of [1, 2, 3]) shelf.save(conversation(number, 1000));
+  storage.room = 0;
+  assert.deepEqual(shelf.save(conversation(4, 900)), { isKept: false, numDropped: 1 });
+});
+
+test("what another tab wrote is taken over, and what it removed goes", () => {
+  const shelf = new Shelf(new FakeStorage());
+  shelf.save(conversation(1));
+  assert.equal(shelf.idOf("cairn.conversation.c1"), "c1");
+  assert.equal(shelf.idOf("cairn.theme"), null);
+  assert.equal(shelf.idOf(null), null);
+  shelf.hear("c1", JSON.stringify({ ...conversation(1), title: "Theirs" }));
+  assert.equal(shelf.get("c1").title, "Theirs");
+  shelf.hear("c1", "{");
+  assert.equal(shelf.get("c1").title, "Theirs");
+  shelf.hear("c1", null);
+  assert.equal(shelf.get("c1"), undefined);
+});
+
+test("an answer of an older page gets what it lacks", () => {
+  const storage = new FakeStorage();
+  const made = { ...conversation(1), turns: [{ role: "assistant", state: "done", content: "x", reasoning: "", calls: [] }] };
+  storage.setItem("cairn.conversation.c1", JSON.stringify(made));
+  assert.deepEqual(new Shelf(storage).get("c1").turns[0], { ...newAnswer(""), state: "done", content: "x" });
+});

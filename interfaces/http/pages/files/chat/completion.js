@@ -11,12 +11,15 @@ import { EventStream } from "./event_stream.js";
  */
 export async function complete(asked) {
   const { answer, signal } = asked;
+  let failure = "The server could not be reached.";
   try {
-    await stream(asked);
+    const response = await begin(asked);
+    failure = "The connection broke off.";
+    await read(response, asked);
     end(answer);
   } catch (error) {
     if (signal.aborted) stop(answer);
-    else fail(answer, error instanceof Refused ? error.problem : unreachable(answer));
+    else fail(answer, error instanceof Refused ? error.problem : { message: failure, status: 0, code: "", retryAfterS: null });
   }
   asked.onChange();
 }
@@ -28,8 +31,9 @@ class Refused extends Error {
   }
 }
 
-async function stream({ fetch, now, url, headers, body, signal, answer, onChange, onProgress }) {
-  const sentMs = now();
+async function begin(asked) {
+  const { fetch, url, headers, body, signal } = asked;
+  asked.sentMs = asked.now();
   const response = await fetch(url, {
     method: "POST",
     headers: { ...headers, "content-type": "application/json" },
@@ -40,6 +44,10 @@ async function stream({ fetch, now, url, headers, body, signal, answer, onChange
     redirect: "error",
   });
   if (!response.ok) throw new Refused(await refusal(response));
+  return response;
+}
+
+async function read(response, { answer, now, sentMs, onProgress, onChange }) {
   answer.cache = response.headers.get("x-cairn-cache") ?? "";
   const events = new EventStream();
   const reader = response.body.getReader();
@@ -55,7 +63,7 @@ async function stream({ fetch, now, url, headers, body, signal, answer, onChange
 }
 
 /** What a response that is no success says of itself. */
-export async function refusal(response) {
+async function refusal(response) {
   const text = await response.text().catch(() => "");
   let error = {};
   try {
@@ -70,9 +78,4 @@ export async function refusal(response) {
     code: error.code ?? "",
     retryAfterS: Number.isFinite(after) ? after : null,
   };
-}
-
-function unreachable(answer) {
-  const message = answer.firstMs === null ? "The server could not be reached." : "The connection broke off.";
-  return { message, status: 0, code: "unreachable", retryAfterS: null };
 }

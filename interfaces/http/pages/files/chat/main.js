@@ -1,6 +1,6 @@
 // The chat page: its parts made and wired to each other. Everything it shows comes from the session and the server.
 import { ask, savedKey, saveKey } from "../shared/api.js";
-import { byId, h } from "../shared/dom.js";
+import { byId } from "../shared/dom.js";
 import { Announcer } from "./announcer.js";
 import { complete } from "./completion.js";
 import { Composer } from "./composer.js";
@@ -10,6 +10,7 @@ import { Drawer } from "./drawer.js";
 import { asJson, asMarkdown, fileName } from "./export.js";
 import { Follow } from "./follow.js";
 import { onceAFrame } from "./frames.js";
+import { Notices } from "./notices.js";
 import { Session } from "./session.js";
 import { SettingsForm } from "./settings_form.js";
 import { Shelf } from "./shelf.js";
@@ -30,6 +31,7 @@ const session = new Session(new Shelf(storage()), {
 
 const thread = new Thread(byId("thread"), session, { askKey });
 const follow = new Follow(byId("scroller"), byId("jump"));
+const notices = new Notices(byId("notices"));
 const announcer = new Announcer(byId("announcer"));
 const drawer = new Drawer(byId("sidebar"), byId("show-sidebar"), byId("hide-sidebar"));
 const sidebar = new Sidebar(byId("conversations"), session, () => drawer.close());
@@ -53,6 +55,7 @@ byId("new").addEventListener("click", () => {
 });
 byId("export-json").addEventListener("click", () => download(asJson, "json", "application/json"));
 byId("export-markdown").addEventListener("click", () => download(asMarkdown, "md", "text/markdown"));
+window.addEventListener("storage", ({ key, newValue }) => session.hear(key, newValue));
 window.addEventListener("pagehide", () => session.saveRunning());
 
 let shown = null;
@@ -79,16 +82,17 @@ function onChange(what) {
 
 function onUnkept({ isKept, numDropped }) {
   const gone = numDropped === 0 ? "" : `This browser's room is full: ${numDropped} of the oldest conversations went. `;
-  notice("room", isKept ? gone : `${gone}This conversation is too long for this browser to keep; export it.`);
+  notices.tell("room", isKept ? gone : `${gone}This browser has no room to keep this conversation; export it.`);
 }
 
 async function loadModels() {
   try {
     const { data } = await ask("/v1/models");
     settings.offer(data, session.current.settings.model);
-    notice("models", "");
+    notices.tell("models", "");
   } catch (error) {
-    notice("models", `The models are not known: ${error.message}`, error.needsKey ? "Enter key" : "Try again");
+    const mend = error.needsKey ? { label: "Enter key", does: askKey } : { label: "Try again", does: loadModels };
+    notices.tell("models", `The models are not known: ${error.message}`, mend);
     if (error.status === 401 && savedKey() === "") askKey();
   }
 }
@@ -100,18 +104,6 @@ async function askKey() {
   if (key === null || key.trim() === "") return;
   saveKey(key.trim());
   loadModels();
-}
-
-/** One notice of each kind, until its words are empty. */
-function notice(kind, words, label) {
-  const old = document.querySelector(`[data-notice="${kind}"]`);
-  if (words === "") return old?.remove();
-  const does = label === "Enter key" ? askKey : loadModels;
-  const button = label === undefined ? null : h("button", { type: "button", class: "small", onclick: does }, label);
-  const element = h("div", { class: "notice warn row", "data-notice": kind, role: "status" }, h("span", {}, words), button);
-  if (old === null) byId("notices").append(element);
-  else old.replaceWith(element);
-  return undefined;
 }
 
 function download(written, extension, type) {

@@ -97,6 +97,18 @@ export class Session {
     this.#ports.onChange("list");
   }
 
+  /** Another tab has written to the storage. An answer that it is streaming is looked at when it is there. */
+  hear(key, text) {
+    const id = this.#shelf.idOf(key);
+    if (id === null || this.#runs.has(id) || text?.includes('"state":"streaming"')) return;
+    this.#shelf.hear(id, text);
+    if (this.current.id === id) {
+      this.current = this.#shelf.get(id) ?? newConversation(this.#ports.newId(), this.current.settings, this.#ports.nowMs());
+      this.#ports.onChange("turns");
+    }
+    this.#ports.onChange("list");
+  }
+
   /** The page goes away. */
   saveRunning() {
     for (const { conversation } of this.#runs.values()) this.#shelf.save(conversation);

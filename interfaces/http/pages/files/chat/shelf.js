@@ -2,11 +2,14 @@
 //
 // What the browser has no room for stays in memory until the page closes; `save` says so. What does not read as a
 // conversation (another version's, a damaged one) is removed.
+import { fail, newAnswer } from "./answer.js";
 import { blankSettings } from "./conversation.js";
 
 const PREFIX = "cairn.conversation.";
 export const MAX_CONVERSATIONS = 100;
 export const MAX_CHARS = 2_000_000; // of all of them; browsers give some five million to an origin
+
+const CLOSED = { message: "The page was closed before the answer ended.", status: 0, code: "closed", retryAfterS: null };
 
 export class Shelf {
   #storage;
@@ -28,22 +31,44 @@ export class Shelf {
     return this.#kept.get(id);
   }
 
-  /** @returns {{isKept: boolean, numDropped: number}} `isKept`: it will be here after a reload */
+  /**
+   * Drops no more than makes room for what is saved.
+   * @returns {{isKept: boolean, numDropped: number}} `isKept`: it will be here after a reload
+   */
   save(conversation) {
     this.#kept.set(conversation.id, conversation);
     const text = JSON.stringify(conversation);
-    let numDropped = 0;
+    const dropped = [];
     const dropOldest = () => {
       const oldest = this.all().findLast((other) => other.id !== conversation.id && this.#sizes.has(other.id));
       if (oldest === undefined) return false;
+      dropped.push(this.#sizes.get(oldest.id));
       this.remove(oldest.id);
-      numDropped += 1;
       return true;
     };
-    while (this.#isOverBounds(conversation.id, text.length) && dropOldest());
-    if (text.length > MAX_CHARS) return { isKept: false, numDropped };
-    while (!this.#write(conversation.id, text)) if (!dropOldest()) return { isKept: false, numDropped };
-    return { isKept: true, numDropped };
+    const isRoomMade = () => dropped.reduce((sum, size) => sum + size, 0) >= text.length;
+    const result = (isKept) => ({ isKept, numDropped: dropped.length });
+    if (text.length > MAX_CHARS) return result(false);
+    while (this.#isOverBounds(conversation.id, text.length)) dropOldest();
+    while (!this.#write(conversation.id, text)) if (isRoomMade() || !dropOldest()) return result(false);
+    return result(true);
+  }
+
+  /** Whether a key of the storage is a conversation's, and of which. @returns {string | null} */
+  idOf(key) {
+    return key?.startsWith(PREFIX) ? key.slice(PREFIX.length) : null;
+  }
+
+  /** Another tab has written this conversation, or removed it (null). */
+  hear(id, text) {
+    const conversation = text === null ? null : read(text);
+    if (conversation?.id === id) {
+      this.#kept.set(id, conversation);
+      this.#sizes.set(id, text.length);
+    } else if (text === null) {
+      this.#kept.delete(id);
+      this.#sizes.delete(id);
+    }
   }
 
   remove(id) {
@@ -92,11 +117,8 @@ export function read(text) {
   if (typeof value?.id !== "string" || typeof value.title !== "string" || !Number.isFinite(value.changedMs)) return null;
   if (!Array.isArray(value.turns) || !value.turns.every(isTurn)) return null;
   value.settings = { ...blankSettings(), ...value.settings };
-  for (const turn of value.turns) {
-    if (turn.state !== "streaming") continue;
-    turn.state = "broken";
-    turn.problem = { message: "The page was closed before the answer ended.", status: 0, code: "closed", retryAfterS: null };
-  }
+  value.turns = value.turns.map((turn) => (turn.role === "user" ? turn : { ...newAnswer(""), ...turn }));
+  for (const turn of value.turns) if (turn.role === "assistant") fail(turn, CLOSED);
   return value;
 }
 

@@ -1,0 +1,85 @@
+"""A child process that no longer says anything: what is told of its engine, and how it is ended."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+
+from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess
+from adapters.fake.clock import FakeClock
+from application.ports.tokenizer import EncodedPrompt
+from domain.engine_health import engine_health
+from domain.ids import ModelId, RequestId
+from tests.support.patience import PATIENCE_S
+from tests.support.sync_engine import submission
+
+STUCK_AFTER_S = 300.0
+
+
+class SilentChild:
+    """A Child that was stopped before its first word, by a signal say. `told`: what was done to it."""
+
+    pid = None
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._theirs: socket.socket | None = None
+        self._killed = threading.Event()
+
+    def start(self) -> socket.socket:
+        ours, self._theirs = socket.socketpair()
+        return ours
+
+    def abort(self) -> None:
+        self.told.append("abort")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+        assert self._theirs is not None
+        self._theirs.close()
+        self._killed.set()
+
+    def see_off(self, gone: Callable[[str], None]) -> None:
+        def wait() -> None:
+            assert self._killed.wait(PATIENCE_S)
+            gone("was killed")
+
+        threading.Thread(target=wait).start()
+
+
+def test_what_it_has_not_taken_up_is_outstanding_and_it_is_stuck_in_silence() -> None:
+    async def run() -> None:
+        clock, child = FakeClock(start_ns=0), SilentChild()
+        engine = EngineProcess(child, b"", clock)
+        engine.start(lambda _batch: None)
+        engine.submit(submission("a", ModelId("m"), EncodedPrompt.of_text((1, 2)), 4, num_choices=2))
+        early = engine.status()
+        assert (early.num_calls, early.activity) == (0, None), "it may just be taking them up"
+        clock.advance(SILENT_AFTER_S + 1)
+        late = engine.status()
+        assert late.activity is not None
+        assert (late.num_calls, late.activity.kind, late.is_alive) == (2, SILENCE, True)
+        assert not engine_health(late.heartbeat, clock.now_ns(), STUCK_AFTER_S).is_stuck
+        clock.advance(STUCK_AFTER_S)
+        found = engine_health(engine.status().heartbeat, clock.now_ns(), STUCK_AFTER_S)
+        assert (found.stuck_in, found.stuck_since_ns) == (SILENCE, 0)
+        engine.abandon()
+        assert child.told == ["abort"]
+        engine.kill()
+        await engine.stop(PATIENCE_S)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_outstanding_in_one_that_nobody_asks() -> None:
+    async def run() -> None:
+        clock, child = FakeClock(start_ns=0), SilentChild()
+        engine = EngineProcess(child, b"", clock)
+        engine.start(lambda _batch: None)
+        clock.advance(1e6)
+        assert not engine_health(engine.status().heartbeat, clock.now_ns(), STUCK_AFTER_S).is_stuck
+        engine.cancel(RequestId("nobody"))
+        engine.kill()
+        await engine.stop(PATIENCE_S)
+
+    asyncio.run(run())
