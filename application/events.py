@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from application.answer_events import AnswerParsed
 from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead
-from application.health_events import EngineRecovered, EngineStuck
+from application.health_events import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.token_events import TokensReceived
 from domain.explanation import Explanation
@@ -61,8 +61,8 @@ class RequestAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted:
-    """Its memory was needed. It waits for admission again, and then goes on from `num_tokens`, or computes again what
-    was not kept of them."""
+    """Its memory was needed, or its engine was lost. It waits for admission again, and then goes on from `num_tokens`,
+    or computes again what was not kept of them."""
 
     id: RequestId
     num_tokens: int
@@ -336,11 +336,14 @@ Event: TypeAlias = (
     | AnswerParsed
     | EngineStuck
     | EngineRecovered
+    | ReadinessMeasured
+    | EngineRestarted
 )
 
 __all__ = (
     "DecodeStarted",
     "EngineRecovered",
+    "EngineRestarted",
     "EngineStuck",
     "Event",
     "FaultObserved",

@@ -33,4 +33,24 @@ class EngineRecovered:
     at_ns: int
 
 
-__all__ = ("EngineRecovered", "EngineStuck")
+@dataclass(frozen=True, slots=True)
+class ReadinessMeasured:
+    """Whether a model is served and the engine moves, as `/health/ready` says. Told every few seconds."""
+
+    is_ready: bool
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRestarted:
+    """The engine was lost, `down_ns` ago, and another one has taken over: `num_resumed` choices go on in it. `why`: how
+    the last one ended; `num_tries`: how many were started until one came up."""
+
+    why: str
+    num_resumed: int
+    down_ns: int
+    num_tries: int
+    at_ns: int
+
+
+__all__ = ("EngineRecovered", "EngineRestarted", "EngineStuck", "ReadinessMeasured")

@@ -216,6 +216,12 @@ class ComputeFailed(DomainError):
     code = "compute_failed"
 
 
+class EngineLost(ComputeFailed):
+    """The engine was lost more than once while it computed this request, and is not given it again."""
+
+    code = "engine_lost"
+
+
 class IllegalTransition(DomainError):
     """A state machine was asked for a step its table does not have: a defect in Cairn."""
 
@@ -228,6 +234,7 @@ __all__ = (
     "ContextOverflow",
     "DocumentNotFound",
     "DomainError",
+    "EngineLost",
     "IllegalTransition",
     "InvalidKeys",
     "InvalidRequest",

@@ -52,7 +52,7 @@ class Sequence:
 
     `num_computed` is the position of the model state while prefilling: how many leading tokens of `fed_ids` it covers.
     The last of them is always computed: the next output token is chosen from its logits. `fed_ids`: what is prefilled:
-    the prompt, and what had been put out when the sequence was last preempted.
+    the prompt, and what had been put out when the sequence was last preempted, or before it came to this engine.
     """
 
     id: SequenceId
@@ -64,7 +64,7 @@ class Sequence:
     fed_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        self.fed_ids = self.prompt_ids
+        self.fed_ids = (*self.prompt_ids, *self.output_ids) if self.output_ids else self.prompt_ids
 
     @property
     def num_resumed(self) -> int:

@@ -120,6 +120,7 @@ class EngineProcess:
             self._fault = f"the engine's process cannot be started: {error.strerror or error}"
             self._loop.call_soon(self._end, self._fault)
             return
+        _logger.info("the engine runs in process %s", self._child.pid)
         self._channel = Channel(ours, self._received, self._cut)
         self._send(Begin(self._settings))
 

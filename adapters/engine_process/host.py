@@ -33,13 +33,13 @@ from adapters.engine_process.messages import (
     batch_bytes,
     raw,
 )
+from adapters.engine_process.open_choices import OpenChoices
 from adapters.engine_process.reader_gate import ReaderGate
 from adapters.engine_process.values import SentError, decoded, encoded
-from application.ports.engine import Ended, Engine, EngineError, EngineStatus, StepBatch, Submission
+from application.ports.engine import Ended, Engine, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
 from domain.errors import ComputeFailed, DomainError
-from domain.request import Usage
 
 HEARTBEAT_S = 0.5
 STATUS_AGE_S = 0.1
@@ -79,9 +79,12 @@ def serve_parent(
 
 
 class EngineHost:
-    def __init__(self, make: MakeEngine, gate: ReaderGate | None = None) -> None:
+    def __init__(
+        self, make: MakeEngine, gate: ReaderGate | None = None, open_channel: Callable[..., Channel] = Channel
+    ) -> None:
         self._make = make
         self._gate = gate or ReaderGate()
+        self._open_channel = open_channel
         self._hosted: Hosted | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopping: asyncio.Task[None] | None = None
@@ -93,7 +96,7 @@ class EngineHost:
         self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._last_status = 0
         self._is_last_sent = False
-        self._channel = Channel(sock, self._received, self._orphaned, self._moved)
+        self._channel = self._open_channel(sock, self._received, self._orphaned, self._moved)
         try:
             return await self._status
         finally:
@@ -145,12 +148,10 @@ class EngineHost:
         try:
             engine.submit(submission)
         except DomainError as error:
-            told, num_prompt = EngineError.of(error), len(submission.prompt.token_ids)
-            items = tuple(
-                (submission.id, choice, Ended(Usage(num_prompt, 0), None, told))
-                for choice in range(submission.num_choices)
-            )
-            self._tell(StepBatch(engine.status().last_progress_ns, items, (), submission.num_choices))
+            lost = OpenChoices()
+            lost.add(submission)
+            if (batch := lost.ended(error, engine.status().last_progress_ns)) is not None:
+                self._tell(batch)
 
     async def _answer(self, hosted: Hosted, asked: Ask) -> None:
         try:

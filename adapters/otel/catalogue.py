@@ -95,6 +95,7 @@ MODEL_WEIGHTS = MetricSpec(
     names.CAIRN_MODEL_WEIGHTS, MetricKind.OBSERVED_GAUGE, "By", "Resident weights of the loaded models.", _MODEL
 )
 
+READY = _gauge(names.CAIRN_READY, "1", "1 while a model is served and the engine moves, as /health/ready says, else 0.")
 ENGINE_STEP_AGE = _gauge(
     names.CAIRN_ENGINE_STEP_AGE, "s", "Since the last engine step ended, while requests are open; 0 without any."
 )
@@ -259,6 +260,15 @@ ENGINE_WEDGES = MetricSpec(
     "Times something was seen to be stuck, by in what: prefill, decode, load, waiting, ended, event loop, ...",
     (names.CAIRN_KIND,),
 )
+ENGINE_RESTARTS = MetricSpec(
+    names.CAIRN_ENGINE_RESTARTS,
+    MetricKind.COUNTER,
+    "{restart}",
+    "Engines that took over from one that was lost.",
+)
+ENGINE_DOWN_TIME = _histogram(
+    names.CAIRN_ENGINE_DOWN_TIME, "From the loss of an engine until another one took over.", (), _DURATION_BUCKETS
+)
 FAULTS = MetricSpec(
     names.CAIRN_FAULTS, MetricKind.COUNTER, "{fault}", "Faults that were contained.", (names.CAIRN_WHERE,)
 )
@@ -276,7 +286,8 @@ CATALOGUE = (
     *(REQUESTS_WAITING, REQUESTS_WAITING_FOR, REQUESTS_RUNNING, REQUESTS_ENDED, REQUESTS_REFUSED),
     *(REQUESTS_PREEMPTED, HTTP_REFUSED, PROMPT_TOKENS, OUTPUT_TOKENS),
     *(PARSE_TIME, TOOL_CALLS, TOOL_CALL_PROBLEMS, PARSER_FAILURES),
-    *(STEP_DURATION, STEP_BATCH, STEP_TOKENS, ENGINE_STUCK, ENGINE_WEDGES, ENGINE_STEP_AGE),
+    *(STEP_DURATION, STEP_BATCH, STEP_TOKENS),
+    *(READY, ENGINE_STUCK, ENGINE_WEDGES, ENGINE_STEP_AGE, ENGINE_RESTARTS, ENGINE_DOWN_TIME),
     *(MODELS_LOADED, MODEL_WEIGHTS, MODEL_LOAD_TIME),
     *(PREFIX_LOOKUPS, PREFIX_LOOKUP_TIME, PREFIX_AWAITED, RESTORE_TIME, RESTORED, CAPTURE_TIME, CAPTURED),
     *(CACHE_RECORDS, CACHE_USED, CACHE_LIMIT, CACHE_EVICTED),
@@ -294,6 +305,8 @@ __all__ = (
     "CAPTURE_TIME",
     "CATALOGUE",
     "DECODE_TIME",
+    "ENGINE_DOWN_TIME",
+    "ENGINE_RESTARTS",
     "ENGINE_STEP_AGE",
     "ENGINE_STUCK",
     "ENGINE_WEDGES",
@@ -316,6 +329,7 @@ __all__ = (
     "PREFIX_LOOKUP_TIME",
     "PROMPT_TOKENS",
     "QUEUE_TIME",
+    "READY",
     "REQUESTS_ENDED",
     "REQUESTS_PREEMPTED",
     "REQUESTS_REFUSED",

@@ -12,6 +12,7 @@ from adapters.system.request_summary import one_line, summarise
 from application.events import (
     DecodeStarted,
     EngineRecovered,
+    EngineRestarted,
     EngineStuck,
     Event,
     FaultObserved,
@@ -76,6 +77,7 @@ class EventLog:
                 RecordsDropped: self._dropped,
                 EngineStuck: self._stuck,
                 EngineRecovered: self._recovered,
+                EngineRestarted: self._restarted,
             },
         )
 
@@ -142,6 +144,10 @@ class EventLog:
         self._writer.write(
             _engine, logging.WARNING, f"{event.stuck_in} is stuck no longer, after {event.stuck_ns / 1e9:.0f}s"
         )
+
+    def _restarted(self, event: EngineRestarted) -> None:
+        line = f"another engine took over after {event.down_ns / 1e9:.1f}s, with {event.num_resumed} choices"
+        self._writer.write(_engine, logging.WARNING, f"{line} (try {event.num_tries}): {one_line(event.why)}")
 
     def _write_sparsely(self, level: int, what: str, detail: str) -> None:
         self._occurrences[what] += 1

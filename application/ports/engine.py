@@ -10,8 +10,8 @@
 Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them.
 
 Of each choice come, in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens*, Ended. Admitted may be
-missing when it never left the queue. Exactly one Ended comes for each choice of each submission that `submit` took,
-however the engine ends.
+missing when it never left the queue. Exactly one Ended comes for each open choice of each submission that `submit`
+took, however the engine ends.
 
 Threading: the event loop that called `start`, but for `status`, which any thread may call. Errors: DomainError.
 """
@@ -36,6 +36,7 @@ from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
+from domain.told_choice import ToldChoice
 from domain.wait_reason import WaitReason
 
 
@@ -47,6 +48,8 @@ class Submission:
     with its prompt. `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`, `persist`,
     `grammar` and `num_prompt_logprobs` as in GenerationRequest; the first choice has them, a chunk of its prompt at a
     time, all before any choice's Tokens. `reasoning_budget`: None for no bound. `priority`: who waits for whom.
+    `told`: empty, or one a choice of what another engine told before it was lost, None for a choice that has ended:
+    it goes on behind that, and nothing is told twice.
     """
 
     id: RequestId
@@ -65,6 +68,14 @@ class Submission:
     reasoning_budget: ReasoningBudget | None = None
     num_prompt_logprobs: int | None = None
     priority: Priority = Priority.INTERACTIVE
+    told: tuple[ToldChoice | None, ...] = ()
+
+    @property
+    def open_choices(self) -> tuple[int, ...]:
+        """Those that are to be computed."""
+        if not self.told:
+            return tuple(range(self.num_choices))
+        return tuple(choice for choice, told in enumerate(self.told) if told is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,7 @@ _CLASSES = {
         errors.ModelLoadFailed,
         errors.ServerUnavailable,
         errors.ComputeFailed,
+        errors.EngineLost,
         errors.IllegalTransition,
     )
 }

@@ -7,15 +7,17 @@ import msgspec
 from adapters.engine_process.child import ChildProcess
 from adapters.engine_process.engine import EngineProcess
 from application.ports.clock import Clock
+from application.services.text_side.revived_engine import RevivedEngine
 from application.settings import ServerSettings, Settings
 
 CHILD = "interfaces.cli.engine_child"
 """The entry of the child: run, never imported."""
 
 
-def build_engine_process(settings: Settings, clock: Clock) -> EngineProcess:
+def build_engine_process(settings: Settings, clock: Clock) -> RevivedEngine:
     """Nothing is started yet."""
-    return EngineProcess(ChildProcess(CHILD), encode_settings(settings), clock)
+    encoded = encode_settings(settings)
+    return RevivedEngine(lambda lost: EngineProcess(ChildProcess(CHILD), encoded, clock, lost=lost), clock)
 
 
 def encode_settings(settings: Settings) -> bytes:

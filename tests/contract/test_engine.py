@@ -19,13 +19,11 @@ from domain.sampling import SamplingParams
 from domain.stream import Admitted, PrefillProgress
 from tests.support.engine_client import (
     BROKEN,
+    ENGINES,
     FAILING,
     MAX_BATCH,
     MODEL,
     EngineClient,
-    engine_behind_a_socket,
-    engine_behind_a_wire,
-    engine_on_a_thread,
     source,
     with_engine,
 )
@@ -35,9 +33,7 @@ Run: TypeAlias = Callable[..., None]
 LONG, ENDLESS = "a long prompt " * 200, 20_000
 
 
-@pytest.fixture(
-    params=[engine_on_a_thread, engine_behind_a_wire, engine_behind_a_socket], ids=["thread", "wire", "socket"]
-)
+@pytest.fixture(params=ENGINES.values(), ids=ENGINES)
 def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     return request.param  # type: ignore[no-any-return]
 

@@ -12,10 +12,8 @@ from domain.explanation import StopReason
 from domain.request import FinishReason
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
 from tests.support.engine_client import (
+    ENGINES,
     EngineClient,
-    engine_behind_a_socket,
-    engine_behind_a_wire,
-    engine_on_a_thread,
     with_engine,
 )
 
@@ -24,9 +22,7 @@ TEXT = "the prompt of an evaluation, " * 4
 PROMPT_IDS = FakeTokenizer().encode(TEXT).token_ids
 
 
-@pytest.fixture(
-    params=[engine_on_a_thread, engine_behind_a_wire, engine_behind_a_socket], ids=["thread", "wire", "socket"]
-)
+@pytest.fixture(params=ENGINES.values(), ids=ENGINES)
 def run(request: pytest.FixtureRequest) -> Run:
     make: Callable[[], Engine] = request.param
     return lambda work: with_engine(make, work)

@@ -30,7 +30,7 @@ from application.events import (
     StoreFault,
     ToolCallProblems,
 )
-from application.health_events import EngineRecovered, EngineStuck
+from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
@@ -74,6 +74,7 @@ OTHERS: list[Event] = [
     PressureRelieved("shrink_hot", 7, 1),
     EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=2),
     EngineRecovered("prefill", 5, 6),
+    EngineRestarted(why="killed", num_resumed=2, down_ns=5, num_tries=1, at_ns=9),
     RequestWaits(SCRIPT_ID, "memory", at(0)),
     RequestPreempted(SCRIPT_ID, 300, at(0)),
     StoreFault("corrupt", "bad checksum", at(0)),

@@ -11,6 +11,7 @@ from adapters.system.event_log import EventLog
 from adapters.system.log_writer import LogWriter
 from application.events import (
     EngineRecovered,
+    EngineRestarted,
     EngineStuck,
     Event,
     FaultObserved,
@@ -80,6 +81,12 @@ def test_what_is_stuck_is_told_with_its_stack_a_line_a_frame(capture: Capture) -
         ("ERROR", "still stuck in prefill for 300s: waiting=1 running=2 calls=0 requests=none"),
         ("WARNING", "prefill is stuck no longer, after 360s"),
     ]
+
+
+def test_an_engine_that_took_over_is_told_with_the_end_of_the_last_one(capture: Capture) -> None:
+    restarted = EngineRestarted(why="was killed", num_resumed=3, down_ns=2_500_000_000, num_tries=2, at_ns=at(3))
+    line = "another engine took over after 2.5s, with 3 choices (try 2): was killed"
+    assert logged(capture, [restarted]) == [("WARNING", line)]
 
 
 def test_a_finished_request_is_one_line_with_its_costs(capture: Capture) -> None:

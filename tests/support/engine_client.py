@@ -16,6 +16,7 @@ from adapters.system.clock import SystemClock
 from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.ports.model_repository import ModelPreview
+from application.services.text_side.revived_engine import RevivedEngine
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import EngineSettings, Settings, StoreSettings
@@ -26,7 +27,6 @@ from domain.model_card import LoadOptions, ModelSource
 from domain.request import choice_id
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
-from tests.support.engine_wire import WiredEngine
 from tests.support.hosted_child import HostedChild
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission, tokens_of
@@ -75,13 +75,22 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None) -> Engine:
     )
 
 
-def engine_behind_a_wire() -> Engine:
-    return WiredEngine(engine_on_a_thread())
-
-
 def engine_behind_a_socket() -> Engine:
     """Both ends of an engine process, in this one."""
     return EngineProcess(HostedChild(hosted_toy), b"", SystemClock())
+
+
+def engine_that_is_revived() -> Engine:
+    return RevivedEngine(
+        lambda lost: EngineProcess(HostedChild(hosted_toy), b"", SystemClock(), lost=lost), SystemClock()
+    )
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {
+    "thread": engine_on_a_thread,
+    "socket": engine_behind_a_socket,
+    "revived": engine_that_is_revived,
+}
 
 
 def hosted_toy(settings: bytes, hold: Callable[[], None]) -> Hosted:
@@ -170,5 +179,5 @@ def source(model: ModelId) -> ModelSource:
     return ModelSource(model, "nowhere")
 
 
-__all__ = ("BROKEN", "FAILING", "MAX_BATCH", "MODEL", "EngineClient", "engine_behind_a_wire")
-__all__ += ("engine_behind_a_socket", "engine_on_a_thread", "hosted_toy", "source", "with_engine")
+__all__ = ("BROKEN", "ENGINES", "FAILING", "MAX_BATCH", "MODEL", "EngineClient")
+__all__ += ("engine_on_a_thread", "hosted_toy", "source", "with_engine")

@@ -8,14 +8,16 @@ import socket
 import threading
 from collections.abc import Callable
 
+from adapters.engine_process.channel import Channel
 from adapters.engine_process.host import EngineHost, MakeEngine
 
 
 class HostedChild:
     """A Child."""
 
-    def __init__(self, make: MakeEngine) -> None:
+    def __init__(self, make: MakeEngine, open_channel: Callable[..., Channel] = Channel) -> None:
         self._make = make
+        self._open_channel = open_channel
         self._theirs: socket.socket | None = None
         self._thread = threading.Thread(target=self._main, name="child")
         self._how = "was killed"
@@ -44,7 +46,7 @@ class HostedChild:
         threading.Thread(target=wait, name="seeing off").start()
 
     def _main(self) -> None:
-        status = asyncio.run(EngineHost(self._make).run(self._theirs))
+        status = asyncio.run(EngineHost(self._make, open_channel=self._open_channel).run(self._theirs))
         self._how = f"exited with status {status}"
 
 

@@ -8,7 +8,8 @@
 A submission's first choice leads: it prefills the prompt, and just before the chunk that ends it the others are forked
 from its state. Until then they wait for it.
 
-Who is preempted loses its state, not what it has told: it goes on as a prompt of its prompt and its output.
+Who is preempted loses its state, not what it has told: it goes on as a prompt of its prompt and its output. So does
+who comes from an engine that was lost: it begins as one that was preempted.
 
 Every method may raise; the step runner turns that into the end of this sequence alone. Compute thread only.
 """
@@ -47,12 +48,20 @@ class SequenceRun:
         model: LoadedModel | None,
         outlet: Outlet,
     ) -> None:
-        self.sequence = Sequence(id, submission.prompt.token_ids, submission.max_new_tokens)
+        told = submission.told[choice] if submission.told else None
+        self._was_told = told is not None and told.has_left_queue
+        self.sequence = Sequence(
+            id,
+            submission.prompt.token_ids,
+            submission.max_new_tokens,
+            Phase.PREEMPTED if self._was_told else Phase.QUEUED,
+            output_ids=list(told.output_ids) if told is not None else [],
+        )
         self.submission = submission
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
         num_logprobs = submission.num_prompt_logprobs if choice == 0 else None
-        self._told = ToldPrompt(len(submission.prompt.token_ids), num_logprobs, self._send)
+        self._told = ToldPrompt(len(submission.prompt.token_ids), num_logprobs, self._send, told)
         self._preemptions = Preemptions()
         self.leader: SequenceRun | None = None
         self.charge_bytes = self.num_waited = 0
@@ -187,7 +196,7 @@ class SequenceRun:
                 end=chunk.end,
                 started_ns=started,
                 at_ns=now,
-                is_resumed=self._preemptions.count > 0,
+                is_resumed=self._was_told or self._preemptions.count > 0,
             )
         )
         self._told.computed(chunk, scores)

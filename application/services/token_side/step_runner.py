@@ -105,14 +105,16 @@ class StepRunner:
             self.unload(engine, id)
 
     def add(self, submission: Submission) -> None:
-        """Take in all choices of a request. The first one leads, if the others can be forked from it."""
-        runs = [self._new_run(submission, choice) for choice in range(submission.num_choices)]
+        """Take in all choices of a request. The first one leads, if the others can be forked from it, and have not been
+        on their own already."""
+        runs = [self._new_run(submission, choice) for choice in submission.open_choices]
         runs = [run for run in runs if run in self._runs and self._constrain(run)]
         if not runs:
             return
         leader, others = runs[0], runs[1:]
         self._queue_up(leader)
-        leads = others and leader in self._runs and self._guarded(leader, leader.can_fork)
+        are_new = all(run.phase is Phase.QUEUED for run in others) and not leader.sequence.output_ids
+        leads = others and are_new and leader in self._runs and self._guarded(leader, leader.can_fork)
         for run in others:
             if leads:
                 run.leader = leader

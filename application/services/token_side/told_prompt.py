@@ -1,6 +1,7 @@
 """What was told of one choice's prompt: each thing once, however often it is computed.
 
-What is computed again after a preemption is the server's business: the reader's usage is that of the first admission.
+What is computed again, after a preemption or by another engine, is the server's business: the reader's usage is that of
+the first admission.
 """
 
 from collections.abc import Callable
@@ -11,16 +12,24 @@ from domain.explanation import Explanation
 from domain.request import Usage
 from domain.scheduling import PrefillChunk
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs
+from domain.told_choice import ToldChoice
 
 
 class ToldPrompt:
-    def __init__(self, num_prompt: int, num_logprobs: int | None, send: Callable[[EngineItem], None]) -> None:
-        """`num_logprobs`: the reader wants the prompt's log probabilities, each with so many alternatives."""
+    def __init__(
+        self,
+        num_prompt: int,
+        num_logprobs: int | None,
+        send: Callable[[EngineItem], None],
+        before: ToldChoice | None = None,
+    ) -> None:
+        """`num_logprobs`: the reader wants the prompt's log probabilities, each with so many alternatives. `before`:
+        what another engine told."""
         self._num_prompt = num_prompt
         self._num_logprobs = num_logprobs
         self._send = send
-        self._num_done = 0
-        self._explanation: Explanation | None = None
+        self._num_done = before.num_prompt_done if before is not None else 0
+        self._explanation = before.explanation if before is not None else None
 
     @property
     def num_logprobs(self) -> int | None:

@@ -1,0 +1,367 @@
+"""An engine that may be lost, and is made again: what was open goes on behind what it has put out.
+
+    LIVING ──lost──► REVIVING: wait (RestartPace), start another one, load the models again ──► LIVING
+       └──stop──► ENDED ◄──stop──┘
+
+Whoever has an open request sees a pause. It is submitted again with all that was told of it (`OpenWork.resumed`), which
+is how a preempted sequence goes on as well. One that was there at MAX_LOSSES losses may be what ends the engine: it
+ends, with EngineLost; so does a load. What is cancelled meanwhile ends at once. Questions to the prefix cache are not
+asked again.
+
+Telemetry has a lost choice preempted (RequestPreempted), and EngineRestarted when another engine has taken over.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+from typing import Protocol
+
+from application.events import EngineRestarted, Event, RequestAdmitted, RequestPreempted
+from application.ports.clock import Clock
+from application.ports.engine import (
+    Ended,
+    Engine,
+    EngineCache,
+    EngineItem,
+    EngineModel,
+    EngineStatus,
+    StepBatch,
+    Submission,
+)
+from application.ports.model_repository import ModelPreview
+from application.services.text_side.open_work import OpenWork
+from application.services.text_side.revived_cache import RevivedCache
+from domain.errors import DomainError, EngineLost, ServerUnavailable
+from domain.ids import ModelId, RequestId
+from domain.model_card import LoadOptions, ModelSource
+from domain.request import FinishReason, choice_id
+from domain.restart_pace import RestartPace
+
+MAX_LOSSES = 2
+
+
+class MortalEngine(Engine, Protocol):
+    """An Engine of one life, which may end unasked."""
+
+    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """A ModelCheck."""
+        ...
+
+
+class MakeMortal(Protocol):
+    def __call__(self, lost: Callable[[str], None]) -> MortalEngine:
+        """`lost`: called once on the event loop when it has ended unasked, with the reason, before what is open in it
+        ends. Nothing of it computes any more then."""
+        ...
+
+
+class _State(Enum):
+    NEW = "new"
+    LIVING = "living"
+    REVIVING = "reviving"
+    ENDED = "ended"
+
+
+class RevivedEngine:
+    """An Engine. Event loop only, but for `status` and `check`."""
+
+    def __init__(
+        self,
+        make: MakeMortal,
+        clock: Clock,
+        *,
+        pace: RestartPace | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._pace = pace or RestartPace()
+        self._sleep = sleep
+        self._state = _State.NEW
+        self._life = 0
+        self._engine = make(partial(self._lost, 1))
+        self._born_ns = self._lost_ns = clock.now_ns()
+        self._num_tries = 0
+        self._why, self._is_brief = "", True
+        self._status = self._engine.status()
+        """Before the engine was lost; while there is none, it says what there was."""
+        self._receive: Callable[[StepBatch], None] = lambda _batch: None
+        self._open: dict[RequestId, OpenWork] = {}
+        self._sent: set[RequestId] = set()
+        self._choices: dict[RequestId, tuple[OpenWork, int]] = {}
+        self._models: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
+        self._missing: set[ModelId] = set()
+        """Models that the present engine should have, and could not load again."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_engine = asyncio.Event()
+        self._in_time = True
+        self.cache: EngineCache = RevivedCache(self._present)
+
+    def start(self, receive: Callable[[StepBatch], None]) -> None:
+        self._receive = receive
+        self._state = _State.LIVING
+        self._begin()
+
+    async def stop(self, timeout_s: float) -> bool:
+        if self._state is not _State.ENDED:
+            is_there = self._has_engine.is_set() or self._state is _State.NEW
+            self._state = _State.ENDED
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if is_there:
+                self._in_time = await self._engine.stop(timeout_s)
+            self._has_engine.set()  # who waits for one is told that there is none
+            self._end_all(ServerUnavailable("the server is stopping"))
+        return self._in_time
+
+    def status(self) -> EngineStatus:
+        if self._state is not _State.REVIVING:
+            return self._engine.status()
+        why = f"the engine is being restarted: {self._why}"
+        num_open = len(self._choices)
+        return replace(
+            self._status,
+            is_alive=self._is_brief,
+            is_busy=bool(num_open),
+            last_progress_ns=self._lost_ns,
+            num_waiting=num_open,
+            num_running=0,
+            activity=None,
+            fault=why,
+        )
+
+    def submit(self, submission: Submission) -> None:
+        if self._state in (_State.NEW, _State.ENDED):
+            raise ServerUnavailable(self._why or "the engine is not running")
+        work = self._open[submission.id] = OpenWork(submission)
+        for choice in work.choices:
+            self._choices[choice_id(submission.id, choice)] = work, choice
+        if self._state is _State.REVIVING:
+            return
+        if submission.model in self._missing:
+            self._run(self._send_when_loaded(work))
+            return
+        try:
+            self._send(work)
+        except DomainError:
+            self._forget(work)
+            raise
+
+    def cancel(
+        self,
+        id: RequestId,
+        choice: int | None = None,
+        *,
+        reason: FinishReason = FinishReason.CANCELLED,
+        num_tokens: int | None = None,
+    ) -> None:
+        work = self._open.get(id)
+        if work is None:
+            return
+        work.cancel(choice, reason, num_tokens)
+        if id in self._sent:
+            self._engine.cancel(id, choice, reason=reason, num_tokens=num_tokens)
+        elif self._state is not _State.ENDED:
+            # Not from inside a call of whoever receives it.
+            asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
+
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        """One that an engine was lost over is loaded again by the next one."""
+        for _ in range(MAX_LOSSES):
+            engine, life = await self._next(), self._life
+            try:
+                model = await engine.load(source, options)
+            except ServerUnavailable:
+                if self._is_present(life):
+                    raise
+                continue
+            self._models[source.id] = source, options
+            self._missing.discard(source.id)
+            return model
+        why = f"the engine was lost {MAX_LOSSES} times while it loaded {source.id}: {self._why}"
+        raise EngineLost(why, param="model")
+
+    async def unload(self, id: ModelId) -> None:
+        self._models.pop(id, None)
+        self._missing.discard(id)
+        engine, life = await self._next(), self._life
+        try:
+            await engine.unload(id)
+        except ServerUnavailable:
+            if self._is_present(life):
+                raise
+
+    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """A ModelCheck, where the model would run. Any thread but the loop's."""
+        return self._engine.check(source, options)
+
+    # ---- the present engine ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start the engine that was made."""
+        self._life += 1
+        self._num_tries += 1
+        self._born_ns = self._clock.now_ns()
+        self._missing.clear()
+        self._sent.clear()
+        self._has_engine.set()
+        self._engine.start(partial(self._took, self._life))
+
+    def _present(self) -> MortalEngine:
+        if self._state is _State.REVIVING:
+            raise ServerUnavailable(f"the engine is being restarted: {self._why}")
+        return self._engine
+
+    async def _next(self) -> MortalEngine:
+        """The present one, or the one that comes; before the start and after the stop, one that refuses."""
+        if self._state is not _State.NEW:
+            await self._has_engine.wait()
+        return self._engine
+
+    def _is_present(self, life: int) -> bool:
+        """It was not lost."""
+        return self._state is not _State.REVIVING and life == self._life
+
+    def _send(self, work: OpenWork) -> None:
+        self._engine.submit(work.resumed())
+        self._sent.add(work.submission.id)
+
+    def _took(self, life: int, batch: StepBatch) -> None:
+        if life != self._life or not self._has_engine.is_set():  # it was lost, and what is open goes on elsewhere
+            if batch.events:
+                self._receive(StepBatch(batch.at_ns, events=batch.events))
+            return
+        for event in batch.events:
+            if isinstance(event, RequestAdmitted) and (found := self._choices.get(event.id)) is not None:
+                found[0].left_queue(found[1])
+        for id, choice, item in batch.items:
+            work = self._open.get(id)
+            if work is not None and choice in work.choices:
+                self._note(work, choice, item)
+        self._receive(batch)
+
+    def _note(self, work: OpenWork, choice: int, item: EngineItem) -> None:
+        work.took(choice, item)
+        if isinstance(item, Ended):
+            id = work.submission.id
+            self._choices.pop(choice_id(id, choice), None)
+            if not work.choices:
+                self._open.pop(id, None)
+                self._sent.discard(id)
+
+    # ---- lost and revived --------------------------------------------------------------------------------------
+
+    def _lost(self, life: int, why: str) -> None:
+        if life != self._life or not self._has_engine.is_set():
+            return
+        self._has_engine.clear()
+        if self._state is _State.ENDED:
+            return
+        if self._state is _State.LIVING:
+            self._lost_ns, self._num_tries = self._clock.now_ns(), 0
+            self._status = self._engine.status()
+        self._state, self._why = _State.REVIVING, why
+        self._end_lost()
+        lived_s = (self._clock.now_ns() - self._born_ns) / 1e9
+        delay_s = self._pace.next_delay_s(lived_s)
+        self._is_brief = not delay_s
+        self._run(self._revive(delay_s))
+
+    def _end_lost(self) -> None:
+        """What was cancelled ends, and what was there too often; the rest is preempted."""
+        at_ns, ended, events = self._clock.now_ns(), list[tuple[OpenWork, int, Ended]](), list[Event]()
+        for work in tuple(self._open.values()):
+            work.num_losses += work.submission.id in self._sent
+            for choice in work.choices:
+                if (end := work.cancelled(choice)) is not None:
+                    ended.append((work, choice, end))
+                elif work.num_losses >= MAX_LOSSES:
+                    error = EngineLost(f"the engine was lost {work.num_losses} times over this request: {self._why}")
+                    ended.append((work, choice, work.failed(choice, error)))
+                elif work.has_left_queue(choice):
+                    id = choice_id(work.submission.id, choice)
+                    events.append(RequestPreempted(id, work.num_computed(choice), at_ns))
+        self._sent.clear()
+        self._tell(ended, events)
+
+    async def _revive(self, delay_s: float) -> None:
+        if delay_s:
+            await self._sleep(delay_s)
+        self._engine = self._make(partial(self._lost, self._life + 1))
+        self._begin()
+        life = self._life
+        for id in tuple(self._models):
+            await self._load_again(id)
+            if life != self._life or not self._has_engine.is_set():
+                return  # lost again, and somebody else sees to it
+        self._state = _State.LIVING
+        num_resumed = len(self._choices)
+        for work in tuple(self._open.values()):
+            self._send(work)
+        now = self._clock.now_ns()
+        restarted = EngineRestarted(
+            why=self._why,
+            num_resumed=num_resumed,
+            down_ns=now - self._lost_ns,
+            num_tries=self._num_tries,
+            at_ns=now,
+        )
+        self._receive(StepBatch(now, events=(restarted,)))
+
+    async def _load_again(self, id: ModelId) -> None:
+        """What is open for a model that cannot be loaded any more ends with the reason."""
+        engine, (source, options) = self._engine, self._models[id]
+        try:
+            await engine.load(source, options)
+        except DomainError as error:
+            if engine is self._engine and self._has_engine.is_set():
+                self._missing.add(id)
+                self._end_all(error, (work for work in tuple(self._open.values()) if work.submission.model == id))
+            return
+        self._missing.discard(id)
+        if id not in self._models:  # it was unloaded meanwhile
+            await engine.unload(id)
+
+    async def _send_when_loaded(self, work: OpenWork) -> None:
+        await self._load_again(work.submission.model)
+        if self._state is _State.LIVING and work.choices and work.submission.id not in self._sent:
+            self._send(work)
+
+    # ---- ends that no engine tells -----------------------------------------------------------------------------
+
+    def _end_cancelled(self, work: OpenWork, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:
+        if work.submission.id in self._sent:  # it was sent in between
+            self._engine.cancel(work.submission.id, choice, reason=reason, num_tokens=num_tokens)
+            return
+        found = [(work, number, work.cancelled(number)) for number in work.choices]
+        self._tell([(work, number, end) for work, number, end in found if end is not None])
+
+    def _end_all(self, error: DomainError, works: Iterable[OpenWork] | None = None) -> None:
+        works = tuple(self._open.values()) if works is None else works
+        self._tell([(work, choice, work.failed(choice, error)) for work in works for choice in work.choices])
+
+    def _tell(self, ended: Iterable[tuple[OpenWork, int, Ended]], events: Iterable[Event] = ()) -> None:
+        items, num_left = list[tuple[RequestId, int, Ended]](), 0
+        for work, choice, end in ended:
+            num_left += not work.has_left_queue(choice)
+            items.append((work.submission.id, choice, end))
+            self._note(work, choice, end)
+        if items or events:
+            self._receive(StepBatch(self._clock.now_ns(), tuple(items), tuple(events), num_left))
+
+    def _forget(self, work: OpenWork) -> None:
+        """It was not taken."""
+        for choice in work.choices:
+            del self._choices[choice_id(work.submission.id, choice)]
+        del self._open[work.submission.id]
+
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+__all__ = ("MAX_LOSSES", "MakeMortal", "MortalEngine", "RevivedEngine")

@@ -1,0 +1,107 @@
+"""A real engine process that is killed: everybody who was open gets the same answer, a moment later."""
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from adapters.engine_process.child import ChildProcess
+from adapters.engine_process.engine import EngineProcess
+from adapters.engine_process.host import MakeEngine
+from adapters.system.clock import SystemClock
+from application.events import EngineRestarted
+from application.ports.engine import Tokens
+from application.services.text_side.revived_engine import MakeMortal
+from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
+from domain.byte_size import ByteSize
+from domain.ids import ModelId
+from domain.model_card import ModelSource
+from interfaces.composition.engine_process import CHILD, encode_settings
+from interfaces.composition.token_side import host_token_side
+from tests.support.effort import scaled
+from tests.support.eight_streams import NUM_CHOICES, check_same, play
+from tests.support.engine_client import EngineClient, hosted_toy
+from tests.support.hosted_child import HostedChild
+from tests.support.tiny_models import write_folder
+
+
+class Processes:
+    """Makes engines in processes, and remembers them."""
+
+    def __init__(self, module: str, settings: bytes = b"") -> None:
+        self._module = module
+        self._settings = settings
+        self.made: list[EngineProcess] = []
+
+    def make(self, lost: Callable[[str], None]) -> EngineProcess:
+        engine = EngineProcess(ChildProcess(self._module), self._settings, SystemClock(), lost=lost)
+        self.made.append(engine)
+        return engine
+
+    def killing(self, draw: Random, most: int) -> Callable[[EngineClient], Awaitable[None]]:
+        """Kill the first one after some of the tokens were told."""
+
+        async def kill(client: EngineClient) -> None:
+            wanted = draw.randrange(most)
+            await client.until(lambda: num_tokens(client) >= wanted, "some tokens")
+            os.kill(self.made[0].pid or 0, signal.SIGKILL)
+
+        return kill
+
+    def check_gone(self) -> None:
+        for engine in self.made:
+            with pytest.raises(ProcessLookupError):
+                os.kill(engine.pid or 0, 0)
+
+
+def here(make: MakeEngine) -> MakeMortal:
+    """Engines that nothing happens to, in this process."""
+    return lambda lost: EngineProcess(HostedChild(make), b"", SystemClock(), lost=lost)
+
+
+def num_tokens(client: EngineClient) -> int:
+    return sum(isinstance(item, Tokens) for batch in client.batches for *_, item in batch.items)
+
+
+def restarts(client: EngineClient) -> list[EngineRestarted]:
+    return [event for event in client.events if isinstance(event, EngineRestarted)]
+
+
+def num_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+
+
+def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
+    toy = "tests.support.engine_child"
+    calm, num_before = play(here(hosted_toy)), num_descriptors()
+    for seed in range(scaled(1)):
+        processes = Processes(toy)
+        disturbed = play(processes.make, processes.killing(Random(seed), 100))
+        check_same(disturbed, calm)
+        (restarted,) = restarts(disturbed)
+        assert restarted.why == "the engine's process was killed by SIGKILL"
+        assert restarted.num_resumed <= sum(NUM_CHOICES.values())
+        processes.check_gone()
+    assert num_descriptors() <= num_before
+
+
+@pytest.mark.slow
+def test_a_model_on_mlx_is_loaded_again_and_goes_on(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "tiny")
+    settings = Settings(
+        model=ModelSettings(default=str(folder)),
+        engine=EngineSettings(kind="process", block_size=16, prefill_grid=32, memory=ByteSize(num_bytes=1 << 30)),
+        store=StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=64 << 20)),
+    )
+    source = ModelSource(ModelId(str(folder)), str(folder))
+    unstored = replace(settings, store=StoreSettings(kind="off"))
+    calm = play(here(lambda _, hold: host_token_side(unstored, hold)), model=source)
+    processes = Processes(CHILD, encode_settings(settings))
+    disturbed = play(processes.make, processes.killing(Random(7), 60), model=source)
+    check_same(disturbed, calm)
+    assert len(restarts(disturbed)) == 1
+    processes.check_gone()

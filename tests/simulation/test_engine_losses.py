@@ -1,0 +1,97 @@
+"""The two sides over a channel that breaks at any message: whoever was open goes on as if nothing had happened.
+
+Nothing can overtake anything on a socket: what can happen is that it ends, and when.
+"""
+
+import asyncio
+from itertools import chain, repeat
+from random import Random
+
+import pytest
+
+from adapters.engine_process.engine import EngineProcess
+from adapters.system.clock import SystemClock
+from application.events import EngineRestarted, ModelLoaded
+from application.services.text_side.revived_engine import MakeMortal
+from domain.ids import RequestId
+from domain.request import FinishReason
+from tests.support.dying_channel import Fuse
+from tests.support.effort import scaled
+from tests.support.eight_streams import (
+    NUM_CHOICES,
+    STREAMS,
+    check_same,
+    check_told,
+    end_of,
+    play,
+    scores,
+    tokens,
+)
+from tests.support.engine_client import EngineClient, hosted_toy
+from tests.support.hosted_child import HostedChild
+
+
+def dying(*num_messages: int) -> MakeMortal:
+    """Engines that each end at a message of theirs; after these, one that does not."""
+    fuses = chain(map(Fuse, num_messages), (Fuse(None) for _ in repeat(0)))
+    return lambda lost: EngineProcess(HostedChild(hosted_toy, next(fuses).opens), b"", SystemClock(), lost=lost)
+
+
+@pytest.fixture(scope="module")
+def calm() -> EngineClient:
+    return play(dying())
+
+
+@pytest.mark.parametrize("seed", range(scaled(12)))
+def test_one_loss_at_any_message_is_a_pause(calm: EngineClient, seed: int) -> None:
+    draw = Random(seed)
+    disturbed = play(dying(draw.randrange(1, 70)))
+    check_same(disturbed, calm)
+    assert scores(disturbed, "scored") == scores(calm, "scored")
+    num_restarts = sum(isinstance(event, EngineRestarted) for event in disturbed.events)
+    assert sum(isinstance(event, ModelLoaded) for event in disturbed.events) >= 1
+    assert num_restarts <= 1
+
+
+@pytest.mark.parametrize("seed", range(scaled(5)))
+def test_who_is_there_at_two_losses_ends_with_an_error_of_its_own(calm: EngineClient, seed: int) -> None:
+    draw = Random(seed)
+    disturbed = play(dying(draw.randrange(20, 60), draw.randrange(6, 50)))
+    check_told(disturbed)
+    for id, number in NUM_CHOICES.items():
+        for choice in range(number):
+            end, expected = end_of(disturbed, id, choice), tokens(calm, id, choice)
+            found = tokens(disturbed, id, choice)
+            if end.error is None:
+                assert found == expected
+            else:
+                assert end.error.code == "engine_lost"
+                assert found == expected[: len(found)]
+                assert end.usage.completion_tokens == len(found)
+
+
+@pytest.mark.parametrize("seed", range(scaled(4)))
+def test_who_is_cancelled_around_a_loss_ends_once(calm: EngineClient, seed: int) -> None:
+    draw = Random(seed)
+    victims = draw.sample(sorted(STREAMS), 4)
+
+    async def cancel(client: EngineClient) -> None:
+        loop = asyncio.get_running_loop()
+        for id in victims:
+            loop.call_later(draw.random() * 0.05, client.engine.cancel, RequestId(id))
+
+    disturbed = play(dying(draw.randrange(12, 60)), cancel)
+    check_told(disturbed)
+    for id, number in NUM_CHOICES.items():
+        for choice in range(number):
+            end, found, expected = (
+                end_of(disturbed, id, choice),
+                tokens(disturbed, id, choice),
+                tokens(calm, id, choice),
+            )
+            assert end.error is None
+            assert found == expected[: len(found)]
+            if end.reason is not FinishReason.CANCELLED:
+                assert found == expected
+            else:
+                assert id in victims

@@ -1,0 +1,228 @@
+"""An engine that keeps being lost: how long is waited, who is told what meanwhile, and what is not tried for ever."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from adapters.fake.clock import FakeClock
+from application.events import EngineRestarted, RequestPreempted
+from application.ports.engine import Ended, EngineModel, Tokens
+from application.ports.model_repository import ModelPreview
+from application.services.text_side.revived_engine import RevivedEngine
+from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
+from domain.ids import ModelId, RequestId
+from domain.model_card import LoadOptions, ModelSource
+from domain.request import FinishReason
+from tests.support.engine_client import MODEL, EngineClient, engine_on_a_thread, source
+from tests.support.patience import PATIENCE_S
+
+ENDLESS = 20_000
+OTHER = ModelId("other")
+
+
+class Mortal:
+    """A MortalEngine on a thread, which is lost when `lose` is called. `loads`: what a load does before it is done."""
+
+    def __init__(self, lost: Callable[[str], None], loads: Callable[[ModelId], Awaitable[None]]) -> None:
+        self.lost = lost
+        self._loads = loads
+        self._engine = engine_on_a_thread()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
+        await self._loads(source.id)
+        return await self._engine.load(source, options)
+
+    def check(self, _source: ModelSource, _options: LoadOptions) -> ModelPreview:
+        return ModelPreview()
+
+
+class World:
+    """A RevivedEngine, its lives, and the sleeps it asked for; `may_sleep` lets them end."""
+
+    def __init__(self) -> None:
+        self.lives: list[Mortal] = []
+        self.delays: list[float] = []
+        self.may_sleep = asyncio.Event()
+        self.may_sleep.set()
+        self.loads: Callable[[ModelId], Awaitable[None]] = self._nothing
+        self.clock = FakeClock(tick_ns=10)
+        self.engine = RevivedEngine(self._make, self.clock, sleep=self._sleep)
+        self.client = EngineClient(self.engine)
+
+    async def lose(self) -> None:
+        """The present one; it is stopped, unheard."""
+        life = self.lives[-1]
+        life.lost("planted")
+        assert await life.stop(PATIENCE_S)
+
+    async def living(self) -> None:
+        await self.client.until(lambda: not self.engine.status().fault, "an engine")
+
+    def _make(self, lost: Callable[[str], None]) -> Any:
+        self.lives.append(Mortal(lost, lambda id: self.loads(id)))
+        return self.lives[-1]
+
+    async def _sleep(self, delay_s: float) -> None:
+        self.delays.append(delay_s)
+        await self.may_sleep.wait()
+
+    async def _nothing(self, _id: ModelId) -> None:
+        return
+
+
+def in_world(work: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = World()
+        world.engine.start(world.client.receive)
+        try:
+            await world.engine.load(source(MODEL), LoadOptions())
+            await work(world)
+        finally:
+            assert await world.engine.stop(PATIENCE_S)
+            for life in world.lives:
+                await life.stop(PATIENCE_S)
+
+    asyncio.run(run())
+
+
+def test_lost_again_and_again_it_is_started_ever_later_and_says_so() -> None:
+    async def work(world: World) -> None:
+        for _ in range(4):
+            await world.lose()
+            await world.living()
+        assert world.delays == [1, 2, 4]
+        assert len([event for event in world.client.events if isinstance(event, EngineRestarted)]) == 4
+        world.may_sleep.clear()
+        await world.lose()
+        status = world.engine.status()
+        assert (status.is_alive, status.fault) == (False, "the engine is being restarted: planted")
+        with pytest.raises(ServerUnavailable, match="planted"):
+            await world.engine.cache.stats()
+
+    in_world(work)
+
+
+def test_lost_for_the_first_time_it_takes_requests_that_wait_for_the_next() -> None:
+    async def work(world: World) -> None:
+        loading = asyncio.Event()
+
+        async def wait(_id: ModelId) -> None:
+            await loading.wait()
+
+        world.loads = wait
+        await world.lose()
+        assert world.engine.status().is_alive
+        world.client.submit("a")
+        world.client.submit("b")
+        world.engine.cancel(RequestId("b"))
+        assert (await world.client.end("b")).reason is FinishReason.CANCELLED
+        assert world.engine.status().num_waiting == 1
+        loading.set()
+        assert len(await world.client.tokens("a")) == 4
+        assert world.client.num_left_queue == 2
+
+    in_world(work)
+
+
+def test_who_runs_is_told_as_preempted_and_ends_at_the_second_loss() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=ENDLESS)
+        await world.client.until_told("a", Tokens)
+        await world.lose()
+        await world.living()
+        assert [event.id for event in world.client.events if isinstance(event, RequestPreempted)] == ["a"]
+        world.client.submit("b", num_tokens=ENDLESS)
+        await world.client.until_told("b", Tokens)
+        await world.lose()
+        end = await world.client.end("a")
+        assert end.error is not None
+        assert isinstance(end.error.to_error(), EngineLost)
+        assert end.error.message == "the engine was lost 2 times over this request: planted"
+        await world.living()
+        assert not [item for item in world.client.items("b") if isinstance(item, Ended)]
+        assert world.client.num_left_queue == 2
+
+    in_world(work)
+
+
+def test_a_stop_string_found_as_the_engine_is_lost_ends_with_the_tokens_that_count() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=ENDLESS)
+        await world.client.until(lambda: len(world.client.items("a")) > 9, "some tokens")
+        life = world.lives[-1]
+        world.engine.cancel(RequestId("a"), 0, reason=FinishReason.STOP, num_tokens=3)
+        life.lost("planted")
+        end = await world.client.end("a")
+        assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, 3)
+        assert await life.stop(PATIENCE_S)
+        await world.living()
+
+    in_world(work)
+
+
+def test_a_load_that_ends_the_engine_twice_is_given_up() -> None:
+    async def work(world: World) -> None:
+        async def die(id: ModelId) -> None:
+            if id == OTHER:
+                await world.lose()
+                raise ServerUnavailable("planted")
+
+        world.loads = die
+        with pytest.raises(EngineLost, match="lost 2 times while it loaded other: planted"):
+            await world.engine.load(source(OTHER), LoadOptions())
+        await world.living()
+        world.client.submit("a")
+        assert len(await world.client.tokens("a")) == 4
+
+    in_world(work)
+
+
+def test_a_model_that_cannot_be_loaded_again_fails_its_requests_and_is_tried_with_the_next() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=ENDLESS)
+        await world.client.until_told("a", Tokens)
+
+        async def fail(_id: ModelId) -> None:
+            raise ModelLoadFailed("its folder is gone")
+
+        usual, world.loads = world.loads, fail
+        await world.lose()
+        for id in ("a", "b"):
+            if id == "b":
+                world.client.submit("b")
+            end = await world.client.end(id)
+            assert end.error is not None
+            assert (end.error.code, end.error.message) == ("model_load_failed", "its folder is gone")
+            await world.living()
+        world.loads = usual
+        world.client.submit("c")
+        assert len(await world.client.tokens("c")) == 4
+
+    in_world(work)
+
+
+def test_stopped_while_there_is_no_engine_it_ends_everything() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=ENDLESS)
+        await world.client.until_told("a", Tokens)
+        await world.lose()
+        await world.living()
+        world.may_sleep.clear()
+        world.client.submit("b", num_tokens=ENDLESS)
+        await world.lose()
+        loading = asyncio.ensure_future(world.engine.load(source(OTHER), LoadOptions()))
+        await asyncio.sleep(0)
+        assert await world.engine.stop(PATIENCE_S)
+        with pytest.raises(ServerUnavailable):
+            await loading
+        for id in "ab":
+            assert (await world.client.end(id)).error is not None
+        with pytest.raises(ServerUnavailable):
+            world.client.submit("late")
+
+    in_world(work)
