@@ -3,20 +3,18 @@
 from collections import Counter
 from typing import Literal
 
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.use_cases.check_health import Health
 from domain.live_windows import LATENCY_WINDOW_S
 from interfaces.http.admin.figures_body import FiguresBody, figures_body
+from interfaces.http.admin.reading import admin_get
 from interfaces.http.admin_services import AdminServices
-from interfaces.http.documented import errors
 from interfaces.http.engine_body import EngineBody, engine_body
 from interfaces.http.memory_body import MemoryBody, memory_body
 from interfaces.http.services import Services
 from interfaces.http.tier_bodies import TiersBody, tiers_body
-from interfaces.http.visit import admins_only
 
 
 class HealthBody(Struct):
@@ -60,7 +58,7 @@ def overview_route(services: Services, version: str, error_type: type[Struct]) -
     admin, clock = services.admin, services.clock
     started_ns = clock.now_ns()
 
-    @get("/admin/api/overview", guards=[admins_only], operation_id="readOverview", responses=errors(error_type, 401))
+    @admin_get("/overview", "readOverview", error_type)
     async def read_overview() -> OverviewBody:
         reading = await admin.readings.latest()
         health, now_ns = services.check_health(), clock.now_ns()
