@@ -6,18 +6,24 @@ no further, and what it has computed so far is kept.
 
 import asyncio
 from collections.abc import Mapping
-from typing import cast
+from typing import Protocol, cast
 
 from interfaces.cli.progress import Opener, Unit, progress
-from interfaces.cli.running_server import NoAnswer, RunningServer
+from interfaces.cli.running_server import NoAnswer
 
 LOOK_EVERY_S = 0.5
 TIMEOUT_S = 5.0
 OPERATION = "warmCache"
 
 
+class Asks(Protocol):
+    """See RunningServer."""
+
+    async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]: ...
+
+
 async def warmed(
-    server: RunningServer, body: bytes, *, quiet: bool, look_every_s: float = LOOK_EVERY_S, opener: Opener = progress
+    server: Asks, body: bytes, *, quiet: bool, look_every_s: float = LOOK_EVERY_S, opener: Opener = progress
 ) -> dict[str, object]:
     """The server's answer. Raises NoAnswer."""
     asking = asyncio.ensure_future(server.ask("/v1/cache/warm", body))

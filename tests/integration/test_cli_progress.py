@@ -67,11 +67,12 @@ def test_a_warm_up_shows_how_far_the_prompt_is() -> None:
     assert bars.num_open == 0
 
 
-class Scripted(RunningServer):
-    """Is warm once it was looked at often enough; each look gets the next answer."""
+class Scripted:
+    """Is warm once it was looked at often enough; each look gets the next answer. On the event loop."""
 
-    looks: list[dict[str, object] | NoAnswer]
-    warm: asyncio.Event
+    def __init__(self, looks: list[dict[str, object] | NoAnswer]) -> None:
+        self.looks = looks
+        self.warm = asyncio.Event()
 
     async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
         if path == "/v1/cache/warm":
@@ -91,12 +92,10 @@ def look(*requests: tuple[str, str, int]) -> dict[str, object]:
 
 
 def seen_of(looks: list[dict[str, object] | NoAnswer]) -> list[tuple[str, int, int | None]]:
-    bars, server = Bars(), Scripted("http://nowhere")
+    bars = Bars()
 
     async def ask() -> None:
-        server.looks = looks
-        server.warm = asyncio.Event()
-        await warmed(server, BODY, quiet=False, look_every_s=0.0, opener=bars)
+        await warmed(Scripted(looks), BODY, quiet=False, look_every_s=0.0, opener=bars)
 
     asyncio.run(ask())
     return bars.seen
@@ -112,11 +111,8 @@ def test_prompts_that_are_warm_stay_so() -> None:
 
 
 def test_who_may_not_look_does_not_look_again() -> None:
-    server = Scripted("http://nowhere")
-
     async def ask() -> None:
-        server.looks = [NoAnswer("no admin", http_status=403)]
-        server.warm = asyncio.Event()
+        server = Scripted([NoAnswer("no admin", http_status=403)])
         await warmed(server, BODY, quiet=False, look_every_s=0.0, opener=Bars())
 
     asyncio.run(ask())  # a second look would find no answer
