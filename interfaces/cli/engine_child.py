@@ -4,6 +4,7 @@ Its only argument is a descriptor, its end of a socket; its settings come throug
 """
 
 import asyncio
+import importlib
 import sys
 from collections.abc import Callable
 
@@ -22,6 +23,11 @@ def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
     return host_token_side(found, hold)
 
 
+def warm_up() -> None:
+    """Import what every engine needs."""
+    importlib.import_module("interfaces.composition.token_side")
+
+
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """The quickest there is: each step goes through it once."""
     try:
@@ -32,4 +38,4 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 if __name__ == "__main__":
-    leave(serve_parent(int(sys.argv[1]), make_engine, new_event_loop))
+    leave(serve_parent(int(sys.argv[1]), make_engine, new_event_loop, warm_up))
