@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from application.answer_events import AnswerParsed
 from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead
-from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
+from application.health_events import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.token_events import TokensReceived
 from domain.explanation import Explanation
@@ -336,6 +336,7 @@ Event: TypeAlias = (
     | AnswerParsed
     | EngineStuck
     | EngineRecovered
+    | ReadinessMeasured
     | EngineRestarted
 )
 

@@ -33,6 +33,14 @@ class EngineRecovered:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReadinessMeasured:
+    """Whether a model is served and the engine moves, as `/health/ready` says. Told every few seconds."""
+
+    is_ready: bool
+    at_ns: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRestarted:
     """The engine was lost, `down_ns` ago, and another one has taken over: `num_resumed` choices go on in it. `why`: how
@@ -45,4 +53,4 @@ class EngineRestarted:
     at_ns: int
 
 
-__all__ = ("EngineRecovered", "EngineRestarted", "EngineStuck")
+__all__ = ("EngineRecovered", "EngineRestarted", "EngineStuck", "ReadinessMeasured")

@@ -96,14 +96,14 @@ class FakeTokenizer:
     def has_chat_template(self) -> bool:
         return self._has_chat_template
 
-    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if max_tokens is not None and len(text) > max_tokens:
             raise PromptTooLong(len(text), is_exact=False)
         token_ids = tuple(text.encode("utf-8", errors="replace"))
         _check_count(token_ids, max_tokens)
         return EncodedPrompt.of_text(token_ids)
 
-    def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
+    def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if not self._has_chat_template:
             raise TemplateFailed("this model has no chat template", param="messages")
         prompt = replace(prompt, messages=tuple(late_system_as_user(prompt.messages)))

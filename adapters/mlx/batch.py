@@ -11,8 +11,8 @@ What cannot be joined leaves both groups as they were. Rows that left are droppe
 what others capture at the end of a step is copied first.
 
 A row that a grammar holds runs ahead like the others: the forward pass of its waiting token is queued, the token is
-read and accepted (`reading_order`: before or after), and the next one is chosen with the mask that was computed
-meanwhile (`settle`).
+read and accepted, and the next one is chosen with the mask that was computed meanwhile (`settle`; `reading_order` says
+in which order).
 
                      start_decode()      decode()    decode()             decode()
     fed              end of the prompt               token 1, token 2     token 3
@@ -31,7 +31,7 @@ import mlx.core as mx
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, take_row
-from adapters.mlx.reading_order import ReadingOrder
+from adapters.mlx.reading_order import Reading, ReadingOrder
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -67,22 +67,23 @@ class Row:
 
 
 class _Unsettled(NamedTuple):
-    """A step that is queued, and whose choice waits for masks. `unread`: its tokens, if no grammar was told of them."""
+    """A constrained step that is queued, and what of it is left for later by how it is read."""
 
+    reading: Reading
     logits: mx.array
-    unread: mx.array | None
+    tokens: mx.array
 
 
 class DecodeGroup:
     """Compute thread only. `rows` and `waiting` are in the same order. `stays_alone`: it could not join another."""
 
-    def __init__(self, forward: Forward, rows: list[Row], caches: Caches) -> None:
+    def __init__(self, forward: Forward, rows: list[Row], caches: Caches, order: ReadingOrder) -> None:
         self.rows = rows
         self.caches = caches
         self.waiting: Sampled | None = None
         self.stays_alone = False
         self._unsettled: _Unsettled | None = None
-        self._order = ReadingOrder()
+        self._order = order
         self._settled_s = perf_counter()
         self._forward = forward
         self._sampler = self._new_sampler()
@@ -90,10 +91,10 @@ class DecodeGroup:
             row.group = self
 
     @classmethod
-    def start(cls, forward: Forward, row: Row) -> "DecodeGroup":
+    def start(cls, forward: Forward, row: Row, order: ReadingOrder) -> "DecodeGroup":
         """A group of one that has fed the row's first token."""
         assert row.first is not None
-        group = cls(forward, [row], row.caches)
+        group = cls(forward, [row], row.caches, order)
         first, row.caches, row.first = row.first.tokens, [], None
         group._feed(first)
         group.settle()
@@ -112,15 +113,16 @@ class DecodeGroup:
         Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
         if self._unsettled is None:
             return
-        (logits, unread), self._unsettled = self._unsettled, None
+        (reading, logits, tokens), self._unsettled = self._unsettled, None
         try:
-            if unread is not None:
-                self._accept(unread)
-            self._queue_choice(logits)
+            if reading is Reading.LATE:
+                self._accept(tokens)
+            if reading is not Reading.AT_ONCE:
+                self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
         before_s, self._settled_s = self._settled_s, perf_counter()
-        self._order.record(self._settled_s - before_s)
+        self._order.record(reading, self._settled_s - before_s)
 
     def absorb(self, others: Sequence["DecodeGroup"]) -> None:
         """Take in the rows of groups of one, which must not be used afterwards. Their state moves (see `append_rows`).
@@ -163,7 +165,7 @@ class DecodeGroup:
             index = self.rows.index(row)
             try:
                 caches, waiting = take_row(self.caches, index), self.waiting.narrow([index])
-                alone = DecodeGroup(self._forward, [row], caches)
+                alone = DecodeGroup(self._forward, [row], caches, self._order)
                 alone.waiting = waiting
             except Exception as error:
                 row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
@@ -216,14 +218,21 @@ class DecodeGroup:
             for row in self.rows:
                 row.position += 1
             if any(_sampler_of(row).constraint is not None for row in self.rows):
-                if self._order.is_early:
-                    self._accept(tokens)
-                self._unsettled = _Unsettled(logits, None if self._order.is_early else tokens)
-                evaluate_soon([logits])
+                self._queue_constrained(tokens, logits)
             else:
                 self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
+
+    def _queue_constrained(self, tokens: mx.array, logits: mx.array) -> None:
+        reading = self._order.reading
+        if reading is not Reading.LATE:
+            self._accept(tokens)
+        self._unsettled = _Unsettled(reading, logits, tokens)
+        if reading is Reading.AT_ONCE:
+            self._queue_choice(logits)
+        else:
+            evaluate_soon([logits])
 
     def _accept(self, tokens: mx.array) -> None:
         """Waits for them. What a grammar says against one is left on its row."""

@@ -19,6 +19,7 @@ from adapters.mlx.device import spare_bytes
 from adapters.mlx.group_joins import join_groups
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.prompt_scores import score_chunk
+from adapters.mlx.reading_order import ReadingOrder
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -61,6 +62,7 @@ class MlxModel:
         self._chunks = ChunkQueue(chunks_ahead)
         self._meter = meter or uncorrected(description.memory, is_ahead=chunks_ahead > 0)
         self._spare_bytes = spare_bytes()
+        self._order = ReadingOrder()
 
     @property
     def description(self) -> ModelDescription:
@@ -215,7 +217,7 @@ class MlxModel:
             self._clear_spare()
         for row in new:
             try:
-                DecodeGroup.start(self._forward, row)
+                DecodeGroup.start(self._forward, row, self._order)
             except Exception as error:
                 row.failure = ComputeFailed(f"a decode step failed: {error}")
 

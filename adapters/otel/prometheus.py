@@ -42,7 +42,6 @@ class PrometheusText(MetricReader):
     def __init__(self, tallies: TallyReading) -> None:
         super().__init__()
         self._tallies = tallies
-        self._lock = Lock()
         self._data: MetricsData | None = None
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -55,10 +54,9 @@ class PrometheusText(MetricReader):
         return MetricsText(generate_latest(self._registry), METRICS_CONTENT_TYPE)
 
     def read(self) -> MetricsData | None:
-        """What the instruments hold now."""
-        with self._lock:
-            self.collect()
-            data, self._data = self._data, None
+        """What the instruments hold now. One caller at a time."""
+        self.collect()
+        data, self._data = self._data, None
         return data
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
@@ -69,51 +67,57 @@ class PrometheusText(MetricReader):
 
 
 class _Families:
-    """A collector of prometheus_client's."""
+    """A collector of prometheus_client's. The SDK tells of an exemplar once; it is kept here for every scraper, one a
+    bucket, until there is a later one."""
 
     def __init__(self, reader: PrometheusText) -> None:
         self._reader = reader
+        self._lock = Lock()
+        self._examples: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, Exemplar]] = {}
 
     def describe(self) -> Iterable[Metric]:
         """Nothing is known beforehand, and no metric asked for to find out."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            yield from list(self._families())
+
+    def _families(self) -> Iterator[Metric]:
         data = self._reader.read()
         for resource in data.resource_metrics if data is not None else ():
             target = Metric("target", "What is observed", "info")
             target.add_sample("target_info", _labels(resource.resource.attributes), 1)
             yield target
             for scope in resource.scope_metrics:
-                yield from map(_family, scope.metrics)
+                yield from map(self._family, scope.metrics)
+
+    def _family(self, metric: OtelMetric) -> Metric:
+        unit = _UNITS.get(metric.unit or "", "")
+        family = Metric(_name(metric.name), metric.description or metric.name, _kind(metric), unit)
+        for point in metric.data.data_points:
+            if isinstance(point, HistogramDataPoint):
+                self._add_histogram(family, point)
+            elif isinstance(point, NumberDataPoint):
+                suffix = "_total" if family.type == "counter" else ""
+                family.add_sample(f"{family.name}{suffix}", _labels(point.attributes), point.value)
+        return family
+
+    def _add_histogram(self, family: Metric, point: HistogramDataPoint) -> None:
+        labels, num_below = _labels(point.attributes), 0
+        bounds = [*point.explicit_bounds, float("inf")]
+        examples = self._examples.setdefault((family.name, tuple(labels.items())), {})
+        examples |= _examples(point, bounds)
+        for index, (bound, count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
+            num_below += count
+            told = {**labels, "le": "+Inf" if bound == float("inf") else str(bound)}
+            family.add_sample(f"{family.name}_bucket", told, num_below, None, examples.get(index))
+        family.add_sample(f"{family.name}_count", labels, num_below)
+        family.add_sample(f"{family.name}_sum", labels, point.sum)
 
 
 def _openmetrics(registry: CollectorRegistry) -> bytes:
     return bytes(generate_openmetrics(registry))  # type: ignore[no-untyped-call]
-
-
-def _family(metric: OtelMetric) -> Metric:
-    unit = _UNITS.get(metric.unit or "", "")
-    family = Metric(_name(metric.name), metric.description or metric.name, _kind(metric), unit)
-    for point in metric.data.data_points:
-        if isinstance(point, HistogramDataPoint):
-            _add_histogram(family, point)
-        elif isinstance(point, NumberDataPoint):
-            suffix = "_total" if family.type == "counter" else ""
-            family.add_sample(f"{family.name}{suffix}", _labels(point.attributes), point.value)
-    return family
-
-
-def _add_histogram(family: Metric, point: HistogramDataPoint) -> None:
-    labels, num_below = _labels(point.attributes), 0
-    bounds = [*point.explicit_bounds, float("inf")]
-    examples = _examples(point, bounds)
-    for index, (bound, count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
-        num_below += count
-        told = {**labels, "le": "+Inf" if bound == float("inf") else str(bound)}
-        family.add_sample(f"{family.name}_bucket", told, num_below, None, examples.get(index))
-    family.add_sample(f"{family.name}_count", labels, num_below)
-    family.add_sample(f"{family.name}_sum", labels, point.sum)
 
 
 def _examples(point: HistogramDataPoint, bounds: Sequence[float]) -> dict[int, Exemplar]:

@@ -76,23 +76,23 @@ class HfTokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         num_start = len(self._start_ids)
         room = None if max_tokens is None else max_tokens - num_start
         try:
-            ids = self._codec.encode(text, max_tokens=room, wants_spans=False).ids
+            ids = self._codec.encode(text, max_tokens=room, wants_spans=False, owner=salt).ids
         except PromptTooLong as error:
             raise PromptTooLong(error.num_tokens + num_start, is_exact=error.is_exact) from None
         return EncodedPrompt.of_text((*self._start_ids, *ids))
 
-    def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
+    def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if self._template is None:
             raise TemplateFailed(
                 "this model has no chat template: use completions, or give its folder a chat_template.jinja",
                 param="messages",
             )
         rendered = self._template.render(prompt)
-        encoded = self._codec.encode(rendered.text, max_tokens=max_tokens)
+        encoded = self._codec.encode(rendered.text, max_tokens=max_tokens, owner=salt)
         fork_points = find_fork_points(prompt, self._template, self._codec, rendered, encoded)
         return EncodedPrompt.of_text(tuple(encoded.ids), fork_points)
 

@@ -1,5 +1,8 @@
 """Text to token ids and whole texts back, over either kind of tokenizer. Adds no special tokens; any thread.
 
+Long texts are encoded in parts where the tokenizer allows it (`text_cuts`), and parts that were encoded before are not
+encoded again (`encoded_parts`): a conversation comes back with each turn, and grows at its end.
+
 The interpreter is held for no longer than it takes to copy the ids that are wanted: encoding happens without it, a text
 that cannot fit is refused for its length or its number of tokens before any list is made, and spans are looked up one
 by one.
@@ -9,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
 from adapters.tokenizers.library import Encoding, PythonTokenizer, RustTokenizer
+from adapters.tokenizers.text_cuts import PART_CHARS, TextCuts
 from adapters.tokenizers.token_reach import token_reach
 from application.ports.tokenizer import PromptTooLong
 
@@ -51,6 +56,8 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._rust = rust
         self._reach = token_reach(rust) if rust is not None else None
+        self._cuts = TextCuts.of(rust) if rust is not None else None
+        self._parts = EncodedParts(self._encode_each)
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -77,14 +84,20 @@ class TextCodec:
             return {token.content: id for id, token in self._tokenizer.added_tokens_decoder.items()}
         return {token.content: id for id, token in self._rust.get_added_tokens_decoder().items()}
 
-    def encode(self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True) -> EncodedText:
-        """Raises PromptTooLong where that gives more than `max_tokens`."""
+    def encode(
+        self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True, owner: str = ""
+    ) -> EncodedText:
+        """`owner`: whose text it is, and whose alone. Raises PromptTooLong where that gives more than `max_tokens`."""
         if max_tokens is not None and self._reach is not None and len(text) > max_tokens * self._reach:
             raise PromptTooLong(-(-len(text) // self._reach), is_exact=False)
         if self._rust is None:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
             _check_count(len(ids), max_tokens)
             return EncodedText(ids, None)
+        if self._cuts is not None and len(text) >= 2 * PART_CHARS:
+            parts = self._parts.of(list(self._cuts.parts(text)), owner)
+            _check_count(sum(len(part.ids) for part in parts), max_tokens)
+            return EncodedText([id for part in parts for id in part.ids], PartSpans(parts))
         encode = self._rust.encode_batch if wants_spans else self._rust.encode_batch_fast
         encoding = encode([text], add_special_tokens=False)[0]
         _check_count(len(encoding), max_tokens)
@@ -107,6 +120,10 @@ class TextCodec:
                 list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
             )
         return self._rust.decode_batch([list(ids)], skip_special_tokens=skip_special)[0]
+
+    def _encode_each(self, texts: list[str]) -> list[Encoding]:
+        assert self._rust is not None
+        return self._rust.encode_batch(texts, add_special_tokens=False)
 
     def _encode_with_special(self, text: str) -> list[int]:
         if self._rust is None:

@@ -76,17 +76,18 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
-    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         """Encode raw text as a completion prompt, with the special tokens the model expects at its start.
 
+        What is remembered of the text is for others with the same `salt` alone, also by how long encoding takes.
         Raises PromptTooLong if that is more than `max_tokens`, before encoding where the length alone proves it.
         """
         ...
 
-    def render(self, prompt: ChatPrompt, max_tokens: int | None = None) -> EncodedPrompt:
+    def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         """Apply the chat template with the generation prompt, or up to the end of the last message's content where the
-        prompt continues it. Raises TemplateFailed, naming what it refused, and
-        PromptTooLong as `encode` does."""
+        prompt continues it. `salt` as in `encode`. Raises TemplateFailed, naming what it refused, and PromptTooLong
+        as `encode` does."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from application.events import Event
-
 Handler: TypeAlias = Callable[[Any], object]
 T = TypeVar("T")
 
@@ -18,7 +16,8 @@ _logger = logging.getLogger("cairn.events")
 
 
 class EventRouter:
-    """An EventSink. `handlers` maps an event type to what handles it; they must not block."""
+    """An EventSink. `handlers` maps an event type to what handles it; they must not block. What a class tells itself
+    besides the events of all may have handlers too."""
 
     def __init__(self, name: str, handlers: Mapping[type, Handler]) -> None:
         self._name = name
@@ -26,7 +25,7 @@ class EventRouter:
         self._lock = threading.Lock()
         self._failures: dict[str, int] = {}
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: object) -> None:
         handler = self._handlers.get(type(event))
         if handler is None:
             return

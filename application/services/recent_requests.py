@@ -10,6 +10,7 @@ them must ask `tokens_for`.
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from application.events import (
     DecodeStarted,
@@ -59,9 +60,20 @@ class SeenRequest:
 
     def tokens_for(self, viewer: Owner) -> Explanation | None:
         """The explanation, with tokens only for whose they are."""
-        if self.explanation is None or self.owner == viewer:
-            return self.explanation
-        return self.explanation.without_tokens()
+        return self.explanation if self.owner == viewer else self.without_tokens()
+
+    def without_tokens(self) -> Explanation | None:
+        """The explanation for everybody."""
+        return None if self.explanation is None else self.explanation.without_tokens()
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """No event of all: it holds tokens of prompts."""
+
+    id: RequestId
+    request: GenerationRequest
+    told: Explanation
 
 
 class RecentRequests:
@@ -87,6 +99,7 @@ class RecentRequests:
                 FirstToken: self._timelines.first_token,
                 TokensReceived: self._received,
                 RequestEnded: self._end,
+                _Explained: self._explain,
             },
         )
 
@@ -98,8 +111,8 @@ class RecentRequests:
         return self._router.failures()
 
     def explained(self, id: RequestId, request: GenerationRequest, told: Explanation) -> None:
-        """What the lookup of a choice found."""
-        self._router.between(lambda: self._explain(id, request, told))
+        """What the lookup of a choice found. As `emit`: never blocks, never raises."""
+        self._router.emit(_Explained(id, request, told))
 
     @property
     def num_open(self) -> int:
@@ -107,11 +120,11 @@ class RecentRequests:
 
     def open(self, most: int | None = None) -> Sequence[SeenRequest]:
         """The longest open first, at most so many. Any thread."""
-        return self._router.between(lambda: [_copy(seen) for seen in tuple(self._open.values())[:most]])
+        return self._router.between(lambda: [_copy(seen) for seen in islice(self._open.values(), most)])
 
     def ended(self, most: int | None = None) -> Sequence[SeenRequest]:
         """The last first, at most so many. Any thread."""
-        return self._router.between(lambda: [_copy(seen) for seen in tuple(reversed(self._ended))[:most]])
+        return self._router.between(lambda: [_copy(seen) for seen in islice(reversed(self._ended), most)])
 
     def get(self, id: RequestId) -> SeenRequest | None:
         """Open or ended. Any thread."""
@@ -121,10 +134,10 @@ class RecentRequests:
         found = self._open.get(id) or next((seen for seen in reversed(self._ended) if seen.id == id), None)
         return None if found is None else _copy(found)
 
-    def _explain(self, id: RequestId, request: GenerationRequest, told: Explanation) -> None:
-        if (seen := self._open.get(id)) is not None:
-            seen.explanation = told if self._keeps_tokens else told.without_tokens()
-            seen.owner = Owner.of("", request.cache_salt, request.client)
+    def _explain(self, found: _Explained) -> None:
+        if (seen := self._open.get(found.id)) is not None:
+            seen.explanation = found.told if self._keeps_tokens else found.told.without_tokens()
+            seen.owner = Owner.of("", found.request.cache_salt, found.request.client)
 
     def _queued(self, event: RequestQueued) -> None:
         timeline = self._timelines.queued(event)

@@ -5,7 +5,7 @@ only to who has the key and the salt that the request had.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from application.services.recent_requests import RecentRequests, SeenRequest
@@ -55,6 +55,10 @@ class WatchRequests:
         """Choices that may wait or be prepared at once."""
         return self._requests.max_queue
 
+    def failures(self) -> Mapping[str, int]:
+        """Events that what is shown here could not take, by type."""
+        return self._recent.failures()
+
     def all(self, most_ended: int) -> RequestsSeen:
         """Without any text."""
         recent, preparing = self._recent, self._requests.preparations.all()
@@ -73,8 +77,9 @@ class WatchRequests:
             raise RequestNotFound(f"no request '{shown(id)}' is open or among the last that ended")
         told = seen.tokens_for(viewer)
         model = next((one for one in self._pool.loaded() if one.source.id == seen.timeline.model), None)
-        if told is None or told.divergence is None or not told.divergence.prompt_ids or model is None:
-            return RequestShown(seen, told.without_tokens() if told is not None else None, shows_text=False)
+        has_tokens = told is not None and told.divergence is not None and bool(told.divergence.prompt_ids)
+        if told is None or not has_tokens or model is None:
+            return RequestShown(seen, seen.without_tokens(), shows_text=False)
         return RequestShown(seen, await asyncio.to_thread(told.with_text, model.tokenizer.decode), shows_text=True)
 
     def cancel(self, id: RequestId) -> None:

@@ -40,8 +40,8 @@ def explain(id: Id, log: Log = None, url: Url = None, api_key: ApiKey = None, as
 
     A running server is asked first (it remembers open requests and the last that ended), then the log, if one is given.
     """
-    from interfaces.cli.request_story import told
     from interfaces.cli.running_server import NoAnswer
+    from interfaces.cli.story_lines import told
 
     story, problem = None, ""
     try:

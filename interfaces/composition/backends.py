@@ -113,13 +113,14 @@ def fake_backend(settings: Settings) -> Backend:
 def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX. A system BLAS is loaded first: MLX binds to whatever is there at its first import."""
     from adapters.system.blas import load_blas
-    from adapters.system.heap import trim_heap
+    from adapters.system.heap import bound_arenas, trim_heap
     from adapters.zstd.buffer_pool import POOL
 
     def give_back() -> None:
         POOL.give_back()
         trim_heap()
 
+    bound_arenas()
     _keep_kernels_private()
     blas = load_blas()
     from adapters.mlx.device import on_cpu, preferred_grid, preferred_last_chunk

@@ -13,12 +13,12 @@ from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings
 from application.services.live_figures import LiveFigures
 from application.services.recent_requests import RecentRequests
-from application.services.text_side.cache_reports import CacheReports
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.prompt_encoder import PromptEncoder
+from application.services.text_side.regular_reports import RegularReports
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
@@ -164,7 +164,7 @@ class Container(TokenSide):
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
-    cache_reports = providers.Singleton(CacheReports, engine.provided.cache, events, clock)
+    reports = providers.Singleton(RegularReports, engine.provided.cache, check_health, events, clock)
     warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
 
 

@@ -50,7 +50,7 @@ class Service:
         watch = self.container.watch()
         watch.connect(asyncio.get_running_loop().call_soon_threadsafe)
         watch.start()
-        reports = self.container.cache_reports()
+        reports = self.container.reports()
         self._tasks = [asyncio.create_task(self._load_default()), asyncio.create_task(reports.run())]
 
     async def ready(self) -> ServedModel:

@@ -185,7 +185,7 @@ def test_a_grammar_that_fails_at_once_fails_the_start(model: LoadedModel, worker
 
 
 def test_an_answer_is_the_same_however_its_tokens_are_read(model: LoadedModel, workers: Executor):
-    """Long enough for a backend that tries another order of reading and queueing to have tried both."""
+    """Long enough for a backend that tries several orders of reading and queueing to come to another one."""
     longs = [bytes(ord("a") + (7 * index + row) % 26 for index in range(40)) for row in range(2)]
     held = [Held(workers, model, frozenset({long})) for long in longs]
     ids = [hold(model, constraint, prompt=prompt) for constraint, prompt in zip(held, (PROMPT, OTHER), strict=True)]

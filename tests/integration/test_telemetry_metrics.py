@@ -1,41 +1,23 @@
 """Metrics driven through events by hand; `GET /metrics`' text; and that what documents them names nothing else."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 
-from adapters.fake.clock import FakeClock
 from adapters.otel.catalogue import CATALOGUE, REQUEST_DURATION, TIME_TO_FIRST_TOKEN
 from adapters.otel.metric_spec import MetricKind
-from adapters.otel.setup import build_telemetry
 from application.events import (
     Event,
-    FaultObserved,
-    HttpRefused,
-    ModelLoaded,
     ModelUnloaded,
-    PrefixAwaited,
-    PrefixMatched,
-    RecordsDropped,
-    RecordsEvicted,
-    RecordsPersisted,
-    RequestPreempted,
     RequestRefused,
-    StateCaptured,
-    StateRestored,
     StepCompleted,
-    StoreFault,
-    ToolCallProblems,
 )
-from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
-from application.memory_events import MemoryMeasured, PressureRelieved
-from application.settings import TelemetrySettings
+from application.health_events import EngineRecovered
 from domain.ids import ModelId
-from domain.memory.ledger import MemoryLedger, MemoryLimits
-from tests.support.event_script import OF_THE_TIERS, Script, at, text_script
+from tests.support.all_metrics import EVERYTHING, exposed
+from tests.support.event_script import Script, at
 from tests.support.otel import MetricRecorder, clear_otel_variables
 
 ROOT = Path(__file__).parents[2]
@@ -46,66 +28,6 @@ REQUEST = (
     ("gen_ai.request.model", "alias"),
     MODEL,
 )
-
-SCRIPT_ID = Script().id
-
-EVERYTHING: list[Event] = [
-    ModelLoaded(
-        id=ModelId("demo"),
-        duration_ns=2_000_000_000,
-        weight_bytes=44_000_000,
-        decode_mode="batched",
-        note="",
-        at_ns=at(-5),
-    ),
-    *Script("finished").finished(),
-    *Script("answered").answered(),
-    *text_script().finished(),
-    Script("failed").queued(),
-    Script("failed").waits(),
-    Script("failed").admitted(),
-    RequestPreempted(Script("failed").id, 9, at(1.2)),
-    Script("failed").failed(1.5),
-    RequestRefused(ModelId("demo"), "queue_full", at(0)),
-    HttpRefused("host_not_allowed", "evil.example", at(0)),
-    StepCompleted(
-        num_waiting=1, num_running=2, num_prefill_tokens=512, num_decode_tokens=3, started_ns=at(0), at_ns=at(0.25)
-    ),
-    FaultObserved("engine.sequence", "no", at(0)),
-    ToolCallProblems(SCRIPT_ID, ("unknown_tool", "unknown_tool"), at(0)),
-    PrefixMatched(
-        id=SCRIPT_ID,
-        num_prompt=1025,
-        reused={"hot": 512, "store": 256},
-        num_known=1024,
-        reason="no-snapshot",
-        started_ns=at(0),
-        at_ns=at(0.02),
-    ),
-    PrefixAwaited(SCRIPT_ID, SCRIPT_ID, 512, at(0)),
-    StateRestored(
-        id=SCRIPT_ID,
-        position=768,
-        size_bytes=3_000_000,
-        started_ns=at(0),
-        fetched_ns=at(0.01),
-        at_ns=at(0.02),
-        tier_bytes={"hot": 3_000_000},
-    ),
-    StateCaptured(id=SCRIPT_ID, num_blocks=2, num_snapshots=1, size_bytes=4_000_000, started_ns=at(0), at_ns=at(0.01)),
-    RecordsPersisted(num_records=4, raw_bytes=1_000_000, queued_bytes=250_000, started_ns=at(0), at_ns=at(0.01)),
-    RecordsDropped(2, 500_000, "queue_full", at(0)),
-    RecordsEvicted(3, at(0)),
-    MemoryMeasured(ledger=MemoryLedger(weight_bytes=5, reading_bytes=9, limits=MemoryLimits.of(100)), level=2, at_ns=1),
-    PressureRelieved("shrink_hot", 7, 1),
-    EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=2),
-    EngineStuck(stuck_in="prefill", since_ns=1, num_waiting=0, num_running=1, num_calls=0, at_ns=3, is_first=False),
-    EngineStuck(stuck_in="event loop", since_ns=1, num_waiting=0, num_running=0, num_calls=0, at_ns=2),
-    EngineRecovered("event loop", 5, 6),
-    EngineRestarted(why="killed", num_resumed=2, down_ns=3_000_000_000, num_tries=2, at_ns=9),
-    StoreFault("corrupt", "bad checksum", at(0)),
-    *OF_THE_TIERS,
-]
 
 
 @pytest.fixture(autouse=True)
@@ -257,15 +179,7 @@ def test_events_that_any_sink_could_not_take_are_counted() -> None:
 @pytest.fixture(scope="module")
 def exposition() -> str:
     """What `GET /metrics` answers after EVERYTHING."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        clear_otel_variables(monkeypatch)
-        telemetry = build_telemetry(TelemetrySettings(), FakeClock())
-        for event in EVERYTHING:
-            telemetry.sink.emit(event)
-        assert telemetry.metrics_text is not None
-        text = telemetry.metrics_text("").body.decode()
-        telemetry.shutdown()
-    return text
+    return exposed("")
 
 
 def test_the_exposition_holds_the_values(exposition: str) -> None:
@@ -282,13 +196,6 @@ def test_the_exposition_holds_the_values(exposition: str) -> None:
     assert 'service_name="cairn"' in exposition
 
 
-ELSEWHERE = {
-    "http_server_request_duration_seconds_count",  # test_telemetry_http.py
-    "cairn_telemetry_failures_total",  # only when something failed
-    "process_resident_memory_bytes",  # only where there is a /proc
-}
-
-
 def test_what_is_stuck_now_and_how_often_something_was() -> None:
     board = Board(EVERYTHING)
     assert board.value("cairn.engine.stuck") == 1
@@ -300,19 +207,6 @@ def test_what_is_stuck_now_and_how_often_something_was() -> None:
 
 def test_engines_that_were_lost_are_counted() -> None:
     assert Board(EVERYTHING).value("cairn.engine.restarts") == 1
-
-
-def exposed_names(exposition: str) -> set[str]:
-    return {line.split("{")[0].split(" ")[0] for line in exposition.splitlines() if not line.startswith("#")}
-
-
-def test_the_dashboard_asks_only_for_metrics_that_exist(exposition: str) -> None:
-    board = json.loads((ROOT / "deploy/grafana-cairn.json").read_text())
-    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    bare = " ".join(re.sub(r"\{[^}]*\}|by \([^)]*\)", "", query) for query in queries)
-    asked = set(re.findall(r"\b(?:cairn|gen_ai|http|process)_\w+", bare))
-    assert len(asked) > 15
-    assert asked - exposed_names(exposition) <= ELSEWHERE
 
 
 def test_the_documentation_lists_the_catalogue() -> None:

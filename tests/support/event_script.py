@@ -13,6 +13,7 @@ from application.events import (
     RequestQueued,
     RequestWaits,
 )
+from application.health_events import ReadinessMeasured
 from application.token_events import TokensReceived
 from domain.chat import ChatMessage, Role
 from domain.ids import ModelId, RequestId
@@ -124,6 +125,7 @@ TIERS = (
 )
 
 OF_THE_TIERS: list[Event] = [
+    ReadinessMeasured(True, at(0)),
     CacheMeasured(TIERS, 700, at(0)),
     RecordsOffered(Script().id, 4, 1_000_000, at(0)),
     RecordsPersisted(

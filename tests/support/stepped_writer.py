@@ -7,6 +7,7 @@ from application.ports.block_store import BlockStore
 from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.services.prefix.write_behind.queue import Offer, WriteQueue
+from domain.ids import NOBODY, RequestId
 from domain.record import NamespaceInfo, Record, RecordKey
 from tests.support.recording import RecordingEvents
 
@@ -54,14 +55,14 @@ class SteppedWriter(WriteBehind):
 
 
 class DirectWriter(SteppedWriter):
-    """Stores at once. `is_refusing`: as if the queue were full. `outcomes`: of all offers."""
+    """Stores at once, whosever it is. `is_refusing`: as if the queue were full. `outcomes`: of all offers."""
 
     def __init__(self, store: BlockStore) -> None:
         super().__init__(store)
         self.is_refusing = False
         self.outcomes: list[PutOutcome] = []
 
-    def offer(self, info: NamespaceInfo, records: Sequence[Record]) -> bool:
+    def offer(self, info: NamespaceInfo, records: Sequence[Record], id: RequestId = NOBODY) -> bool:
         if self.is_refusing:
             return False
         self.store.open_namespace(info)

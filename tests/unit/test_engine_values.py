@@ -9,7 +9,7 @@ from application import events
 from application.answer_events import AnswerParsed
 from application.cache_events import CacheMeasured, RecordsOffered, RecordsRead, TierReading
 from application.events import Event
-from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
+from application.health_events import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.ports import engine
 from application.ports.cache_stats import CacheStats, Cleared, HotUsage, QueueCounts, StoredModel, StoreStats
@@ -136,6 +136,7 @@ EVENTS: tuple[Event, ...] = (
     CacheMeasured(
         (TierReading(name="hot", num_blocks=1, num_snapshots=2, used_bytes=3, limit_bytes=4, evicted=5),), 6, 7
     ),
+    ReadinessMeasured(True, 1),
     RecordsOffered(ID, 1, 2, 3),
     RecordsRead(num_records=1, num_missing=0, raw_bytes=2, started_ns=3, at_ns=4),
     events.StateCaptured(id=ID, num_blocks=1, num_snapshots=2, size_bytes=3, started_ns=4, at_ns=5),

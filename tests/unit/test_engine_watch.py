@@ -13,6 +13,7 @@ from application.services.text_side.engine_watch import EXIT_STUCK, EngineWatch,
 from application.services.text_side.stuck_report import TELL_AGAIN_S
 from domain.engine_health import EVENT_LOOP, WAITING, Activity
 from domain.ids import RequestId
+from tests.support.fake_service import wait_until
 from tests.support.lanes import HeldLane, InlineLane
 from tests.support.recording import RecordingEvents
 
@@ -32,7 +33,7 @@ class World:
     """An engine that tells what the test wants, a loop that answers when the test says so, a supervisor that counts.
     `what`: in which order the last resort, the supervisor and the end were told."""
 
-    def __init__(self, teller: Lane | None = None, *, exits: bool = True) -> None:
+    def __init__(self, teller: Lane | None = None, *, exits: bool = True, stuck_after_s: float = STUCK_AFTER_S) -> None:
         self.clock, self.events, self.stacks = FakeClock(start_ns=0), RecordingEvents(), Stacks()
         self.told: list[str] = []
         self.exits: list[int] = []
@@ -48,7 +49,7 @@ class World:
             events=self.events,
             stacks=self.stacks,
             limits=WatchLimits(
-                stuck_after_s=STUCK_AFTER_S, exit_after_s=EXIT_AFTER_S if exits else None, loop_after_s=LOOP_AFTER_S
+                stuck_after_s=stuck_after_s, exit_after_s=EXIT_AFTER_S if exits else None, loop_after_s=LOOP_AFTER_S
             ),
             supervisor=self,
             last_resort=self,
@@ -244,3 +245,35 @@ def test_stuck_in_something_else_is_two_wedges() -> None:
     world.looks(1)
     assert [type(event).__name__ for event in world.events.events] == ["EngineStuck", "EngineRecovered", "EngineStuck"]
     assert world.stuck()[-1].stuck_in == "ended"
+
+
+def test_a_time_as_short_as_a_look_is_kept_to() -> None:
+    """The time between two looks is no pause of the watch's own."""
+    world = World(exits=False, stuck_after_s=1)
+    world.does("decode", num_running=1)
+    world.looks(1)
+    assert [told.stuck_in for told in world.stuck()] == ["decode"]
+
+
+def test_its_thread_looks_at_once_and_ends_when_asked() -> None:
+    """Whoever keeps the interpreter from the first moment on is seen by the last resort."""
+    world = World()
+    world.watch.start()
+    wait_until(lambda: "moving" in world.told, "the first look")
+    world.watch.stop()
+    world.watch.stop()
+    assert world.told[:2] == ["rearm", "moving"]
+    assert world.told[-1] == "disarm"
+
+
+def test_a_defect_of_what_it_asks_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("application.services.text_side.engine_watch.LOOK_S", 0.001)
+    world = World()
+    status = world.status
+    del world.status
+    world.watch.start()
+    wait_until(lambda: len(world.events.of("FaultObserved")) > 1, "two looks that failed")
+    assert "moving" not in world.told
+    world.status = status
+    wait_until(lambda: "moving" in world.told, "a look that went well")
+    world.watch.stop()

@@ -13,9 +13,11 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.lane import Lane
-from application.services.prefix.cached_sequence import CacheContext, CachedSequence
+from application.services.prefix.cache_context import CacheContext
+from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.flights import Flights
+from application.services.prefix.in_flight import InFlight
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
@@ -57,7 +59,7 @@ class PrefixCache:
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
-        self._open: dict[SequenceId, CachedSequence] = {}
+        self._open: dict[SequenceId, InFlight] = {}
         self._on_ready: Callable[[], None] = lambda: None
         self._context = CacheContext(tiers, clock, EventFanOut(events), hashing, self._open, lambda: self._on_ready())
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from domain.block_grid import BlockGrid
 from domain.hashing import BlockChain
-from domain.ids import SequenceId
+from domain.ids import RequestId, SequenceId
 
 MIN_SHARED_TOKENS = 32
 """Waiting for less than this is not worth it."""
@@ -22,6 +22,9 @@ class InFlight(Protocol):
     def id(self) -> SequenceId: ...
 
     @property
+    def request_id(self) -> RequestId: ...
+
+    @property
     def chain(self) -> BlockChain | None: ...
 
     @property
@@ -30,6 +33,10 @@ class InFlight(Protocol):
     @property
     def shares(self) -> bool:
         """Whether others may count on finding what it computes."""
+        ...
+
+    def expect(self, position: int) -> None:
+        """A later sequence waits for this one to pass `position` and will resume there."""
         ...
 
 

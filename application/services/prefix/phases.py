@@ -1,6 +1,6 @@
-"""The phases of a sequence in the prefix cache: each holds what exists in it, and nothing else does.
+"""The phases of a sequence until it is restored: each holds what exists in it, and nothing else does.
 
-    Queued ──► Asking ──► Held ──► Fetching ──► Ready ──► Computing ──► Ended
+    Queued ──► Asking ──► Held ──► Fetching ──► Ready ──► Ended
                 │ ▲ │       │          │           ▲
                 │ │ └───────┴──────────│───────────┘ nothing to fetch, or never any room for it
                 │ ├────────────────────┘ what was found is gone
@@ -9,7 +9,7 @@
 
 Held waits until memory has room for what was found; Fetching and Ready go back to it when what they hold for a sequence
 that still waits in the queue has to go. Asking is also entered anew from itself (an old answer), and from everywhere
-before Computing when the cache is cleared. Every phase may end. A store that does not answer in time is done without:
+before the end when the cache is cleared. Every phase may end. A store that does not answer in time is done without:
 asking ends with what is in memory, fetching with what arrived.
 """
 
@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from application.services.prefix.capture import StateCapture
 from application.services.prefix.fetch import Fetched, PrefixFetch
 from application.services.prefix.in_flight import InFlight
 from application.services.prefix.tiers import Question
@@ -75,18 +74,11 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Computing:
-    """The rest of the prompt, and then the answer, are computed and captured."""
-
-    capture: StateCapture
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing is held for the sequence any more."""
+    """It was restored, or is not wanted any more: nothing is held for it."""
 
 
-Phase: TypeAlias = Queued | Asking | Following | Held | Fetching | Ready | Computing | Ended
+Phase: TypeAlias = Queued | Asking | Following | Held | Fetching | Ready | Ended
 
 TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
     Queued: frozenset({Asking, Ended}),
@@ -94,9 +86,8 @@ TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
     Following: frozenset({Asking, Ended}),
     Held: frozenset({Asking, Fetching, Ready, Ended}),
     Fetching: frozenset({Asking, Following, Held, Ready, Ended}),
-    Ready: frozenset({Asking, Held, Ready, Computing, Ended}),
-    Computing: frozenset({Ended}),
-    Ended: frozenset({Ended}),
+    Ready: frozenset({Asking, Held, Ready, Ended}),
+    Ended: frozenset(),
 }
 
 
@@ -110,8 +101,6 @@ def chain_of(phase: Phase) -> BlockChain | None:
             return found.chain
         case Following(chain):
             return chain
-        case Computing(capture):
-            return capture.chain
         case Ended():
             return None
 
@@ -126,7 +115,6 @@ def checked(before: Phase, after: Phase) -> Phase:
 __all__ = (
     "TRANSITIONS",
     "Asking",
-    "Computing",
     "Ended",
     "Fetching",
     "Following",

@@ -33,6 +33,9 @@ from domain.engine_health import ENDED, EVENT_LOOP, EngineHealth, engine_health
 from domain.errors import ServerUnavailable
 
 LOOK_S = 1.0
+MIN_PAUSE_S = 10 * LOOK_S
+"""A shorter pause of this thread's own is a busy machine, however short a time is set."""
+
 LAST_WORDS_S = 5.0
 """How long the log may take before the process ends; a reader that has gone must not keep it alive."""
 
@@ -129,7 +132,7 @@ class EngineWatch:
             self._leave()
 
     def _note_pause(self, now_ns: int) -> None:
-        if now_ns - self._looked_ns > self._limits.stuck_after_s * 1e9 / 2:
+        if now_ns - self._looked_ns > max(self._limits.stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
             self._counted_from_ns = now_ns
         self._looked_ns = now_ns
 
@@ -162,11 +165,13 @@ class EngineWatch:
         give_up(EXIT_STUCK)
 
     def _run(self) -> None:
-        while not self._ends.wait(LOOK_S):
+        while True:
             try:
                 self.look()
             except Exception as error:  # it goes on looking; as nobody is told that all is well, others act if it stays
                 self._emit(FaultObserved("engine.watch", described(error), self._clock.now_ns()))
+            if self._ends.wait(LOOK_S):
+                return
 
 
 __all__ = ("EXIT_STUCK", "LAST_WORDS_S", "EngineWatch", "WatchLimits")

@@ -38,11 +38,14 @@ class PromptEncoder:
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
         """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
         prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
+        salt = request.cache_salt
         try:
             if isinstance(prompt, ChatPrompt):
-                return await self._lane_for(prompt).run(self._rendered, prompt, tokenizer, max_tokens)
+                return await self._lane_for(prompt).run(
+                    self._rendered, prompt, tokenizer, max_tokens, request.cache_salt
+                )
             if isinstance(prompt, TextPrompt):
-                return await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens)
+                return await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens, salt)
             if len(prompt.token_ids) > max_tokens:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
@@ -67,9 +70,9 @@ class PromptEncoder:
         self._lane.close()
         self._long_lane.close()
 
-    def _rendered(self, prompt: ChatPrompt, tokenizer: Tokenizer, max_tokens: int) -> EncodedPrompt:
+    def _rendered(self, prompt: ChatPrompt, tokenizer: Tokenizer, max_tokens: int, salt: str) -> EncodedPrompt:
         prompt, applied = rewritten(prompt, self._rewrites)
-        encoded = tokenizer.render(prompt, max_tokens)
+        encoded = tokenizer.render(prompt, max_tokens, salt)
         return replace(encoded, rewrites=applied) if applied else encoded
 
     def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:

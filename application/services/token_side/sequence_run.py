@@ -23,7 +23,7 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.followed_constraint import FollowedConstraint
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.told_prompt import ToldPrompt
-from domain.errors import PrefillMemoryExceeded, ServerUnavailable
+from domain.errors import MemoryBusy, PrefillMemoryExceeded, ServerUnavailable
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.preemption import Preemptions
@@ -153,15 +153,16 @@ class SequenceRun:
         if self.phase in (Phase.PREFILLING, Phase.DECODING):
             self._outlet.attempt("cache.suspend", self._suspend)
 
-    def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
-        """Let go of the state and wait for admission again. `is_alone`: nobody else could have been. Raises
-        PrefillMemoryExceeded when that is hopeless."""
+    def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool, others_wait: bool = False) -> None:
+        """Let go of the state and wait for admission again. `is_alone`: nobody else could have been. When that is
+        hopeless it raises PrefillMemoryExceeded, or where `others_wait` MemoryBusy: their prompts take memory, too, and
+        whether it fits without them nobody has seen."""
         position = self.sequence.position
         if not self._preemptions.add(position, is_alone=is_alone):
-            raise PrefillMemoryExceeded(
-                f"memory does not hold this request even alone: it was preempted {self._preemptions.count} times, again"
-                f" at token {position}"
-            )
+            often = f"it was preempted {self._preemptions.count} times, again at token {position}"
+            if others_wait:
+                raise MemoryBusy(f"memory does not hold this request beside those that wait: {often}; try again later")
+            raise PrefillMemoryExceeded(f"memory does not hold this request even alone: {often}")
         self.release()
         self.sequence.preempt()
         self._outlet.emit(RequestPreempted(self.request_id, position, self._outlet.now_ns()))

@@ -238,7 +238,9 @@ class StepRunner:
         for run in leaving:
             self._pulse.begin("preempt", (run,))
             if run in self._runs:
-                self._guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
+                others_wait = len(self._runs) > len(self._runs.choices(run.submission.id))
+                how = {"is_alone": self.num_running == 1, "others_wait": others_wait}
+                self._guarded(run, partial(run.preempt, self._prefix_cache, **how))
             if run in self._runs:
                 self._guarded(run, partial(self._charge, run))
 

@@ -1,20 +1,20 @@
 """GET /admin/api/overview: all that a live page needs, in one answer of bounded size. For admins."""
 
+from collections import Counter
 from typing import Literal
 
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.use_cases.check_health import Health
 from domain.live_windows import LATENCY_WINDOW_S
 from interfaces.http.admin.figures_body import FiguresBody, figures_body
-from interfaces.http.documented import errors
+from interfaces.http.admin.reading import admin_get
+from interfaces.http.admin_services import AdminServices
 from interfaces.http.engine_body import EngineBody, engine_body
 from interfaces.http.memory_body import MemoryBody, memory_body
 from interfaces.http.services import Services
 from interfaces.http.tier_bodies import TiersBody, tiers_body
-from interfaces.http.visit import admins_only
 
 
 class HealthBody(Struct):
@@ -37,8 +37,9 @@ class QueueCountsBody(Struct):
 
 
 class OverviewBody(Struct, tag_field="object", tag="cairn.overview"):
-    """`memory`: null where the engine keeps no ledger. `tiers`: null until they were read once; `tiers_age_s`: how long
-    ago that was, more than a few seconds while the store does not answer."""
+    """`event_failures`: events that the figures and the requests could not take, by type: a defect, and empty without
+    one. `memory`: null where the engine keeps no ledger. `tiers`: null until they were read once; `tiers_age_s`: how
+    long ago that was, more than a few seconds while the store does not answer."""
 
     version: str
     now_unix_s: float
@@ -46,6 +47,7 @@ class OverviewBody(Struct, tag_field="object", tag="cairn.overview"):
     health: HealthBody
     requests: QueueCountsBody
     figures: FiguresBody
+    event_failures: dict[str, int]
     memory: MemoryBody | None
     tiers: TiersBody | None
     tiers_age_s: float | None
@@ -56,7 +58,7 @@ def overview_route(services: Services, version: str, error_type: type[Struct]) -
     admin, clock = services.admin, services.clock
     started_ns = clock.now_ns()
 
-    @get("/admin/api/overview", guards=[admins_only], operation_id="readOverview", responses=errors(error_type, 401))
+    @admin_get("/overview", "readOverview", error_type)
     async def read_overview() -> OverviewBody:
         reading = await admin.readings.latest()
         health, now_ns = services.check_health(), clock.now_ns()
@@ -68,6 +70,7 @@ def overview_route(services: Services, version: str, error_type: type[Struct]) -
             health=_health(health),
             requests=_counts(health, admin.requests.max_queue),
             figures=figures_body(admin.figures.read(), LATENCY_WINDOW_S, offset_ns),
+            event_failures=_failures(admin),
             memory=memory_body(services.engine_status()) if services.engine_status is not None else None,
             tiers=tiers_body(reading.stats, reading.documents) if reading is not None else None,
             tiers_age_s=(now_ns - reading.at_ns) / 1e9 if reading is not None else None,
@@ -79,6 +82,10 @@ def overview_route(services: Services, version: str, error_type: type[Struct]) -
 def _health(health: Health) -> HealthBody:
     status: Literal["ready", "not ready"] = "ready" if health.is_ready else "not ready"
     return HealthBody(status, health.problem, list(health.models), engine_body(health, tells_all=True))
+
+
+def _failures(admin: AdminServices) -> dict[str, int]:
+    return dict(Counter(admin.figures.failures()) + Counter(admin.requests.failures()))
 
 
 def _counts(health: Health, max_queue: int) -> QueueCountsBody:

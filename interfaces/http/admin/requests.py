@@ -1,16 +1,20 @@
 """GET /admin/api/requests, GET /admin/api/requests/{id}, POST /admin/api/requests/{id}/cancel. For admins."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from litestar import get, post
+from litestar import post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 from msgspec import Struct
 
-from application.services.recent_requests import MAX_ENDED
+from application.services.recent_requests import MAX_ENDED, SeenRequest
+from application.use_cases.watch_requests import RequestsSeen
 from domain.document import Owner
 from domain.ids import RequestId
+from interfaces.http.admin.reading import PREFIX, admin_get
 from interfaces.http.admin.request_body import PreparingBody, RequestBody, preparing_body, request_body
 from interfaces.http.documented import errors
 from interfaces.http.owner import requested_salt
@@ -41,29 +45,14 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
     """The handlers, bound to what they need."""
     watch, clock = services.admin.requests, services.clock
 
-    @get(
-        "/admin/api/requests", guards=[admins_only], operation_id="listRequests", responses=errors(error_type, 400, 401)
-    )
+    @admin_get("/requests", "listRequests", error_type, 400)
     async def list_requests(
         ended: Annotated[int, Parameter(ge=0, le=MAX_ENDED, description="How many that ended.")] = DEFAULT_ENDED,
     ) -> RequestListBody:
-        now_ns, offset_ns, found = clock.now_ns(), clock.unix_ns() - clock.now_ns(), watch.all(ended)
-        open_ones, ended_ones = (
-            [
-                request_body(seen, seen.explanation.without_tokens() if seen.explanation else None, now_ns, offset_ns)
-                for seen in some
-            ]
-            for some in (found.open, found.ended)
-        )
-        preparing = [preparing_body(one, now_ns) for one in found.preparing]
-        return RequestListBody(found.num_open, open_ones, ended_ones, found.num_preparing, preparing)
+        now_ns, found = clock.now_ns(), watch.all(ended)
+        return await asyncio.to_thread(_list, found, now_ns, clock.unix_ns() - now_ns)  # many take milliseconds
 
-    @get(
-        "/admin/api/requests/{request_id:str}",
-        guards=[admins_only],
-        operation_id="readRequest",
-        responses=errors(error_type, 401, 404),
-    )
+    @admin_get("/requests/{request_id:str}", "readRequest", error_type, 404)
     async def read_request(request_id: str, request: Request[Any, Any, Any]) -> RequestBody:
         client = visit_of(request.scope).client
         viewer = Owner.of("", client.tenant(requested_salt(request.headers)), client.name)
@@ -72,7 +61,7 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
         return request_body(found.seen, found.explanation, clock.now_ns(), offset_ns, shows_text=found.shows_text)
 
     @post(
-        "/admin/api/requests/{request_id:str}/cancel",
+        f"{PREFIX}/requests/{{request_id:str}}/cancel",
         guards=[admins_only],
         status_code=200,
         operation_id="cancelRequest",
@@ -83,6 +72,14 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
         return CancelledBody(request_id)
 
     return [list_requests, read_request, cancel_request]
+
+
+def _list(found: RequestsSeen, now_ns: int, unix_offset_ns: int) -> RequestListBody:
+    def bodies(some: Sequence[SeenRequest]) -> list[RequestBody]:
+        return [request_body(one, one.without_tokens(), now_ns, unix_offset_ns) for one in some]
+
+    preparing = [preparing_body(one, now_ns) for one in found.preparing]
+    return RequestListBody(found.num_open, bodies(found.open), bodies(found.ended), found.num_preparing, preparing)
 
 
 __all__ = ("CancelledBody", "RequestListBody", "request_routes")

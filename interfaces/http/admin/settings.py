@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.ports.shown_setting import Origin, ShownSetting
-from interfaces.http.documented import errors
+from interfaces.http.admin.reading import admin_get
 from interfaces.http.services import Services
-from interfaces.http.visit import admins_only
 
 
 class SettingBody(Struct):
@@ -27,7 +25,7 @@ class SettingsBody(Struct, tag_field="object", tag="cairn.settings"):
 
 
 def settings_route(services: Services, error_type: type[Struct]) -> HTTPRouteHandler:
-    @get("/admin/api/settings", guards=[admins_only], operation_id="readSettings", responses=errors(error_type, 401))
+    @admin_get("/settings", "readSettings", error_type)
     async def read_settings() -> SettingsBody:
         return SettingsBody([_setting(one) for one in services.admin.settings()])
 

@@ -1,13 +1,16 @@
-"""How full the tiers are, told every few seconds: asked through the engine, so that nobody who computes waits.
+"""What nobody tells of by itself, told every few seconds: how full the tiers are, and whether the server is ready.
 
-Event loop only. What cannot be read is a fault, and asked again the next time.
+Tiers are asked through the engine, so that nobody who computes waits. What cannot be read is a fault, and asked again
+the next time. Event loop only.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from application.cache_events import CacheMeasured, TierReading
 from application.events import FaultObserved
+from application.health_events import ReadinessMeasured
 from application.ports.cache_stats import CacheStats
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache
@@ -17,11 +20,26 @@ from application.services.faults import described
 EVERY_S = 10.0
 
 
-class CacheReports:
+class Health(Protocol):
+    """What is asked of a check of the server's health."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+
+class RegularReports:
     """`run` until it is cancelled."""
 
-    def __init__(self, cache: EngineCache, events: EventSink, clock: Clock, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        cache: EngineCache,
+        check_health: Callable[[], Health],
+        events: EventSink,
+        clock: Clock,
+        every_s: float = EVERY_S,
+    ) -> None:
         self._cache = cache
+        self._check_health = check_health
         self._events = events
         self._clock = clock
         self._every_s = every_s
@@ -33,6 +51,7 @@ class CacheReports:
 
     async def report(self) -> None:
         """Once, now."""
+        self._events.emit(ReadinessMeasured(self._check_health().is_ready, self._clock.now_ns()))
         try:
             stats = await self._cache.stats()
         except Exception as error:
@@ -63,4 +82,4 @@ def _readings(stats: CacheStats) -> Iterator[TierReading]:
         )
 
 
-__all__ = ("EVERY_S", "CacheReports")
+__all__ = ("EVERY_S", "RegularReports")

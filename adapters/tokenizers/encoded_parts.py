@@ -1,0 +1,105 @@
+"""Parts of long texts and what they were encoded to, so that a conversation's next turn encodes only what is new.
+
+Parts are found by a digest of their owner and their text: how long an encoding takes tells nobody what somebody else
+has sent. The least recently used go first.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from itertools import accumulate
+from threading import Lock
+from typing import NamedTuple
+
+from adapters.tokenizers.library import Encoding
+
+MAX_TOKENS = 2**19
+"""Kept in all: an encoding takes some 100 bytes a token."""
+
+
+class Part(NamedTuple):
+    """`ids`: of the encoding, 4 bytes each; a list of them is made anew by each call of the library."""
+
+    ids: "array[int]"
+    encoding: Encoding
+    num_chars: int
+
+
+class PartSpans:
+    """Spans of the tokens of all parts, in the text that they are parts of. See `text_codec`."""
+
+    __slots__ = ("_encodings", "_first_chars", "_first_tokens", "_num_tokens")
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._encodings = [part.encoding for part in parts]
+        self._first_tokens = list(accumulate((len(part.ids) for part in parts), initial=0))
+        self._first_chars = list(accumulate((part.num_chars for part in parts), initial=0))
+        self._num_tokens = self._first_tokens.pop()
+
+    def __len__(self) -> int:
+        return self._num_tokens
+
+    def __getitem__(self, index: int, /) -> tuple[int, int]:
+        if not -self._num_tokens <= index < self._num_tokens:
+            raise IndexError(index)
+        index %= self._num_tokens
+        at = bisect_right(self._first_tokens, index) - 1
+        start, end = self._encodings[at].token_to_chars(index - self._first_tokens[at])
+        return start + self._first_chars[at], end + self._first_chars[at]
+
+
+class EncodedParts:
+    """Any thread."""
+
+    def __init__(self, encode: Callable[[list[str]], list[Encoding]], max_tokens: int = MAX_TOKENS) -> None:
+        self._encode = encode
+        self._max_tokens = max_tokens
+        self._lock = Lock()
+        self._parts: OrderedDict[bytes, Part] = OrderedDict()
+        self._num_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Kept now."""
+        return self._num_tokens
+
+    def of(self, texts: Sequence[str], owner: str) -> list[Part]:
+        """Each of them encoded, now or before. Those that are new are encoded in one call."""
+        keys = [_key(owner, text) for text in texts]
+        with self._lock:
+            found = {key: self._parts[key] for key in keys if key in self._parts}
+            for key in keys:
+                if key in self._parts:
+                    self._parts.move_to_end(key)
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        made = {
+            key: Part(array("I", encoding.ids), encoding, len(text))
+            for (key, text), encoding in zip(missing.items(), self._encode(list(missing.values())), strict=True)
+        }
+        self._keep(made)
+        found |= made
+        return [found[key] for key in keys]
+
+    def _keep(self, made: dict[bytes, Part]) -> None:
+        with self._lock:
+            for key, part in made.items():
+                self._forget(key)
+                self._parts[key] = part
+                self._num_tokens += len(part.ids)
+            while self._num_tokens > self._max_tokens:
+                self._forget(next(iter(self._parts)))
+
+    def _forget(self, key: bytes) -> None:
+        part = self._parts.pop(key, None)
+        if part is not None:
+            self._num_tokens -= len(part.ids)
+
+
+def _key(owner: str, text: str) -> bytes:
+    owned = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=owned).digest()
+
+
+__all__ = ("EncodedParts", "Part", "PartSpans")

@@ -1,0 +1,63 @@
+"""Where a text may be cut so that its parts, encoded one by one, give the tokens of the whole.
+
+A tokenizer looks for added tokens first and encodes what is between them on its own. So a part that begins with one of
+them is encoded as it is in the whole. Not every one: those that take spaces beside them along, or are only found
+between words, see over the cut. Nor those that are looked for in normalized text, which is made when the others were
+found.
+
+Parts are decided from the beginning of the text on, each by what is in it: two texts that begin alike have the same
+parts up to where they differ.
+"""
+
+import re
+from collections.abc import Iterator
+
+from adapters.tokenizers.library import AddedToken, RustTokenizer
+
+PART_CHARS = 2_048
+"""A part is cut off where it may be once it has so many characters: some 500 tokens, half a millisecond of encoding."""
+
+_FILLINGS = (" a b", "word", "\n", "", " naïve 漢字 ", "1 2  ")
+
+
+class TextCuts:
+    """For one tokenizer. Any thread."""
+
+    def __init__(self, pattern: "re.Pattern[str]", cuttable: frozenset[str]) -> None:
+        self._pattern = pattern
+        self._cuttable = cuttable
+
+    @classmethod
+    def of(cls, rust: RustTokenizer) -> "TextCuts | None":
+        """None where no cut is safe, by what the tokenizer says of itself or by trying it."""
+        added = [token for token in rust.get_added_tokens_decoder().values() if token.content]
+        if any(token.single_word for token in added):
+            return None
+        found = sorted({token.content for token in added if not token.normalized}, key=len, reverse=True)
+        cuttable = frozenset(token.content for token in added if _may_begin_a_part(token))
+        if not cuttable:
+            return None
+        cuts = cls(re.compile("|".join(map(re.escape, found))), cuttable)
+        return cuts if cuts._are_safe(rust) else None
+
+    def parts(self, text: str, part_chars: int = PART_CHARS) -> Iterator[str]:
+        start = 0
+        for match in self._pattern.finditer(text):
+            if match.start() - start >= part_chars and match[0] in self._cuttable:
+                yield text[start : match.start()]
+                start = match.start()
+        yield text[start:]
+
+    def _are_safe(self, rust: RustTokenizer) -> bool:
+        """Whether a text with some of the tokens between words, spaces and each other gives the same cut and whole."""
+        tokens = sorted(self._cuttable)[:8]
+        text = "".join(filling + token for token in tokens for filling in _FILLINGS) + "end"
+        whole, *parts = rust.encode_batch([text, *self.parts(text, part_chars=1)], add_special_tokens=False)
+        return whole.ids == [id for part in parts for id in part.ids]
+
+
+def _may_begin_a_part(token: AddedToken) -> bool:
+    return not (token.normalized or token.lstrip or token.rstrip)
+
+
+__all__ = ("PART_CHARS", "TextCuts")

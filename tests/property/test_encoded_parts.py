@@ -1,0 +1,136 @@
+"""A text encoded in parts has the tokens and the spans of the whole, for every family of tokenizers, and nobody meets
+what another has sent."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+
+from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
+from adapters.tokenizers.library import Encoding
+from adapters.tokenizers.text_cuts import TextCuts
+from tests.support.tiny_tokenizers import FAMILIES
+
+PIECES = st.sampled_from(
+    [
+        "<|im_start|>",
+        "<|im_end|>",
+        "</s>",
+        "<s>",
+        "<|im_",
+        "start|>",
+        " ",
+        "  ",
+        "\n",
+        "fox",
+        " jumps",
+        "naïve",
+        "漢",
+        "😀",
+        "a",
+    ]
+)
+
+
+@cache
+def tokenizer_of(family: str) -> Tokenizer:
+    return FAMILIES[family]()
+
+
+def cuts_of(tokenizer: Tokenizer) -> TextCuts:
+    cuts = TextCuts.of(tokenizer)  # type: ignore[arg-type]
+    assert cuts is not None
+    return cuts
+
+
+def encoded(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
+    return tokenizer.encode_batch(texts, add_special_tokens=False)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(pieces=st.lists(PIECES, max_size=40), part_chars=st.integers(0, 30))
+def test_parts_give_what_the_whole_gives(family: str, pieces: list[str], part_chars: int):
+    tokenizer, text = tokenizer_of(family), "".join(pieces)
+    [whole] = encoded(tokenizer, [text])
+    texts = list(cuts_of(tokenizer).parts(text, part_chars))
+    assert "".join(texts) == text
+    parts = EncodedParts(lambda missing: encoded(tokenizer, missing)).of(texts, "")
+    spans = PartSpans(parts)
+    assert [id for part in parts for id in part.ids] == whole.ids
+    assert [spans[index] for index in range(len(spans))] == [whole.token_to_chars(at) for at in range(len(whole))]
+    with pytest.raises(IndexError):
+        spans[len(whole)]
+
+
+@given(pieces=st.lists(PIECES, max_size=40), more=st.lists(PIECES, max_size=5))
+def test_texts_that_begin_alike_have_the_same_parts(pieces: list[str], more: list[str]):
+    cuts, text = cuts_of(tokenizer_of("byte_level")), "".join(pieces)
+    before, after = list(cuts.parts(text, 10)), list(cuts.parts(text + "<|im_end|>" + "".join(more), 10))
+    assert after[: len(before) - 1] == before[:-1]
+
+
+@pytest.mark.parametrize("option", ["lstrip", "rstrip", "single_word", "normalized"])
+def test_tokens_that_see_over_a_cut_begin_no_part(option: str):
+    tokenizer = FAMILIES["gemma"]()
+    assert "a<|im_start|>b" in "".join(cuts_of(tokenizer).parts("a<|im_start|>b", 1))
+    tokenizer.add_tokens(  # pyright: ignore[reportUnknownMemberType]
+        [AddedToken("<wide>", **{"normalized": False, option: True})]
+    )  # type: ignore[arg-type]
+    cuts = TextCuts.of(tokenizer)  # type: ignore[arg-type]
+    if option == "single_word":
+        assert cuts is None
+    else:
+        assert cuts is not None
+        assert list(cuts.parts("word  <wide>  word<|im_end|>", 1)) == ["word  <wide>  word", "<|im_end|>"]
+
+
+def test_a_token_within_a_longer_one_begins_no_part():
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.add_special_tokens(["<s><|im_end|>"])  # pyright: ignore[reportUnknownMemberType]
+    assert list(cuts_of(tokenizer).parts("a<s><|im_end|>b<|im_end|>c", 1)) == ["a", "<s><|im_end|>b", "<|im_end|>c"]
+
+
+class Counting:
+    """Counts what is encoded."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, texts: list[str]) -> list[Encoding]:
+        self.texts += texts
+        return encoded(tokenizer_of("byte_level"), texts)
+
+
+def test_what_was_encoded_before_is_not_encoded_again():
+    counting = Counting()
+    parts = EncodedParts(counting)
+    first = parts.of(["one", "two", "one"], "")
+    assert counting.texts == ["one", "two"]
+    again = parts.of(["one", "two", "three"], "")
+    assert counting.texts == ["one", "two", "three"]
+    assert [part.ids for part in again[:2]] == [part.ids for part in first[:2]]
+
+
+def test_nobody_meets_what_another_has_sent():
+    counting = Counting()
+    parts = EncodedParts(counting)
+    parts.of(["secret"], "one")
+    parts.of(["secret"], "other")
+    assert counting.texts == ["secret", "secret"]
+
+
+def test_what_is_kept_has_a_bound_and_the_last_used_stay():
+    counting = Counting()
+    parts = EncodedParts(counting, max_tokens=40)
+    parts.of(["fox 0"], "")
+    for number in range(1, 30):
+        parts.of([f"fox {number}", "fox 0"], "")
+        assert 0 < parts.num_tokens <= 40
+    assert counting.texts.count("fox 0") == 1
+    parts.of(["fox 1"], "")
+    assert counting.texts.count("fox 1") == 2
+    [long] = parts.of(["fox " * 200], "")
+    assert len(long.ids) > 40
+    assert parts.num_tokens <= 40

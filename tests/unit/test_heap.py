@@ -1,0 +1,44 @@
+"""What a thread freed, others can use: in a process of its own, because an allocator keeps to what it began with."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from adapters.system.heap import MAX_ARENAS
+
+_COUNT = """
+import ctypes, sys, threading
+from adapters.system.heap import bound_arenas
+if sys.argv[1] == "bounded":
+    bound_arenas()
+libc, start = ctypes.CDLL(None), threading.Barrier(16)
+libc.malloc.restype = ctypes.c_void_p
+def work():
+    start.wait()
+    libc.malloc(ctypes.c_size_t(5000))
+    start.wait()
+threads = [threading.Thread(target=work) for _ in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(None)
+"""
+
+
+def num_arenas(how: str, **variables: str) -> int:
+    kept = {name: value for name, value in os.environ.items() if name not in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")}
+    found = subprocess.run(
+        [sys.executable, "-c", _COUNT, how], env=kept | variables, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return found.stdout.count("<heap nr=")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no arenas")
+def test_threads_share_what_they_freed() -> None:
+    assert num_arenas("unbounded") > MAX_ARENAS
+    assert num_arenas("bounded") == MAX_ARENAS
+    assert num_arenas("bounded", MALLOC_ARENA_MAX="3") == 3, "somebody has set otherwise"
