@@ -4,7 +4,6 @@ Its only argument is a descriptor, its end of a socket; its settings come throug
 """
 
 import asyncio
-import importlib
 import sys
 from collections.abc import Callable
 
@@ -23,9 +22,11 @@ def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
     return host_token_side(found, hold)
 
 
-def warm_up() -> None:
+def warm_up() -> object:
     """Import what every engine needs."""
-    importlib.import_module("interfaces.composition.token_side")
+    from interfaces.composition import token_side
+
+    return token_side
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
