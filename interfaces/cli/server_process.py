@@ -87,7 +87,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess 
 async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: Supervisor) -> str:
     """Once the model is there, print the banner and tell the supervisor; or stop the server, and return why not."""
     try:
-        served = await wait_for_model(service, typer.echo)
+        served = await wait_for_model(service)
     except DomainError as error:
         server.stop()
         return error.message
