@@ -2,11 +2,11 @@
 
     python -m bench.telemetry [--model DIR] [--rounds 40] [--streams 8] [--tokens 128] [--same] [--json FILE]
 
-On: traces, metrics and logs over OTLP to a collector in this process, every request sampled, at the SDK's own intervals,
+On: traces, metrics and logs over OTLP to a collector in this process, every request sampled, at the SDK's intervals,
 and `/metrics` scraped every fifteen seconds. Off: `telemetry.enabled = false`. Every round asks both, each time in
-another order, and is compared with itself: the rate while all streams run, and processor time of the server for a token,
-which others on the machine disturb less. A ratio is the median over rounds. Two servers that are the same (`--same`, both
-off) say what the method itself makes of them. The status says whether on costs at most 2 % of the rate.
+another order, and is compared with itself: the rate while all streams run, and processor time of the server for a
+token, which others on the machine disturb less. A ratio is the median over rounds. `--same` compares two servers that
+are both off: what the method makes of nothing. The status says whether on costs at most 2 % of the rate.
 """
 
 import argparse

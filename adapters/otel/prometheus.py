@@ -11,7 +11,7 @@ is why OpenTelemetry's own exporter is not used: it drops them.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry.sdk.metrics.export import (
     Gauge,
@@ -116,8 +116,8 @@ class _Families:
 
 
 def _openmetrics(registry: CollectorRegistry) -> bytes:
-    generate: Callable[[CollectorRegistry], bytes] = openmetrics.generate_latest  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return bytes(generate(registry))
+    untyped = openmetrics.generate_latest  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return cast(Callable[[CollectorRegistry], bytes], untyped)(registry)
 
 
 def _examples(point: HistogramDataPoint, bounds: Sequence[float]) -> dict[int, Exemplar]:
