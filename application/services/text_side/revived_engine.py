@@ -125,7 +125,9 @@ class RevivedEngine:
 
     def status(self) -> EngineStatus:
         if self._state is not _State.REVIVING:
-            return self._engine.status()
+            status = self._engine.status()
+            is_ending = self._state is _State.LIVING and bool(status.fault)  # it will be lost in a moment
+            return replace(status, is_alive=True) if is_ending else status
         why = f"the engine is being restarted: {self._why}"
         num_open = len(self._choices)
         return replace(
