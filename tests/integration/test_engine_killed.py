@@ -20,7 +20,8 @@ from application.settings import EngineSettings, ModelSettings, Settings, StoreS
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from domain.model_card import ModelSource
-from interfaces.composition.engine_process import CHILD, encode_settings
+from interfaces.composition.engine_entry import CHILD
+from interfaces.composition.engine_process import encode_settings
 from interfaces.composition.token_side import host_token_side
 from tests.support.effort import scaled
 from tests.support.eight_streams import NUM_CHOICES, check_same, play
@@ -49,6 +50,7 @@ class Processes:
             wanted = draw.randrange(most)
             await client.until(lambda: num_tokens(client) >= wanted, "some tokens")
             os.kill(self.made[0].pid or 0, signal.SIGKILL)
+            await client.until(lambda: restarts(client), "another engine")  # also where all had ended by then
 
         return kill
 
