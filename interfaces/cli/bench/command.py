@@ -77,7 +77,7 @@ def bench(
         show(Console(), report)
     if report.is_cut:
         raise typer.Exit(130)
-    if not any(one.ttft_s for one in (*report.scenarios, *report.streams)):
+    if not report.has_figures:
         raise typer.Exit(1)
 
 
