@@ -37,6 +37,9 @@ class Mortal:
         await self._loads(source.id)
         return await self._engine.load(source, options)
 
+    def abandon(self) -> None:
+        self.lost("abandoned")
+
     def check(self, _source: ModelSource, _options: LoadOptions) -> ModelPreview:
         return ModelPreview()
 
@@ -146,6 +149,20 @@ def test_who_runs_is_told_as_preempted_and_ends_at_the_second_loss() -> None:
         await world.living()
         assert not [item for item in world.client.items("b") if isinstance(item, Ended)]
         assert world.client.num_left_queue == 2
+
+    in_world(work)
+
+
+def test_one_that_hangs_is_abandoned_and_what_was_open_goes_on() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=40)
+        await world.client.until_told("a", Tokens)
+        hanging = world.lives[-1]
+        await asyncio.to_thread(world.engine.abandon)
+        await world.client.until(lambda: len(world.lives) == 2, "another engine")
+        assert await hanging.stop(PATIENCE_S)
+        assert len(await world.client.tokens("a")) == 40
+        assert world.lives[-1] is not hanging
 
     in_world(work)
 
