@@ -49,6 +49,10 @@ class MortalEngine(Engine, Protocol):
         """A ModelCheck."""
         ...
 
+    def abandon(self) -> None:
+        """End it, for it hangs: it is lost then, and says where it hung if it can. Returns at once."""
+        ...
+
 
 class MakeMortal(Protocol):
     def __call__(self, lost: Callable[[str], None]) -> MortalEngine:
@@ -127,6 +131,8 @@ class RevivedEngine:
             is_alive=self._is_brief,
             is_busy=bool(num_open),
             last_progress_ns=self._lost_ns,
+            last_step_ns=self._lost_ns,
+            num_calls=0,
             num_waiting=num_open,
             num_running=0,
             activity=None,
@@ -197,6 +203,11 @@ class RevivedEngine:
     def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
         """A ModelCheck, where the model would run. Any thread but the loop's."""
         return self._engine.check(source, options)
+
+    def abandon(self) -> None:
+        """The present engine hangs, and another one is to take over. Nothing happens while there is none."""
+        if self._state is _State.LIVING:
+            self._engine.abandon()
 
     # ---- the present engine ------------------------------------------------------------------------------------
 
