@@ -11,7 +11,9 @@ what prefill needs beyond weights and states. Beside them the rates: of the pref
 decoding alone behind the last one. A second round prefills the same prompt once more, with kernels and graphs that the
 first one made. Needs no downloads. Shapes that the time does not allow are left out.
 
-How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER; the estimate follows both.
+How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER; the estimate follows both. With
+`--run-ahead` it is held to so many bytes beyond weights and states (`mx.set_memory_limit`), which the estimate knows
+nothing of.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from adapters.mlx.run_ahead import run_ahead
 from application.ports.compute import DecodeStart
 from application.services.token_side.model_loads import whole
 from bench.shapes import build_shape
+from domain.byte_size import ByteSize
 from domain.ids import ModelId, SequenceId
 from domain.memory.op_trace import RunAhead
 from domain.sampling import SamplingParams
@@ -43,31 +46,41 @@ ONE_AT_A_TIME = RunAhead(0, 0)
 NUM_STEPS, WARM_STEPS = 40, 8
 
 
-def measure(name: str, marks: list[int], deadline_s: float, num_rounds: int) -> Iterator[dict[str, Any]]:
+def measure(
+    name: str, marks: list[int], deadline_s: float, num_rounds: int, ahead_bytes: int | None
+) -> Iterator[dict[str, Any]]:
     """One line for each position of each round, and one for decoding after it."""
     network, config = build_shape(name)
     model = whole(assemble(network, ModelId(name), ModelFacts(config)))
     shape, layout = model.description.memory, model.description.layout
-    chunk = preferred_grid()
+    chunk, unbounded = preferred_grid(), mx.set_memory_limit(1 << 40)
+    mx.set_memory_limit(unbounded)
     pattern = lazy_caches(network, 16)
     traces = {
         end: None if layout.needs_snapshots else trace_chunk(network, layout, pattern, chunk, end) for end in marks
     }
     tokens = [(17 * index + 5) % 500 for index in range(chunk)]
+
+    def bound(end: int) -> None:
+        if ahead_bytes is not None:
+            mx.set_memory_limit(shape.weight_bytes + shape.state_bytes(end, chunk) + ahead_bytes)
+
     for number in range(num_rounds):
         id, end = SequenceId(number), 0
         model.open(id)
         for mark in marks:
             start, started_at = time.perf_counter(), end
             while end < mark - chunk and time.monotonic() < deadline_s:
-                model.prefill(id, tokens)
                 end += chunk
+                bound(end)
+                model.prefill(id, tokens)
             if end < mark - chunk:
                 break
             mx.synchronize()
             rate = (end - started_at) / (time.perf_counter() - start) if end > started_at else None
             mx.clear_cache()
             mx.reset_peak_memory()
+            bound(mark)
             model.prefill(id, tokens)
             mx.synchronize()
             end, measured, trace = mark, mx.get_peak_memory(), traces[mark]
@@ -88,6 +101,7 @@ def measure(name: str, marks: list[int], deadline_s: float, num_rounds: int) -> 
                 "one_at_a_time": trace.peak_bytes(ONE_AT_A_TIME) if trace else None,
                 "prefill_tokens_s": rate,
             }
+        mx.set_memory_limit(unbounded)
         yield {"shape": name, "round": number, "at": end, "decode_ms": decode_ms(model, id)}
         model.close([id])
     model.release()
@@ -124,9 +138,11 @@ def main() -> None:
     parser.add_argument("--shapes", default="llama-8b,qwen3-4b,qwen3.5-4-layers")
     parser.add_argument("--at", default="8k,32k,64k")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--run-ahead", help="bytes, as 3GiB")
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    ahead_bytes = ByteSize.parse(options.run_ahead).num_bytes if options.run_ahead else None
     deadline_s = time.monotonic() + options.seconds
     grid = preferred_grid()
     marks = sorted(
@@ -135,7 +151,7 @@ def main() -> None:
     print(f"{describe_device()}, MLX {version('mlx')}, chunks of {grid} tokens, {run_ahead()}, sizes in MiB")
     lines: list[dict[str, Any]] = []
     for name in options.shapes.split(","):
-        for line in measure(name, marks, deadline_s, options.rounds):
+        for line in measure(name, marks, deadline_s, options.rounds, ahead_bytes):
             lines.append(line)
             print(tell(line), flush=True)
     if options.json:

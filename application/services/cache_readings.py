@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from application.ports.cache_stats import CacheStats
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage
-from domain.errors import ServerUnavailable, StoreUnresponsive
+from domain.errors import DomainError, StoreUnresponsive
 
 FRESH_S = 1.0
 """What was read less than so long ago is not read again."""
@@ -63,7 +63,7 @@ class CacheReadings:
             except StoreUnresponsive:
                 documents = None
             self._last = CacheReading(stats, documents, self._clock.now_ns())
-        except ServerUnavailable:  # the engine is stopping: what was read last is all there is
+        except DomainError:  # the engine is gone or stopping: what was read last is all there is
             pass
         finally:
             self._reading = None

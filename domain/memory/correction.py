@@ -8,7 +8,7 @@ a step too small to tell          nothing
 
 from dataclasses import dataclass, replace
 
-from domain.memory.shape import MemoryShape, StepCost
+from domain.memory.shape import MemoryShape
 
 LEAST, MOST = 0.5, 4.0
 MIN_BYTES = 1 << 20
@@ -45,11 +45,13 @@ class PeakCorrection:
         step = shape.step
         return replace(
             shape,
-            step=StepCost(
+            step=replace(
+                step,
                 base_bytes=self._of(step.base_bytes),
                 token_bytes=self._of(step.token_bytes),
                 seen_bytes=self._of(step.seen_bytes),
                 pair_bytes=self._of(step.pair_bytes),
+                most_bytes=self._of(step.most_bytes),
             ),
         )
 

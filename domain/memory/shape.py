@@ -39,16 +39,22 @@ class StateCost:
 class StepCost:
     """What a forward pass needs beyond the states, once `base_bytes`, for each token it computes, for each token it
     looks at (a buffer that is copied while it grows), and for each pair of both (attention scores that no fused kernel
-    spares)."""
+    spares). No more than `most_bytes` of `most_chunk` tokens at most, before `most_end`: of what MLX runs ahead only so
+    much is there at once, and a plane knows of no such bound. 0: nothing is known."""
 
     base_bytes: int = 0
     token_bytes: int = 0
     seen_bytes: int = 0
     pair_bytes: int = 0
+    most_bytes: int = 0
+    most_chunk: int = 0
+    most_end: int = 0
 
     def bytes_at(self, chunk: int, end: int) -> int:
         """Of `chunk` tokens, the last of which is the one before position `end`."""
-        return self.base_bytes + chunk * (self.token_bytes + self.pair_bytes * end) + self.seen_bytes * end
+        plane = self.base_bytes + chunk * (self.token_bytes + self.pair_bytes * end) + self.seen_bytes * end
+        is_bounded = chunk <= self.most_chunk and end <= self.most_end
+        return min(plane, self.most_bytes) if is_bounded else plane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

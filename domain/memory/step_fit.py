@@ -1,4 +1,4 @@
-"""From a few estimated peaks to the plane through them."""
+"""From a few estimated peaks to the plane through them, and the most that any of them is."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -23,8 +23,8 @@ def fit_points(chunks: Pair, ends: Pair) -> list[tuple[int, int]]:
 
 
 def fit_step(peaks: Mapping[tuple[int, int], int], chunks: Pair, ends: Pair) -> StepCost:
-    """The plane through the corners, lifted so that it is nowhere under the peaks, which are those of `fit_points`. No
-    part of it is negative."""
+    """The plane through the corners, lifted so that it is nowhere under the peaks, which are those of `fit_points`, and
+    between them nowhere over the highest. No part of it is negative."""
     (few, many), (near, far) = chunks, ends
     reach, width = max(far - near, 1), max(many - few, 1)
     slopes = {chunk: (peaks[chunk, far] - peaks[chunk, near]) / reach for chunk in chunks}
@@ -33,7 +33,15 @@ def fit_step(peaks: Mapping[tuple[int, int], int], chunks: Pair, ends: Pair) -> 
     token = max(0, _ceil((peaks[many, near] - peaks[few, near]) / width - pair * near))
     plane = StepCost(token_bytes=token, seen_bytes=seen, pair_bytes=pair)
     base = max(peak - plane.bytes_at(chunk, end) for (chunk, end), peak in peaks.items())
-    return StepCost(base_bytes=max(0, base), token_bytes=token, seen_bytes=seen, pair_bytes=pair)
+    return StepCost(
+        base_bytes=max(0, base),
+        token_bytes=token,
+        seen_bytes=seen,
+        pair_bytes=pair,
+        most_bytes=max(peaks.values()),
+        most_chunk=many,
+        most_end=far,
+    )
 
 
 def _ceil(value: float) -> int:

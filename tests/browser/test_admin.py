@@ -6,7 +6,7 @@ from typing import Any
 from adapters.fake.options import FakeOptions
 from domain.client import Client
 from tests.support.accessibility import grave_findings
-from tests.support.admin_page import get, open_admin, overview, row_of, shows_figures, shows_tiers
+from tests.support.admin_page import get, open_admin, overview, requests, row_of, shows_figures, shows_tiers
 from tests.support.browser import expect
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.gate import Gate
@@ -134,7 +134,8 @@ def test_an_engine_that_stands_still_is_said_so(browser: Any, watch: Any) -> Non
         page = open_admin(watch(service.base_url))
         expect(page.locator("#state-text")).to_have_text("Ready")
         service.clock.advance(600)
-        expect(page.locator("#state-text")).to_contain_text("Not ready")
+        expect(page.locator("#state-text")).to_contain_text("Not ready: the engine is stuck: decode")
+        expect(page.locator("#state-detail")).to_contain_text(requests(service.client)["open"][0]["id"])
         expect(page).to_have_title("Cairn: NOT READY")
         gate.open()
         answer.result()

@@ -99,8 +99,12 @@ def test_a_failing_stream_keeps_what_came_and_says_why(chat: ChatPage, script: S
     expect(chat.answer().locator(".markdown").last).to_have_text(ELSE)
 
 
-def test_a_question_is_edited_and_all_after_it_goes(chat: ChatPage) -> None:
-    chat.ask("What?")
+def test_a_question_is_written_by_keyboard_and_edited_and_all_after_it_goes(chat: ChatPage) -> None:
+    chat.page.keyboard.type("What")  # nothing has the focus
+    chat.box.press("Shift+Enter")
+    chat.box.press_sequentially("is it?")
+    chat.box.press("Enter")
+    expect(chat.thread.locator(".question .plain")).to_have_text("What\nis it?")
     chat.wait_until_answered()
     chat.ask("And?")
     expect(chat.thread.locator(".answer")).to_have_count(2)
@@ -150,12 +154,3 @@ def test_settings_reach_the_server_and_stay_with_the_conversation(chat: ChatPage
     chat.page.reload()
     chat.page.get_by_text("Sampling, system prompt, tools").click()
     expect(chat.page.get_by_label("Temperature")).to_have_value("0.5")
-
-
-def test_shift_and_enter_begin_a_line(chat: ChatPage) -> None:
-    chat.page.keyboard.type("What")  # nothing has the focus
-    chat.box.press("Shift+Enter")
-    chat.box.press_sequentially("is it?")
-    chat.box.press("Enter")
-    expect(chat.thread.locator(".question .plain")).to_have_text("What\nis it?")
-    chat.wait_until_answered()

@@ -14,6 +14,7 @@ from tests.support.fake_service import FakeService, fake_service
 from tests.support.scripted_chat import ELSE, ScriptedChat
 
 LONG = "\n\n".join(f"Stone {number} of the cairn." for number in range(60))
+HOSTILE = "<img src=x onerror=window.hurt=1>"
 RICH = "<think>Hm.</think>A `cairn`:\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
 
 
@@ -36,29 +37,30 @@ def opened(server: FakeService, script: ScriptedChat, watch: Callable[..., Any])
 
 def test_conversations_are_kept_named_and_deleted(opened: Callable[..., ChatPage]) -> None:
     chat = opened()
-    for question in ("First?", "Second?"):
+    for question in ("First?", HOSTILE):
         chat.ask(question)
         chat.wait_until_answered()
         chat.button("New conversation").click()
     titles = chat.page.locator("#conversations .open")
-    expect(titles).to_have_text(["Second?", "First?"])
+    expect(titles).to_have_text([HOSTILE, "First?"])
     chat.page.reload()
-    expect(titles).to_have_text(["Second?", "First?"])
+    expect(titles).to_have_text([HOSTILE, "First?"])
     titles.last.click()
     expect(chat.thread.locator(".question")).to_contain_text("First?")
     chat.button("Rename First?").click()
     chat.page.get_by_role("dialog").get_by_label("Title").fill("Mine")
     chat.button("Rename").click()
-    expect(titles).to_have_text(["Second?", "Mine"])
+    expect(titles).to_have_text([HOSTILE, "Mine"])
     titles.first.hover()
-    chat.button("Delete Second?").click()
+    chat.button(f"Delete {HOSTILE}").click()
     chat.button("Cancel").click()
-    expect(titles).to_have_text(["Second?", "Mine"])
-    chat.button("Delete Second?").click()
+    expect(titles).to_have_text([HOSTILE, "Mine"])
+    chat.button(f"Delete {HOSTILE}").click()
     chat.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(titles).to_have_text(["Mine"])
     chat.page.reload()
     expect(titles).to_have_text(["Mine"])
+    assert chat.page.evaluate("window.hurt") is None
 
 
 def test_tabs_hear_of_each_other(server: FakeService, watch: Callable[..., Any]) -> None:

@@ -68,7 +68,7 @@ def chat(server: FakeService, watch: Callable[..., Any]) -> ChatPage:
     return ChatPage(watch(server.base_url).open(f"{server.base_url}/chat"))
 
 
-def test_markdown_is_shown_as_what_it_means(chat: ChatPage) -> None:
+def test_markdown_is_shown_as_what_it_means_and_code_is_copied(chat: ChatPage) -> None:
     chat.ask("Mark it")
     chat.wait_until_answered()
     answer = chat.answer()
@@ -85,11 +85,7 @@ def test_markdown_is_shown_as_what_it_means(chat: ChatPage) -> None:
         expect(link).to_have_attribute("rel", "noopener noreferrer")
         expect(link).to_have_attribute("target", "_blank")
 
-
-def test_code_is_copied_as_it_is(chat: ChatPage) -> None:
     chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    chat.ask("Mark it")
-    chat.wait_until_answered()
     copy = chat.answer().locator(".code").get_by_role("button")
     copy.click()
     expect(copy).to_have_text("Copied")
@@ -111,11 +107,3 @@ def test_nothing_that_a_model_writes_acts(question: str, chat: ChatPage) -> None
     links = chat.answer().locator(".markdown a").evaluate_all("all => all.map(one => one.href)")
     assert links == ["https://evil.example/pixel.png"]
     expect(chat.answer()).to_contain_text("<script>window.hurt = 1</script>")
-
-
-def test_a_title_is_text_too(chat: ChatPage) -> None:
-    chat.ask("<img src=x onerror=window.hurt=1>")
-    chat.wait_until_answered()
-    chat.page.reload()
-    expect(chat.page.locator("#conversations .open")).to_have_text("<img src=x onerror=window.hurt=1>")
-    assert chat.page.evaluate("window.hurt") is None

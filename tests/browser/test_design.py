@@ -9,6 +9,7 @@ from tests.support.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.fake_service import FakeService
 
 PAGES = ("/admin", "/chat")
+MAX_PAGE_BYTES = 150_000
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -48,3 +49,16 @@ def test_what_the_keyboard_reaches_is_seen(path: str, service: FakeService, watc
     assert page.evaluate("document.activeElement.matches('.skip-link:focus-visible')")
     page.keyboard.press("Enter")
     assert page.evaluate("location.hash") == "#main"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_small_with_all_that_it_loads(path: str, service: FakeService, watch: Any) -> None:
+    page = watch(service.base_url).context.new_page()
+    loaded: list[Any] = []
+    page.on("response", lambda answer: loaded.append(answer))
+    page.goto(service.base_url + path)
+    page.wait_for_load_state("networkidle")
+    own = [answer for answer in loaded if "/pages/" in answer.url or answer.url.endswith(path)]
+    files = {answer.url: len(answer.body()) for answer in own}
+    assert len(files) > 2
+    assert sum(files.values()) < MAX_PAGE_BYTES

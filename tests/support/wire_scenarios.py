@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from domain.errors import ComputeFailed, DomainError, QueueFull, ServerUnavailable
+from domain.errors import ComputeFailed, DomainError, QueueFull, RequestCancelled
 from domain.explanation import Explanation, StopReason
 from domain.request import FinishReason, Usage
 from domain.stream import (
@@ -80,7 +80,7 @@ SCENARIOS: Mapping[str, Sequence[Step]] = {
     "failure_after_text": (ADMITTED, *HELLO, ComputeFailed("the matrix is singular")),
     "failure_after_a_call": (ADMITTED, *READ, *HELLO, ComputeFailed("the matrix is singular")),
     "failure_in_a_call": (ADMITTED, *CUT_CALL, ComputeFailed("the matrix is singular")),
-    "cancelled_by_the_server": (ADMITTED, *HELLO, ServerUnavailable("the request was cancelled by the server")),
+    "cancelled_by_the_server": (ADMITTED, *HELLO, RequestCancelled()),
 }
 
 

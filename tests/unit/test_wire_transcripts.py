@@ -147,8 +147,7 @@ def test_codex_counts_every_sign_of_life() -> None:
 def test_a_failed_stream_ends_with_its_error(scenario: str) -> None:
     last = told("anthropic", scenario)[-1]
     assert last["type"] == "error"
-    kind = {"failure_at_once": "overloaded_error", "cancelled_by_the_server": "overloaded_error"}
-    assert last["error"]["type"] == kind.get(scenario, "api_error")
+    assert last["error"]["type"] == {"failure_at_once": "overloaded_error"}.get(scenario, "api_error")
     failed = told("responses", scenario)[-1]
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
     code = {"failure_at_once": "rate_limit_exceeded"}.get(scenario, "server_error")

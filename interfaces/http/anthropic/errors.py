@@ -7,7 +7,7 @@ so, and gives up on every other 400.
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded
+from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded, RequestCancelled
 from interfaces.http import sse
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, problem_of
 
@@ -35,7 +35,7 @@ class MessageErrorBody(Struct, tag_field="type", tag="error"):
 
 def error_body(problem: Problem) -> MessageErrorBody:
     message = problem.message if problem.overflow is None else _overflow(problem.overflow)
-    return MessageErrorBody(MessageErrorDetail(_type(problem.status), message, memory_numbers(problem)))
+    return MessageErrorBody(MessageErrorDetail(_type(problem), message, memory_numbers(problem)))
 
 
 def error_event(error: DomainError) -> bytes:
@@ -43,9 +43,11 @@ def error_event(error: DomainError) -> bytes:
     return sse.event(msgspec.json.encode(error_body(problem_of(error))), "error")
 
 
-def _type(status: int) -> str:
-    default = "api_error" if status >= 500 else "invalid_request_error"
-    return _TYPES.get(status, default)
+def _type(problem: Problem) -> str:
+    if problem.code == RequestCancelled.code:  # who hears of an overload asks again by itself
+        return "api_error"
+    default = "api_error" if problem.status >= 500 else "invalid_request_error"
+    return _TYPES.get(problem.status, default)
 
 
 def _overflow(error: ContextOverflow) -> str:

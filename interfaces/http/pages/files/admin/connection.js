@@ -37,8 +37,17 @@ export function showWell({ health, version, uptime_s: uptimeS }) {
   setText(byId("version"), version);
   const isReady = health.status === "ready";
   state(isReady ? "good" : "bad", isReady ? "Ready" : `Not ready: ${health.problem}`);
-  setText(byId("state-detail"), `up for ${seconds(uptimeS)}${health.models.length === 0 ? "" : ` · ${health.models.join(", ")}`}`);
+  setText(byId("state-detail"), [`up for ${seconds(uptimeS)}`, ...health.models, ...engineText(health.engine)].join(" · "));
   document.title = isReady ? "Cairn: admin" : "Cairn: NOT READY";
+}
+
+/** What the engine does, where somebody waits for it. @param {object} engine EngineBody */
+function engineText({ status, outstanding, last_step_age_s: ageS, doing, doing_s: doingS, requests }) {
+  const told = [];
+  if (doing !== "" && status !== "ok") told.push(`${doing} for ${seconds(doingS)}`);
+  if (outstanding.waiting + outstanding.running + outstanding.calls > 0) told.push(`last step ${seconds(ageS)} ago`);
+  if (status === "stuck") told.push(...(requests ?? []), "the log has the stack of the thread");
+  return told;
 }
 
 /** @param {unknown} error @param {number} waitMs until it is tried again */
@@ -76,7 +85,10 @@ function askForKey(error) {
   if (isNew) byId("key").focus();
 }
 
+/** Said aloud only where it is another kind of news: numbers in it change with every answer. */
 function state(kind, text) {
-  byId("state").className = `notice state ${kind}`;
+  const className = `notice state ${kind}`;
+  if (byId("state").className !== className) byId("state-said").textContent = text;
+  byId("state").className = className;
   setText(byId("state-text"), text);
 }

@@ -8,6 +8,9 @@ import { fill, reconcile } from "./rows.js";
 const TIERS = ["hot", "store"];
 const perSecond = (value) => (value === null || value === undefined ? UNKNOWN : `${short(value)}/s`);
 
+/** A power of ten. */
+const roundSeconds = (value) => (value >= 0.999 ? `${Math.round(value)} s` : `${Number((value * 1000).toPrecision(1))} ms`);
+
 const minutes = (windowS) => `${Math.round(windowS / 60)} min`;
 
 const tiles = new Map();
@@ -28,8 +31,8 @@ export function setUpFigures() {
   }
   plots.prompt = new Plot({ title: "Prompt tokens by origin", format: perSecond, stacked: true });
   plots.output = new Plot({ title: "Generated tokens", format: perSecond, stacked: true });
-  plots.ttft = new Plot({ title: "Time to first token", format: seconds });
-  plots.itl = new Plot({ title: "Between two tokens", format: seconds });
+  plots.ttft = new Plot({ title: "Time to first token", format: seconds, axis: roundSeconds });
+  plots.itl = new Plot({ title: "Between two tokens", format: seconds, axis: roundSeconds });
   byId("plots").append(...Object.values(plots).map((plot) => plot.element));
 }
 

@@ -14,16 +14,25 @@ export function setUpOpen(cancelled) {
 
 /** @param {object} list RequestListBody @param {object} counts QueueCountsBody */
 export function showOpen(list, counts) {
-  const more = list.open_count > list.open.length ? `, the first ${list.open.length} shown` : "";
+  const all = [...list.open, ...preparing(list)];
+  const num = list.open_count + list.preparing_count;
+  const more = num > all.length ? `; ${count(all.length)} of ${count(num)} are shown` : "";
   setText(byId("open-count"), `${count(counts.running)} running, ${count(counts.waiting)} waiting${waitingFor(counts.waiting_for)}; at most ${count(counts.queue_limit)} may wait${more}`);
-  byId("open-table").hidden = list.open.length === 0;
-  byId("open-none").hidden = list.open.length !== 0;
-  reconcile(byId("open-table").tBodies[0], list.open, {
+  byId("open-table").hidden = all.length === 0;
+  byId("open-none").hidden = all.length !== 0;
+  reconcile(byId("open-table").tBodies[0], all, {
     key: ({ id }) => id,
     make,
     update,
     refuge: byId("open-title"),
   });
+}
+
+/** Those that are not in the queue yet, as if they were: nothing of them is computed. */
+function preparing(list) {
+  const open = new Set(list.open.map(({ id }) => id));
+  const nothing = { stage: "preparing", preempted: false, prompt_tokens: 0, done_tokens: 0, output_tokens: 0, reused: {}, times: {} };
+  return list.preparing.filter(({ id }) => !open.has(id)).map((one) => ({ ...nothing, ...one }));
 }
 
 function waitingFor(reasons) {
@@ -66,13 +75,14 @@ function showState(cell, request) {
 
 function stateText({ stage, waits_for: waitsFor, preempted }) {
   if (preempted) return "preempted: waits for memory to go on";
-  if (stage === "queue") return waitsFor === null ? "waits" : `waits for ${WAITS[waitsFor] ?? waitsFor}`;
+  if (stage === "preparing" && waitsFor === null) return "its prompt is read";
+  if (stage === "queue" || stage === "preparing") return waitsFor === null ? "waits" : `waits for ${WAITS[waitsFor] ?? waitsFor}`;
   return stage === "prefill" ? "prefill" : "decodes";
 }
 
 function reused({ reused: byTier, prompt_tokens: prompt, stage }) {
   const num = Object.values(byTier).reduce((sum, tokens) => sum + tokens, 0);
-  return stage === "queue" || prompt === 0 ? "–" : `${count(num)} (${percent(num / prompt)})`;
+  return stage === "queue" || stage === "preparing" || prompt === 0 ? "–" : `${count(num)} (${percent(num / prompt)})`;
 }
 
 function output({ output_tokens: num, times }) {

@@ -2,12 +2,12 @@
 // colours are the style sheet's. A pointer or the arrow keys read off one moment; the legend tells what is meant.
 
 import { h, setText } from "../shared/dom.js";
+import { decades, fromZero } from "./scale.js";
 
 const LEFT = 52;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
-const NUM_TICKS = 3; // of the value axis
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,22 +18,18 @@ function svg(tag, attributes, ...children) {
   return element;
 }
 
-/** The least of 1, 2, 5 times a power of ten that is no less. */
-export function niceCeiling(value) {
-  if (!(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999999);
-}
-
 /** @typedef {{name: string, values: (number | null)[]}} Series */
 
 export class Plot {
   /**
-   * @param {{title: string, format: (value: number | null) => string, stacked?: boolean}} options
+   * @param {{title: string, format: (value: number | null) => string, axis?: (value: number) => string,
+   *   stacked?: boolean}} options areas on a scale that begins at zero where it is stacked, else lines on a logarithmic
+   *   one; `axis`: how its round values are written
    */
-  constructor({ title, format, stacked = false }) {
+  constructor({ title, format, axis = format, stacked = false }) {
     this.title = title;
     this.format = format;
+    this.axis = axis;
     this.stacked = stacked;
     this.series = [];
     this.stepS = 1;
@@ -95,13 +91,14 @@ export class Plot {
     if (width === 0 || this.length === 0) return;
     this.picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const layers = this.stacked ? stack(this.series) : this.series.map(({ values }) => ({ low: null, high: values }));
-    const most = niceCeiling(Math.max(0, ...layers.flatMap(({ high }) => high.map((value) => value ?? 0))));
+    const known = layers.flatMap(({ high }) => high).filter((value) => value !== null);
+    const scale = this.stacked ? fromZero(known) : decades(known);
     const x = (index) => LEFT + (index / Math.max(1, this.length - 1)) * (width - LEFT - RIGHT);
-    const y = (value) => height - BOTTOM - (value / most) * (height - TOP - BOTTOM);
+    const y = (value) => height - BOTTOM - scale.share(value) * (height - TOP - BOTTOM);
     const drawn = layers.map((layer, index) =>
       svg("path", { class: `${this.stacked ? "area" : "line"} series-${index + 1}`, d: this.path(layer, x, y) }),
     );
-    this.picture.replaceChildren(...this.scale(most, x, y, width, height), ...drawn, ...this.cursorLine(x, height));
+    this.picture.replaceChildren(...this.axes(scale.ticks, y, width, height), ...drawn, ...this.cursorLine(x, height));
     this.tell();
   }
 
@@ -125,12 +122,11 @@ export class Plot {
     return path;
   }
 
-  scale(most, x, y, width, height) {
+  axes(ticks, y, width, height) {
     const drawn = [];
-    for (let tick = 0; tick <= NUM_TICKS - 1; tick += 1) {
-      const value = (most * tick) / (NUM_TICKS - 1);
+    for (const value of ticks) {
       drawn.push(svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-      drawn.push(svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.format(value)));
+      drawn.push(svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.axis(value)));
     }
     const span = (this.length - 1) * this.stepS;
     for (const share of width > 420 ? [0, 1 / 3, 2 / 3, 1] : [0, 1]) {

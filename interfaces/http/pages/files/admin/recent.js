@@ -9,12 +9,19 @@ let shown = [];
 let nowUnixS = 0;
 
 export function setUpRecent(changed) {
-  byId("recent-filter").addEventListener("input", draw);
+  byId("recent-filter").addEventListener("input", () => {
+    draw();
+    changed(); // who looks for one wants it found wherever it is
+  });
   byId("recent-most").addEventListener("change", changed);
 }
 
+const MOST = "256"; // that the server remembers
+
 /** How many are asked for. */
-export const mostRecent = () => byId("recent-most").value;
+export const mostRecent = () => (wanted() === "" ? byId("recent-most").value : MOST);
+
+const wanted = () => byId("recent-filter").value.trim().toLowerCase();
 
 /** @param {object[]} ended RequestBody, the last first @param {number} now the server's clock, Unix seconds */
 export function showRecent(ended, now) {
@@ -24,8 +31,7 @@ export function showRecent(ended, now) {
 }
 
 function draw() {
-  const wanted = byId("recent-filter").value.trim().toLowerCase();
-  const found = shown.filter((request) => wanted === "" || words(request).includes(wanted));
+  const found = shown.filter((request) => words(request).includes(wanted()));
   byId("recent-table").hidden = found.length === 0;
   byId("recent-none").hidden = found.length !== 0;
   setText(byId("recent-none"), shown.length === 0 ? "None yet." : "None of them fits.");
@@ -132,7 +138,7 @@ function broke(explanation, showsText) {
   ];
   if (explanation.note !== "") made.push(h("p", { class: "small" }, explanation.note));
   if (divergence !== null && showsText) made.push(sides(divergence));
-  else if (divergence !== null) made.push(h("p", { class: "small muted" }, "The text on both sides is not shown: cache.show_text is off, or another key sent it."));
+  else if (divergence !== null) made.push(h("p", { class: "small muted" }, "The text on both sides is not shown: cache.show_text does not allow it, its model is not loaded, or another key or salt sent it."));
   return made;
 }
 

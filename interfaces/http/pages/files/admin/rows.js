@@ -59,5 +59,6 @@ export function fill(tableRow, contents) {
 export function twoLines(cell, text, below, className = "") {
   if (cell.childElementCount !== 2) cell.replaceChildren(h("span", { class: className }), h("span", { class: "sub" }));
   setText(cell.children[0], text);
+  if (className === "id") cell.children[0].title = text;
   setText(cell.children[1], below);
 }
