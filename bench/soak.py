@@ -31,7 +31,7 @@ from domain.sampling import SamplingParams, StopRules
 from interfaces.composition.service import Service, build_service
 
 NUM_CLIENTS = 4
-ALLOWED = {"anonymous_bytes": 64 << 20, "threads": 2, "descriptors": 4, "readers": 2}
+ALLOWED = {"anonymous_bytes": 32 << 20, "threads": 2, "descriptors": 4, "readers": 2}
 """How much more than the baseline's highest the last quarter's lowest may be: a leak has no low points."""
 
 

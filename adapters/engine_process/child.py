@@ -55,12 +55,23 @@ class ChildProcess:
         """`module`: run as `python -m`, with the number of its descriptor as its only argument."""
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
+        self._ours: socket.socket | None = None
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
+    def launch(self) -> None:
+        """Start it before anybody talks to it: it has much to import. Raises OSError."""
+        if self._ours is None:
+            self._ours = self._launched()
+
     def start(self) -> socket.socket:
+        self.launch()
+        assert self._ours is not None, "it was launched"
+        return self._ours
+
+    def _launched(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(

@@ -69,10 +69,15 @@ class MakeEngine(Protocol):
 
 
 def serve_parent(
-    descriptor: int, make: MakeEngine, new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    descriptor: int,
+    make: MakeEngine,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    warm_up: Callable[[], object] = lambda: None,
 ) -> int:
-    """A child's whole life. Returns its exit status; leave with `os._exit`."""
+    """A child's whole life. Returns its exit status; leave with `os._exit`. `warm_up`: what can be done before it is
+    known which engine is wanted."""
     sock = take_up(descriptor)
+    warm_up()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         host = EngineHost(make)
         return runner.run(host.run(sock))

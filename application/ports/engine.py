@@ -147,6 +147,16 @@ class StepBatch:
     num_left_queue: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """A model that is being loaded. `done_bytes`: of its weights, in memory; 0 while files are read for the first time,
+    to know them again. `total_bytes`: about what there will be."""
+
+    id: ModelId
+    done_bytes: int
+    total_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """The engine's heartbeat. `last_progress_ns`: when its last step, load or idle wake-up ended. `last_step_ns`,
@@ -155,7 +165,7 @@ class EngineStatus:
     `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
     it keeps none. `pressure`: a level of `domain/memory/pressure` by its name in small letters; empty where nobody
     looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values. `computing`: what computes,
-    for people; empty while that is not known.
+    for people; empty while that is not known. `loading`: the load under way, None for none.
     """
 
     is_alive: bool
@@ -173,6 +183,7 @@ class EngineStatus:
     pressure: str = ""
     waiting_for: Mapping[str, int] = field(default_factory=dict[str, int])
     computing: str = ""
+    loading: LoadProgress | None = None
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -279,6 +290,7 @@ __all__ = (
     "EngineItem",
     "EngineModel",
     "EngineStatus",
+    "LoadProgress",
     "StepBatch",
     "Submission",
     "Tokens",

@@ -2,13 +2,17 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, TypedDict, cast
 
 import typer
 
 from interfaces.cli.failure import USAGE, fail
 from interfaces.cli.options import AsJson, settings_with
+
+if TYPE_CHECKING:
+    from interfaces.cli.running_server import RunningServer
 
 RequestFile = Annotated[
     str, typer.Argument(metavar="FILE", help="The JSON body of a chat or text completion request; - for stdin.")
@@ -31,7 +35,8 @@ def explain(
     file: RequestFile, url: Url = None, model: OtherModel = None, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Say what a running server would reuse of a request, and why no more. Computes nothing."""
-    answer = _ask("/v1/cache/explain", file, url, model, api_key)
+    server, body = _server(url, api_key), _read_request(file, model)
+    answer = _with_prompts(lambda: server.post("/v1/cache/explain", body))
     if as_json:
         typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
         return
@@ -46,7 +51,12 @@ def warm(
     file: RequestFile, url: Url = None, model: OtherModel = None, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Let a running server compute a request's prompt now, so that the request finds it."""
-    answer = _ask("/v1/cache/warm", file, url, model, api_key)
+    import asyncio
+
+    from interfaces.cli.warming import warmed
+
+    server, body = _server(url, api_key), _read_request(file, model)
+    answer = _with_prompts(lambda: asyncio.run(warmed(server, body, quiet=as_json)))
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -59,12 +69,20 @@ def warm(
         )
 
 
-def _ask(path: str, file: str, url: str | None, model: str | None, api_key: str | None) -> dict[str, object]:
+def _server(url: str | None, api_key: str | None) -> "RunningServer":
     from interfaces.cli.running_server import running_server
 
-    body = _read_request(file, model)
-    settings = settings_with({}).settings.server
-    answer = running_server(url, api_key, settings).post(path, body)
+    return running_server(url, api_key, settings_with({}).settings.server)
+
+
+def _with_prompts(ask: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """What was answered; ends the command when that is nothing of the kind."""
+    from interfaces.cli.running_server import NoAnswer
+
+    try:
+        answer = ask()
+    except NoAnswer as why:
+        fail(str(why), why.exit_status)
     if "prompts" not in answer:
         fail("what answers there is not a Cairn server that can do this")
     return answer

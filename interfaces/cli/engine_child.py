@@ -22,6 +22,13 @@ def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
     return host_token_side(found, hold)
 
 
+def warm_up() -> object:
+    """Import what every engine needs."""
+    from interfaces.composition import token_side
+
+    return token_side
+
+
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """The quickest there is: each step goes through it once."""
     try:
@@ -32,4 +39,4 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 if __name__ == "__main__":
-    leave(serve_parent(int(sys.argv[1]), make_engine, new_event_loop))
+    leave(serve_parent(int(sys.argv[1]), make_engine, new_event_loop, warm_up))

@@ -7,7 +7,7 @@ trace in a log.
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +46,12 @@ class Shown(Protocol):
     def reach(self, done: int, total: int | None) -> None:
         """So many are done in all, of so many; None: not known."""
         ...
+
+
+class Opener(Protocol):
+    """`progress`, or what stands in for it."""
+
+    def __call__(self, what: str, total: int | None, unit: Unit, *, quiet: bool) -> AbstractContextManager[Shown]: ...
 
 
 class Lines:
@@ -147,4 +153,4 @@ def _parts(pace: Pace, unit: Unit) -> list[str]:
     return parts
 
 
-__all__ = ("LINE_EVERY_S", "Bar", "Lines", "Shown", "Unit", "is_terminal", "progress")
+__all__ = ("LINE_EVERY_S", "Bar", "Lines", "Opener", "Shown", "Unit", "is_terminal", "progress")

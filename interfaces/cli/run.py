@@ -67,7 +67,7 @@ def converse(
     with asyncio.Runner() as runner:
         try:
             runner.run(service.start())
-            runner.run(wait_for_model(service, lambda line: typer.echo(line, err=True)))
+            runner.run(wait_for_model(service))
             chat = Chat(service, sampling, stop, system)
             if prompt is not None:
                 if not runner.run(unless_interrupted(chat.ask(prompt, _show))):

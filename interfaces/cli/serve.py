@@ -1,6 +1,7 @@
 """`cairn serve`: the HTTP server on this machine, until it is told to stop."""
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -92,13 +93,19 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 def _run(loaded: "LoadedSettings") -> None:
     import asyncio
 
+    from interfaces.composition.engine_entry import engine_child
+
+    child = engine_child() if loaded.settings.engine.kind == "process" else None
+    if child is not None:  # it has as much to import as this process, and does it at the same time
+        with suppress(OSError):  # it is tried again where that can be told
+            child.launch()
     from domain.errors import InvalidKeys
     from interfaces.cli.server_process import serve_until_stopped
     from interfaces.http.server import AddressUnavailable, new_event_loop
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            outcome = runner.run(serve_until_stopped(loaded))
+            outcome = runner.run(serve_until_stopped(loaded, child))
     except (AddressUnavailable, InvalidKeys) as error:
         fail(str(error))
     if not outcome.is_clean:

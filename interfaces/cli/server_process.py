@@ -9,6 +9,7 @@ import typer
 
 from adapters.config.loader import LoadedSettings
 from adapters.config.locations import config_file
+from adapters.engine_process.child import ChildProcess
 from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes
 from domain.errors import DomainError
@@ -31,9 +32,9 @@ class Outcome:
     is_clean: bool
 
 
-async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
-    """Serve until a signal, or until the default model turns out not to load. Raises AddressUnavailable,
-    and InvalidKeys."""
+async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess | None = None) -> Outcome:
+    """Serve until a signal, or until the default model turns out not to load. `first_child`: as in Container. Raises
+    AddressUnavailable, and InvalidKeys."""
     settings = loaded.settings
     server, supervisor = HttpServer(settings.server), supervisor_here()
 
@@ -49,6 +50,7 @@ async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
     service = build_service(
         settings,
         origins=loaded.origins,
+        first_child=first_child,
         supervisor=supervisor,
         make_last_resort=last_resort_here,
         give_up=leave_stuck,
@@ -85,7 +87,7 @@ async def serve_until_stopped(loaded: LoadedSettings) -> Outcome:
 async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: Supervisor) -> str:
     """Once the model is there, print the banner and tell the supervisor; or stop the server, and return why not."""
     try:
-        served = await wait_for_model(service, typer.echo)
+        served = await wait_for_model(service)
     except DomainError as error:
         server.stop()
         return error.message

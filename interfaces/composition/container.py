@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from dependency_injector import providers
 
+from adapters.engine_process.child import ChildProcess
 from adapters.llguidance.checker import LlguidanceChecker
 from adapters.system.event_log import EventLog
 from adapters.system.ids import RandomIds
@@ -51,12 +52,14 @@ class Container(TokenSide):
     """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
     LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
     `supervisor`, `make_last_resort` and `give_up` (see EngineWatch). Of the token side only the engine is asked for,
-    and where that has a process of its own, nothing of the token side is made here."""
+    and where that has a process of its own, nothing of the token side is made here; `first_child` is one that was
+    launched already."""
 
     settings = TokenSide.settings
     clock = TokenSide.clock
     origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
+    first_child: providers.Provider[ChildProcess | None] = providers.Object(None)
     supervisor = providers.Singleton(NoSupervisor)
     make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
     give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
@@ -71,7 +74,7 @@ class Container(TokenSide):
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)
 
-    engine_process = providers.Singleton(build_engine_process, settings, clock)
+    engine_process = providers.Singleton(build_engine_process, settings, clock, first_child)
     engine = providers.Selector(settings.provided.engine.kind, thread=TokenSide.engine_thread, process=engine_process)
     models = providers.Selector(
         settings.provided.engine.kind,

@@ -1,5 +1,6 @@
 """The engine in a child process: how that is started, and the settings on their way into it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -9,15 +10,18 @@ from adapters.engine_process.engine import EngineProcess
 from application.ports.clock import Clock
 from application.services.text_side.revived_engine import RevivedEngine
 from application.settings import ServerSettings, Settings
-
-CHILD = "interfaces.cli.engine_child"
-"""The entry of the child: run, never imported."""
+from interfaces.composition.engine_entry import engine_child
 
 
-def build_engine_process(settings: Settings, clock: Clock) -> RevivedEngine:
-    """Nothing is started yet."""
-    encoded = encode_settings(settings)
-    return RevivedEngine(lambda lost: EngineProcess(ChildProcess(CHILD), encoded, clock, lost=lost), clock)
+def build_engine_process(settings: Settings, clock: Clock, first_child: ChildProcess | None) -> RevivedEngine:
+    """Nothing is started yet, but perhaps the `first_child`."""
+    encoded, first = encode_settings(settings), [first_child] if first_child is not None else []
+
+    def make(lost: Callable[[str], None]) -> EngineProcess:
+        child = first.pop() if first else engine_child()
+        return EngineProcess(child, encoded, clock, lost=lost)
+
+    return RevivedEngine(make, clock)
 
 
 def encode_settings(settings: Settings) -> bytes:

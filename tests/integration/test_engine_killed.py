@@ -20,7 +20,8 @@ from application.settings import EngineSettings, ModelSettings, Settings, StoreS
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from domain.model_card import ModelSource
-from interfaces.composition.engine_process import CHILD, encode_settings
+from interfaces.composition.engine_entry import CHILD
+from interfaces.composition.engine_process import encode_settings
 from interfaces.composition.token_side import host_token_side
 from tests.support.effort import scaled
 from tests.support.eight_streams import NUM_CHOICES, check_same, play

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import pytest
+from tests.support.browser import needed
 
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+axe = needed("axe_playwright_python.sync_playwright")
 
 _GRAVE = ("serious", "critical")
 

@@ -9,18 +9,21 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-if os.environ.get("CAIRN_NEEDS_BROWSER"):
-    from importlib import import_module
 
-    sync_api = import_module("playwright.sync_api")
-else:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make test` installs it")
+def needed(module: str) -> Any:
+    """A module of the browser's tools, or the end of the tests that import it here."""
+    if os.environ.get("CAIRN_NEEDS_BROWSER"):
+        return import_module(module)
+    return pytest.importorskip(module, reason=f"no {module}: `make test` installs it")
 
+
+sync_api = needed("playwright.sync_api")
 expect = sync_api.expect
 
 PATIENCE_MS = 20_000
@@ -124,6 +127,7 @@ __all__ = (
     "chromium",
     "expect",
     "is_as_wide_as_its_window",
+    "needed",
     "running_browser",
     "watched",
 )

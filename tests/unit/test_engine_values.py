@@ -19,6 +19,7 @@ from application.ports.engine import (
     EngineItem,
     EngineModel,
     EngineStatus,
+    LoadProgress,
     StepBatch,
     Submission,
     Tokens,
@@ -178,6 +179,7 @@ OTHERS = (
         num_prompt_logprobs=2,
     ),
     EngineError("x", "y"),
+    LoadProgress(MODEL, 7, 8),
     EngineStatus(
         is_alive=True,
         is_busy=True,
@@ -189,6 +191,7 @@ OTHERS = (
         num_running=3,
         memory={"active": 5},
         fault="why",
+        loading=LoadProgress(MODEL, 7, 8),
         limits=MemoryLimits.of(1 << 40),
         ledger=MemoryLedger(weight_bytes=1, state_bytes=2, reading_bytes=3, limits=MemoryLimits(4, 3, 2, 1)),
     ),

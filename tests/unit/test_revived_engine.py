@@ -28,7 +28,6 @@ class Mortal:
 
     def __init__(self, lost: Callable[[str], None], loads: Callable[[ModelId], Awaitable[None]]) -> None:
         self.lost = lost
-        self.num_abandoned = 0
         self._loads = loads
         self._engine = engine_on_a_thread()
 
@@ -40,8 +39,7 @@ class Mortal:
         return await self._engine.load(source, options)
 
     def abandon(self) -> None:
-        self.num_abandoned += 1
-        self.lost("it hung")
+        self.lost("abandoned")
 
     def check(self, _source: ModelSource, _options: LoadOptions) -> ModelPreview:
         return ModelPreview()
@@ -113,20 +111,6 @@ def test_lost_again_and_again_it_is_started_ever_later_and_says_so() -> None:
     in_world(work)
 
 
-def test_one_that_hangs_is_ended_for_another_and_nobody_ends_one_that_is_not_there() -> None:
-    async def work(world: World) -> None:
-        world.may_sleep.clear()
-        world.engine.abandon()
-        assert world.lives[0].num_abandoned == 1
-        world.engine.abandon()
-        assert world.lives[0].num_abandoned == 1
-        world.may_sleep.set()
-        await world.living()
-        assert len(world.lives) == 2
-
-    in_world(work)
-
-
 def test_while_another_one_comes_only_those_who_wait_for_it_for_long_make_it_stuck() -> None:
     async def work(world: World) -> None:
         comes = asyncio.Event()
@@ -188,6 +172,20 @@ def test_who_runs_is_told_as_preempted_and_ends_at_the_second_loss() -> None:
         await world.living()
         assert not [item for item in world.client.items("b") if isinstance(item, Ended)]
         assert world.client.num_left_queue == 2
+
+    in_world(work)
+
+
+def test_one_that_hangs_is_abandoned_and_what_was_open_goes_on() -> None:
+    async def work(world: World) -> None:
+        world.client.submit("a", num_tokens=40)
+        await world.client.until_told("a", Tokens)
+        hanging = world.lives[-1]
+        await asyncio.to_thread(world.engine.abandon)
+        await world.client.until(lambda: len(world.lives) == 2, "another engine")
+        assert await hanging.stop(PATIENCE_S)
+        assert len(await world.client.tokens("a")) == 40
+        assert world.lives[-1] is not hanging
 
     in_world(work)
 

@@ -50,7 +50,7 @@ class MortalEngine(Engine, Protocol):
         ...
 
     def abandon(self) -> None:
-        """End it, for it hangs: it is lost then, and says where it hung if it can. Returns at once."""
+        """End it as it is, after a word on where it hangs. It is lost then."""
         ...
 
 
@@ -100,11 +100,13 @@ class RevivedEngine:
         """Models that the present engine should have, and could not load again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_engine = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._in_time = True
         self.cache: EngineCache = RevivedCache(self._present)
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
         self._receive = receive
+        self._loop = asyncio.get_running_loop()
         self._state = _State.LIVING
         self._begin()
 
@@ -205,8 +207,13 @@ class RevivedEngine:
         return self._engine.check(source, options)
 
     def abandon(self) -> None:
-        """The present engine hangs, and another one is to take over. Nothing happens while there is none."""
-        if self._state is _State.LIVING:
+        """End the present engine, which hangs: another one takes over. Any thread; nothing happens without one."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._abandon)
+
+    def _abandon(self) -> None:
+        if self._state is not _State.ENDED and self._has_engine.is_set():
             self._engine.abandon()
 
     # ---- the present engine ------------------------------------------------------------------------------------

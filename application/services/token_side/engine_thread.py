@@ -155,6 +155,7 @@ class EngineThread:
             ledger=self._guard.ledger,
             pressure=self._guard.pressure,
             waiting_for=self._waits.counts,
+            loading=runner.loading,
         )
 
     def submit(self, submission: Submission) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from application.events import ModelLoaded, ModelUnloaded
 from application.ports.compute import ComputeEngine, LoadedModel
-from application.ports.engine import EngineModel
+from application.ports.engine import EngineModel, LoadProgress
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import bare, described
 from application.services.prefix.cache import PrefixCache
@@ -22,7 +22,8 @@ from domain.model_card import LoadOptions, ModelSource
 
 
 class LoadedModels(Mapping[ModelId, LoadedModel]):
-    """`memory`: bytes by purpose, as the backend told them after the last load or unload."""
+    """`memory`: bytes by purpose, as the backend told them after the last load or unload. `loading`: the load under
+    way."""
 
     def __init__(
         self, outlet: Outlet, prefix_cache: PrefixCache, constraints: ConstraintCompiler | None, guard: StepGuard
@@ -33,6 +34,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         self._guard = guard
         self._models: dict[ModelId, LoadedModel] = {}
         self.memory: Mapping[str, int] = {}
+        self.loading: LoadProgress | None = None
 
     def __getitem__(self, id: ModelId) -> LoadedModel:
         return self._models[id]
@@ -77,7 +79,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         if (why := self._guard.begin_load(source.id, options.weight_bytes or source.file_bytes)) is not None:
             return ModelExceedsMemory(f"{source.id} does not fit: {why}", param="model")
         try:
-            model = yield from engine.load(source, options)
+            model = yield from self._watched(engine, source, options)
             description = model.description
             note = self._prefix_cache.attach(description, options.salt)
         except Exception as error:
@@ -94,6 +96,24 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             self._constraints.attach(source)
         return EngineModel(description, note)
 
+    def _watched(
+        self, engine: ComputeEngine, source: ModelSource, options: LoadOptions
+    ) -> Generator[Future[Any] | None, None, LoadedModel]:
+        """The pieces of the backend, noting between them how far they are."""
+        total_bytes, before_bytes = options.weight_bytes or source.file_bytes, self._reading(engine).get("active", 0)
+        pieces = engine.load(source, options)
+        try:
+            while True:
+                done_bytes = self._reading(engine).get("active", 0) - before_bytes
+                self.loading = LoadProgress(source.id, max(0, done_bytes), total_bytes)
+                yield next(pieces)
+        except StopIteration as end:
+            model: LoadedModel = end.value
+            return model
+        finally:
+            self.loading = None
+            pieces.close()
+
     def unload(self, engine: ComputeEngine, id: ModelId) -> None:
         """Nothing of it is computed any more."""
         model = self._models.pop(id, None)
@@ -107,8 +127,11 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         self._outlet.emit(ModelUnloaded(id, self._outlet.now_ns(), self._active_bytes(engine)))
 
     def _active_bytes(self, engine: ComputeEngine) -> int:
-        self.memory = self._outlet.attempt("engine.memory", lambda: dict(engine.memory())) or {}
+        self.memory = self._reading(engine)
         return self.memory.get("active", 0)
+
+    def _reading(self, engine: ComputeEngine) -> Mapping[str, int]:
+        return self._outlet.attempt("engine.memory", lambda: dict(engine.memory())) or {}
 
 
 __all__ = ("LoadedModels",)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from application.events import RequestWaits, StepCompleted
 from application.ports.compute import ComputeEngine
-from application.ports.engine import Ended, EngineError, EngineModel, Submission
+from application.ports.engine import Ended, EngineError, EngineModel, LoadProgress, Submission
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import described
 from application.services.prefix.cache import PrefixCache
@@ -80,6 +80,11 @@ class StepRunner:
     def num_waiting(self) -> int:
         """As `num_running`, of those in the queue, preempted ones too."""
         return len(self._runs) - self._runs.num_running
+
+    @property
+    def loading(self) -> LoadProgress | None:
+        """As in EngineStatus. Any thread."""
+        return self._models.loading
 
     @property
     def memory(self) -> Mapping[str, int]:
