@@ -89,7 +89,7 @@ class EngineProcess:
         self._clock = clock
         self._lost = lost
         self._state = _State.NEW
-        self._fault = ""
+        self._fault = self._broken = ""  # `_broken`: what the child said, or failed to say, before its end
         self._stopped_in_time = True
         now = clock.now_ns()
         self._status = EngineStatus(
@@ -215,7 +215,8 @@ class EngineProcess:
             _logger.exception("the engine's process told what cannot be read")
             assert self._channel is not None
             self._channel.close()
-            self._cut(f"it told what cannot be read: {error}")
+            self._broken = f"the engine's process told what cannot be read: {error}"
+            self._cut("")
 
     def _take(self, message: ToParent) -> None:
         self._heard_ns = self._clock.now_ns()
@@ -230,7 +231,7 @@ class EngineProcess:
             case Begun() | Status():
                 self._status = message.status
             case Broken():
-                self._fault = f"the engine stopped: {message.why}"
+                self._broken = f"the engine stopped: {message.why}"
             case Stopped():
                 self._stopped_in_time = message.in_time
 
@@ -238,7 +239,7 @@ class EngineProcess:
         """End of file: whatever it still does, nobody hears of it."""
         loop = self._loop
         assert loop is not None, "it was started"
-        self._fault = self._fault or "the engine's process has ended"
+        self._fault = self._broken or "the engine's process has ended"
         self._child.kill()
         patience = loop.call_later(GONE_TIMEOUT_S, self._end, "the engine's process does not end")
 
@@ -258,8 +259,7 @@ class EngineProcess:
             return
         was_asked = self._state is _State.STOPPING
         self._state = _State.ENDED
-        known = self._fault if self._fault.startswith("the engine stopped") else why
-        self._fault = "" if was_asked else known
+        self._fault = "" if was_asked else self._broken or why
         events: tuple[FaultObserved, ...] = ()
         if not was_asked:
             _logger.error("%s", self._fault)

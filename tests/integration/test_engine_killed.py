@@ -50,6 +50,7 @@ class Processes:
             wanted = draw.randrange(most)
             await client.until(lambda: num_tokens(client) >= wanted, "some tokens")
             os.kill(self.made[0].pid or 0, signal.SIGKILL)
+            await client.until(lambda: restarts(client), "another engine")  # also where all had ended by then
 
         return kill
 

@@ -125,7 +125,9 @@ class RevivedEngine:
 
     def status(self) -> EngineStatus:
         if self._state is not _State.REVIVING:
-            return self._engine.status()
+            status = self._engine.status()
+            is_ending = self._state is _State.LIVING and bool(status.fault)  # it will be lost in a moment
+            return replace(status, is_alive=True) if is_ending else status
         why = f"the engine is being restarted: {self._why}"
         num_open = len(self._choices)
         return replace(
@@ -133,6 +135,8 @@ class RevivedEngine:
             is_alive=self._is_brief,
             is_busy=bool(num_open),
             last_progress_ns=self._lost_ns,
+            last_step_ns=self._lost_ns,
+            num_calls=0,
             num_waiting=num_open,
             num_running=0,
             activity=None,

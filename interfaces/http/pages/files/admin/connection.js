@@ -22,7 +22,7 @@ export function setUpConnection(retry) {
   });
   byId("forget-key").addEventListener("click", () => {
     saveKey("");
-    retry();
+    location.reload(); // nothing that the key showed stays in the page
   });
 }
 
