@@ -14,7 +14,7 @@ MAX_THREADS = 32
 
 class PythonStacks:
     """ThreadStacks of this process. `prefixes`: of the names of threads that are of interest, the most interesting
-    first. `idle_in`: qualified names of functions in which a thread only waits for work."""
+    first; whoever reads is not. `idle_in`: qualified names of functions in which a thread only waits for work."""
 
     def __init__(self, prefixes: Collection[str], idle_in: Collection[str] = ()) -> None:
         self._prefixes = tuple(prefixes)
@@ -22,7 +22,8 @@ class PythonStacks:
 
     def read(self) -> str:
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented, for exactly this
-        threads = [thread for thread in threading.enumerate() if self._rank(thread.name) < len(self._prefixes)]
+        others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+        threads = [thread for thread in others if self._rank(thread.name) < len(self._prefixes)]
         threads.sort(key=lambda thread: (self._rank(thread.name), thread.name))
         return "\n".join(
             line

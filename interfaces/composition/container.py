@@ -98,6 +98,9 @@ class Container(TokenSide):
         make_last_resort,
         give_up,
         request_log.provided.close,
+        providers.Selector(
+            settings.provided.engine.kind, thread=providers.Object(None), process=engine_process.provided.abandon
+        ),
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))

@@ -46,6 +46,7 @@ def build_watch(
     make_last_resort: MakeLastResort,
     give_up: Callable[[int], object] | None,
     flush: Callable[[], object],
+    abandon: Callable[[], None] | None,
 ) -> EngineWatch:
     return EngineWatch(
         status=engine.status,
@@ -56,6 +57,7 @@ def build_watch(
         supervisor=supervisor,
         last_resort=make_last_resort(settings, stuck_after),
         give_up=give_up,
+        abandon=abandon,
         flush=flush,
     )
 

@@ -181,3 +181,9 @@ def test_what_cannot_be_asked_for(arguments: tuple[str, ...], message: str) -> N
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_a_key_of_somebody_else_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hunter2")
+    with foreign_server(["theirs"], key="hunter2") as server:
+        assert "status 401" in run(server.url, "--only", "decode", "--streams", "1", "--tokens", "8").stderr

@@ -71,16 +71,18 @@ def test_stacks_show_where_threads_are_but_for_those_that_wait_for_work() -> Non
         entered.set()
         leave.wait(PATIENCE_S)
 
-    lane, stacks = Lane("stacks-test", 2), PythonStacks(("cairn-stacks", "MainThread"), (IDLE_IN,))
+    lane, reader = Lane("stacks-test", 2), Lane("reads-stacks", 1)
+    stacks = PythonStacks(("cairn-stacks", "MainThread"), (IDLE_IN,))
     try:
         lane.submit(lambda: None).result(PATIENCE_S)
-        assert "Lane" not in stacks.read()
+        assert stacks.read() == ""
         lane.submit(hang)
         assert entered.wait(PATIENCE_S)
-        text = stacks.read()
+        text = reader.submit(stacks.read).result(PATIENCE_S)
     finally:
         leave.set()
         lane.close()
+        reader.close()
     first, *_ = threads = [line for line in text.splitlines() if line.startswith("thread ")]
     assert first.startswith("thread cairn-stacks-test-")
     assert threads[1:] == ["thread MainThread:"]

@@ -156,12 +156,23 @@ def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() ->
     world.looks(STUCK_AFTER_S + TELL_AGAIN_S + 1)
     assert (len(world.stuck()), world.abandoned) == (2, [STUCK_AFTER_S * S])
     world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed by SIGABRT")
-    world.looks(1)
+    world.looks(2)
     world.status = dataclasses.replace(world.status, is_alive=True, fault="")
     world.does("prefill", num_running=1)
     world.looks(STUCK_AFTER_S)
     assert [told.stuck_in for told in world.stuck()] == ["prefill", "prefill", "ended", "prefill"]
     assert len(world.abandoned) == 2
+
+
+def test_an_engine_that_has_ended_and_is_replaced_at_once_was_never_stuck() -> None:
+    world = World(exits=False)
+    world.does("prefill", num_running=1)
+    for _ in range(3):
+        world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed")
+        world.looks(1)
+        world.status = dataclasses.replace(world.status, is_alive=True, fault="")
+        world.looks(1)
+    assert world.events.events == []
 
 
 def test_a_blocked_loop_is_no_reason_to_end_an_engine() -> None:
@@ -242,7 +253,7 @@ def test_stuck_in_something_else_is_two_wedges() -> None:
     world.does("decode", num_running=1)
     world.looks(STUCK_AFTER_S)
     world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine stopped: MemoryError")
-    world.looks(1)
+    world.looks(2)
     assert [type(event).__name__ for event in world.events.events] == ["EngineStuck", "EngineRecovered", "EngineStuck"]
     assert world.stuck()[-1].stuck_in == "ended"
 

@@ -9,7 +9,7 @@ from adapters.fake.memory_probe import FakeMemory
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.services.prefix.flights import Flights, Leave
 from application.services.prefix.hot_tier import HotTier
-from application.services.token_side.memory_guard import READ_EVERY_STEPS, MemoryGuard
+from application.services.token_side.memory_guard import IDLE_STEPS, READ_EVERY_STEPS, MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
@@ -161,6 +161,20 @@ def test_clearing_that_does_not_help_is_not_repeated_in_every_step():
     for _ in range(10):
         bench.budget(view(1, Phase.DECODING, 5_000, 4_000))
     assert bench.num_cleared == 1
+
+
+def test_an_idle_engine_gives_back_what_it_freed_once():
+    bench = Bench()
+    for num_cleared in (1, 2):
+        bench.budget(view(1, Phase.DECODING, 500, 400))
+        bench.memory.hold(20_000, cached_bytes=10_000)
+        for _ in range(IDLE_STEPS - 1):
+            bench.budget()
+        assert bench.num_cleared == num_cleared - 1, "a pause between two requests is none"
+        for _ in range(2 * IDLE_STEPS):
+            bench.budget()
+        assert bench.num_cleared == num_cleared
+    assert bench.memory.read().held_bytes == 10_000
 
 
 def test_what_an_allocator_keeps_for_good_refuses_nobody_while_nothing_runs():

@@ -11,6 +11,7 @@ from application.events import EngineRestarted, RequestPreempted
 from application.ports.engine import Ended, EngineModel, Tokens
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.revived_engine import RevivedEngine
+from domain.engine_health import WAITING, engine_health
 from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
@@ -106,6 +107,28 @@ def test_lost_again_and_again_it_is_started_ever_later_and_says_so() -> None:
         assert (status.is_alive, status.fault) == (False, "the engine is being restarted: planted")
         with pytest.raises(ServerUnavailable, match="planted"):
             await world.engine.cache.stats()
+
+    in_world(work)
+
+
+def test_while_another_one_comes_only_those_who_wait_for_it_for_long_make_it_stuck() -> None:
+    async def work(world: World) -> None:
+        comes = asyncio.Event()
+
+        async def loads(_id: ModelId) -> None:
+            await comes.wait()
+
+        world.loads = loads
+        world.clock.advance(1_000)
+        await world.lose()
+        world.client.submit("a", num_tokens=ENDLESS)
+        found = engine_health(world.engine.status().heartbeat, world.clock.now_ns(), 300)
+        assert (found.num_waiting, found.is_stuck) == (1, False)
+        world.clock.advance(301)
+        assert engine_health(world.engine.status().heartbeat, world.clock.now_ns(), 300).stuck_in == WAITING
+        world.engine.cancel(RequestId("a"))
+        comes.set()
+        await world.living()
 
     in_world(work)
 

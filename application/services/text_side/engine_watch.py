@@ -91,6 +91,7 @@ class EngineWatch:
         self._lag = LoopLag(clock, self._call_soon)
         self._reports = StuckReport(), StuckReport()
         self._looked_ns = self._counted_from_ns = clock.now_ns()
+        self._has_ended = False
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
 
@@ -138,7 +139,11 @@ class EngineWatch:
 
     def _engine_health(self, now_ns: int) -> EngineHealth:
         beat = self._status().heartbeat.counted_from(self._counted_from_ns)
-        return engine_health(beat, now_ns, self._limits.stuck_after_s)
+        health = engine_health(beat, now_ns, self._limits.stuck_after_s)
+        had_ended, self._has_ended = self._has_ended, health.stuck_in == ENDED
+        if self._has_ended and not had_ended:  # another one may be about to take over: the next look tells
+            return dataclasses.replace(health, is_stuck=False, stuck_in="", stuck_since_ns=None, request_ids=())
+        return health
 
     def _tell(self, event: EngineStuck | EngineRecovered) -> None:
         if isinstance(event, EngineRecovered):

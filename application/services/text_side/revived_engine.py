@@ -135,6 +135,8 @@ class RevivedEngine:
             is_alive=self._is_brief,
             is_busy=bool(num_open),
             last_progress_ns=self._lost_ns,
+            last_step_ns=self._lost_ns,
+            num_calls=0,
             num_waiting=num_open,
             num_running=0,
             activity=None,

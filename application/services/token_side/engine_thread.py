@@ -232,6 +232,7 @@ class EngineThread:
 
     def _serve(self) -> None:
         while not self._is_stopping:
+            self._pulse.begin("hold")
             self._hold()
             self._take_calls()
             has_stepped = self._runner.is_busy and not self._is_stopping and self._step()

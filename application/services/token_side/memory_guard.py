@@ -42,6 +42,9 @@ MAX_GROWN_SHARE = 8
 CLEAR_EVERY_STEPS = 16
 """Clearing freed buffers takes milliseconds: when it did not help it is not tried again at once."""
 
+IDLE_STEPS = 30
+"""Looks at an engine without work, a second apart at most, after which what was freed is given back: to others of this
+machine it is worth more then than to the next request."""
 
 STUCK_STEPS = 3
 """Who was admitted may wait for a sequence that is not: after so many steps in which nobody computed, that comes in."""
@@ -76,7 +79,7 @@ class MemoryGuard:
         self._weights: dict[ModelId, int] = {}
         self._other_bytes = self._other_then = 0
         self._reading = MemoryReading()
-        self._known_then = self._num_stuck = 0
+        self._known_then = self._num_stuck = self._num_idle = 0
         self._num_steps, self._read_at, self._cleared_at = 0, 0, -CLEAR_EVERY_STEPS
         self.ledger = MemoryLedger(limits=limits)
 
@@ -140,6 +143,9 @@ class MemoryGuard:
         first = next((view for view in admission_order(views, self._steps) if view.id in shapes), None)
         demand = demand_of(views, shapes, self._chunk, first)
         ledger = self._measured(self._ledger(views, shapes), demand)
+        self._num_idle = 0 if views else self._num_idle + 1
+        if self._num_idle == IDLE_STEPS:
+            self._clear_freed(ledger.held_bytes)
         limits = self._limits_now()
         if limits is None:
             self.ledger = ledger

@@ -20,7 +20,7 @@ MAX_STREAMS = 256
 Url = Annotated[str, typer.Argument(metavar="URL", help="The server, as http://host:port; with or without /v1.")]
 ModelName = Annotated[str, typer.Option("--model", metavar="NAME", help="Not needed where the server has one.")]
 Key = Annotated[
-    str | None, typer.Option("--api-key", "--key", metavar="KEY", envvar="OPENAI_API_KEY", help="The server's key.")
+    str | None, typer.Option("--api-key", "--key", metavar="KEY", help="The server's key. No other one is ever sent.")
 ]
 Only = Annotated[str, typer.Option(metavar="all|reuse|decode", help="What to measure.")]
 PromptTokens = Annotated[int, typer.Option(min=50, max=2**20, help="Of a long prompt, about.")]
@@ -77,7 +77,7 @@ def bench(
         show(Console(), report)
     if report.is_cut:
         raise typer.Exit(130)
-    if not any(one.ttft_s for one in (*report.scenarios, *report.streams)):
+    if not report.has_figures:
         raise typer.Exit(1)
 
 

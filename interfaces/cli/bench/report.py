@@ -27,6 +27,10 @@ class Report:
     ignores_eos: bool
     is_cut: bool
 
+    @property
+    def has_figures(self) -> bool:
+        return any(one.ttft_s for one in self.scenarios) or any(stream.ttft_s for stream in self.streams)
+
 
 def notes(report: Report) -> Iterator[str]:
     """What a reader must know before comparing."""
@@ -96,12 +100,12 @@ def show(console: "Console", report: Report) -> None:
         table = Table("streams", box=None, pad_edge=False, header_style="bold")
         for name in ("tokens/s", "TTFT p50", "p99", "ITL p50", "p90", "p99", "tokens"):
             table.add_column(name, justify="right")
-        for one in report.streams:
-            table.add_row(str(one.num_streams), *_stream_cells(one))
+        for stream in report.streams:
+            table.add_row(str(stream.num_streams), *_stream_cells(stream))
         console.print()
         console.print(table)
     missing = [(one.name, one.note) for one in report.scenarios if one.note]
-    missing += [(f"{one.num_streams} streams", one.note) for one in report.streams if one.note]
+    missing += [(f"{stream.num_streams} streams", stream.note) for stream in report.streams if stream.note]
     for line in [f"{name}: {why}" for name, why in missing] + list(notes(report)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

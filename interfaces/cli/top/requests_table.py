@@ -17,6 +17,9 @@ MAX_ENDED = 10
 """Shown where there is no end to the room."""
 
 BAR_WIDTH = 10
+NARROW = 72
+ID_WIDTH = 33
+"""Of an id that Cairn makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,15 @@ def request_lines(requests: RequestListBody, width: int, room: int | None) -> It
 
 
 def _columns_for(width: int, id_width: int) -> Sequence[Column]:
-    """Those that fit beside each other, the first and the stage always; what is left over is for the whole id."""
-    chosen = list(COLUMNS)
+    """Those that fit beside each other, the first and the stage always. An id can be copied whole from a terminal that
+    is not narrow."""
+    first = replace(COLUMNS[0], width=max(COLUMNS[0].width, min(id_width, ID_WIDTH if width >= NARROW else 0)))
+    chosen = [first, *COLUMNS[1:]]
     while (free := width + 2 - sum(column.width + 2 for column in chosen)) < 0:
         heaviest = max(chosen, key=lambda column: column.weight)
         if not heaviest.weight:
             return chosen
         chosen.remove(heaviest)
-    first = chosen[0]
     return [replace(first, width=max(first.width, min(id_width, first.width + free))), *chosen[1:]]
 
 
