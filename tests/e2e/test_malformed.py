@@ -16,17 +16,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 
 from adapters.fake.options import FakeOptions
+from tests.support.effort import scaled
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.resources import resources
 
 pytestmark = pytest.mark.slow
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-NUM_MUTATED = 600
+NUM_MUTATED = 800
 NUM_TRUNCATED = 100
-NUM_NEGATIVE = 100
-"""For each of the two routes that take a body."""
-NUM_POSITIVE = 60
+NUM_NEGATIVE = scaled(40)
+"""For each of the two routes that take a body. One of these takes as long as thirty of those made by hand."""
+NUM_POSITIVE = scaled(25)
 
 VALID: dict[str, dict[str, Any]] = {
     CHAT: {

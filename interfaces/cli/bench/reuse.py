@@ -152,7 +152,8 @@ class Reuse:
         raise BenchFailed("answers begin too soon to leave before them; try more --prompt-tokens")
 
     async def _paused(self) -> None:
-        await self._sleep(self._options.pause_s)
+        if self._firsts:
+            await self._sleep(self._options.pause_s)
         for messages in self._firsts:
             self.scenarios[PAUSED].add(await self._ask(messages))
 
