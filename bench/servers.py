@@ -126,6 +126,12 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
+    def cpu_s(self) -> float:
+        """Processor time it has taken so far, all threads together. Where there is a /proc."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def __enter__(self) -> "ServerProcess":
         self.start()
         return self

@@ -9,9 +9,9 @@ is why OpenTelemetry's own exporter is not used: it drops them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry.sdk.metrics.export import (
     Gauge,
@@ -24,8 +24,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.export import Metric as OtelMetric
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.samples import Exemplar
 
 from adapters.otel.tallies import TallyReading
@@ -50,7 +49,7 @@ class PrometheusText(MetricReader):
     def __call__(self, accept: str) -> MetricsText:
         """`accept`: the header of who asks."""
         if any(_wants_openmetrics(one) for one in accept.split(",")):
-            return MetricsText(_openmetrics(self._registry), OPENMETRICS)
+            return MetricsText(_openmetrics(self._registry), openmetrics.CONTENT_TYPE_LATEST)
         return MetricsText(generate_latest(self._registry), METRICS_CONTENT_TYPE)
 
     def read(self) -> MetricsData | None:
@@ -117,7 +116,8 @@ class _Families:
 
 
 def _openmetrics(registry: CollectorRegistry) -> bytes:
-    return bytes(generate_openmetrics(registry))  # type: ignore[no-untyped-call]
+    untyped = openmetrics.generate_latest  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return cast(Callable[[CollectorRegistry], bytes], untyped)(registry)
 
 
 def _examples(point: HistogramDataPoint, bounds: Sequence[float]) -> dict[int, Exemplar]:

@@ -78,18 +78,20 @@ class _OtlpMetrics(OTLPMetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        return super().export(self._tallied.added_to(metrics_data), timeout_millis, **kwargs)
+        tallied = self._tallied.added_to(metrics_data)
+        return super().export(tallied, timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType]
 
 
 class _ConsoleMetrics(ConsoleMetricExporter):
     """With the tallies."""
 
     def __init__(self, tallies: Tallies) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self._tallied = TallyReading(tallies)
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        return super().export(self._tallied.added_to(metrics_data), timeout_millis, **kwargs)
+        tallied = self._tallied.added_to(metrics_data)
+        return super().export(tallied, timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType]
 
 
 def build_meter_provider(

@@ -7,6 +7,7 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
+from application.events import RecordsEvicted
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from application.settings import StoreSettings
@@ -27,11 +28,12 @@ class Tried:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = FakeClock()
+        self.events = EventList()
         self.store = self.open()
 
     def open(self, max_age_s: int | None = 30 * DAY_S) -> LmdbBlockStore:
         settings = LmdbOptions(8 << 20, durability="fast", max_age_s=max_age_s)
-        self.store = LmdbBlockStore(self.path, settings, ZstdStateCodec(), EventList(), self.clock)
+        self.store = LmdbBlockStore(self.path, settings, ZstdStateCodec(), self.events, self.clock)
         return self.store
 
     def reopen(self, max_age_s: int | None = 30 * DAY_S) -> None:
@@ -77,6 +79,8 @@ def test_what_was_not_used_goes_and_what_was_used_stays(tried: Tried) -> None:
     tried.days(31)
     assert tried.present(used) == 0
     assert tried.store.usage().evicted == 10
+    gone = [event for event in tried.events.of(RecordsEvicted) if isinstance(event, RecordsEvicted)]
+    assert (sum(event.num_records for event in gone), {event.reason for event in gone}) == (10, {"age"})
     assert tried.store.check_integrity(payloads=True).problems == ()
     assert dict(tried.store.usage().faults) == {}
 

@@ -8,10 +8,12 @@ import pytest
 from adapters.decorators.fault_injection import FaultInjectingBlockStore, FaultPlan
 from adapters.fake.clock import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
+from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import WriteBehind
+from domain.ids import RequestId
 from domain.record import NamespaceInfo, Record
 from tests.support.gated_store import GatedStore
 from tests.support.patience import PATIENCE_S
@@ -176,3 +178,34 @@ def test_idle_time_writes_out_what_the_store_holds_back() -> None:
     writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, idle_s=0.01)
     assert store.flushed.wait(WAIT_S)
     writer.close(WAIT_S)
+
+
+def test_what_is_offered_is_told_of_with_its_request_until_it_is_settled(gated: GatedStore) -> None:
+    events, clock, asked = EventList(), FakeClock(), RequestId("r")
+    blocks = chain(INFO, 3)
+    size_bytes = sum(payload.size_bytes for payload in blocks[0].groups.values())
+    writer = WriteBehind(gated, events, clock, max_bytes=2 * size_bytes)
+    assert writer.offer(INFO, blocks[:1], asked)
+    assert gated.entered.wait(WAIT_S)
+    assert writer.offer(INFO, blocks[1:2], asked)
+    assert not writer.offer(INFO, blocks[2:], asked)
+    offered_ns = clock.now_ns()
+    clock.advance(1.5)
+    gated.open()
+    writer.close(WAIT_S)
+    assert events.of(RecordsOffered) == [RecordsOffered(asked, 1, size_bytes, offered_ns)] * 2
+    assert events.of(RecordsDropped) == [
+        RecordsDropped(1, size_bytes, "queue_full", offered_ns, asked, was_offered=False)
+    ]
+    persisted = [one for one in events.of(RecordsPersisted) if isinstance(one, RecordsPersisted)]
+    assert [(one.id, one.offered_ns, one.at_ns) for one in persisted] == [(asked, offered_ns, clock.now_ns())] * 2
+
+
+def test_what_is_dropped_after_it_was_offered_says_so() -> None:
+    events = EventList()
+    writer = WriteBehind(MemoryBlockStore(), events, FakeClock(), max_bytes=1 << 20)
+    assert writer.offer(INFO, chain(INFO, 2)[1:], RequestId("r"))  # without its parent
+    writer.close(WAIT_S)
+    (dropped,) = events.of(RecordsDropped)
+    assert isinstance(dropped, RecordsDropped)
+    assert (dropped.id, dropped.reason, dropped.was_offered) == ("r", "orphan", True)

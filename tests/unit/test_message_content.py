@@ -1,0 +1,115 @@
+"""What was said, as the conventions have it, and never more of it than fits."""
+
+import json
+from typing import Any
+
+import pytest
+
+from adapters.otel.message_content import MessageContent
+from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.ids import RequestId
+from domain.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from domain.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
+
+ID = RequestId("r")
+CALL = ToolCall("1", "time", "{}")
+CHAT = ChatPrompt(
+    (
+        ChatMessage(Role.SYSTEM, "Be kind."),
+        ChatMessage(Role.USER, "What time is it?"),
+        ChatMessage(
+            Role.ASSISTANT, "Let me see.", reasoning="I cannot know.", tool_calls=(ToolCall("1", "time", "{}"),)
+        ),
+        ChatMessage(Role.TOOL, "03:31", tool_call_id="1"),
+    ),
+    tools=(ToolSpec("time", "Tells the time"),),
+)
+
+
+def told(prompt: Prompt, *deltas: ContentDelta, max_chars: int = 100) -> dict[str, Any]:
+    content = MessageContent(max_chars)
+    content.asked(ID, prompt)
+    for delta in deltas:
+        content.answered(ID, delta)
+    attributes = content.take(ID, "stop")
+    assert content.take(ID, "stop") == {}
+    return {name: json.loads(value) if isinstance(value, str) else value for name, value in attributes.items()}
+
+
+def test_a_conversation_is_told_with_roles_and_parts() -> None:
+    assert told(CHAT) == {
+        "gen_ai.system_instructions": [{"type": "text", "content": "Be kind."}],
+        "gen_ai.tool.definitions": [{"type": "function", "name": "time", "description": "Tells the time"}],
+        "gen_ai.input.messages": [
+            {"role": "user", "parts": [{"type": "text", "content": "What time is it?"}]},
+            {
+                "role": "assistant",
+                "parts": [
+                    {"type": "reasoning", "content": "I cannot know."},
+                    {"type": "text", "content": "Let me see."},
+                    {"type": "tool_call", "id": "1", "name": "time", "arguments": "{}"},
+                ],
+            },
+            {"role": "tool", "parts": [{"type": "tool_call_response", "id": "1", "response": "03:31"}]},
+        ],
+        "gen_ai.output.messages": [{"role": "assistant", "parts": [], "finish_reason": "stop"}],
+    }
+
+
+def test_an_answer_is_told_in_runs() -> None:
+    deltas = (
+        ReasoningDelta("Hm"),
+        ReasoningDelta("m."),
+        TextDelta(""),
+        TextDelta("Two "),
+        TextDelta("calls."),
+        ToolCallDelta(0, "a", "add", ""),
+        ToolCallDelta(0, arguments='{"x"'),
+        ToolCallDelta(0, arguments=": 1}"),
+        ToolCallDelta(1, "b", "sub", "{}"),
+    )
+    (answer,) = told(TextPrompt("?"), *deltas)["gen_ai.output.messages"]
+    assert answer["parts"] == [
+        {"type": "reasoning", "content": "Hmm."},
+        {"type": "text", "content": "Two calls."},
+        {"type": "tool_call", "id": "a", "name": "add", "arguments": '{"x": 1}'},
+        {"type": "tool_call", "id": "b", "name": "sub", "arguments": "{}"},
+    ]
+
+
+def test_of_a_long_conversation_the_end_is_told() -> None:
+    messages = tuple(ChatMessage(Role.USER, letter * 10) for letter in "abcd")
+    found = told(ChatPrompt(messages), max_chars=25)
+    texts = [message["parts"][0]["content"] for message in found["gen_ai.input.messages"]]
+    assert texts == ["b" * 5, "c" * 10, "d" * 10]
+    assert found["cairn.content.omitted"] == 15
+
+
+def test_of_a_long_answer_the_beginning_is_told() -> None:
+    found = told(TextPrompt("x" * 12), *(TextDelta("y") for _ in range(100)), max_chars=10)
+    assert found["gen_ai.output.messages"][0]["parts"] == [{"type": "text", "content": "y" * 10}]
+    assert found["cairn.content.omitted"] == 2 + 90
+
+
+@pytest.mark.parametrize("prompt", [TextPrompt("\ud800"), TokenPrompt((1, 2))])
+def test_what_is_told_can_be_sent(prompt: Prompt) -> None:
+    for value in told(prompt, TextDelta("\ud800")).values():
+        json.dumps(value, ensure_ascii=False).encode()
+
+
+def test_memory_is_bounded_by_forgetting_the_oldest() -> None:
+    content = MessageContent(max_open=2)
+    for name in ("a", "b", "c"):
+        content.asked(RequestId(name), TextPrompt("?"))
+    content.answered(RequestId("a"), TextDelta("lost"))
+    assert content.take(RequestId("a"), "stop") == {}
+    assert content.take(RequestId("b"), "stop") != {}
+
+
+def test_what_cannot_be_taken_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
+    content = MessageContent()
+    for _ in range(2):
+        content.asked(ID, ChatPrompt((ChatMessage(Role.USER, 5),)))  # type: ignore[arg-type]
+    content.answered(ID, TextDelta("so"))
+    assert content.take(ID, "stop") == {}
+    assert len(caplog.records) == 1
