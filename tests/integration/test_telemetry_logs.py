@@ -31,6 +31,8 @@ class Lines:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
     clear_otel_variables(monkeypatch)
+    # Not into the test's report: what cannot be encoded could not be sent from a worker of the test run either.
+    monkeypatch.setattr(logging.getLogger("cairn"), "propagate", False)
     lines = Lines()
     export = LogExport(lines.provider)
     export.attach()
