@@ -12,7 +12,6 @@ parts up to where they differ.
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from os.path import commonprefix
 
 from adapters.tokenizers.library import AddedToken, RustTokenizer
 
@@ -62,8 +61,10 @@ def longest_of(texts: Iterable[str]) -> str:
     """A regular expression for the longest of `texts` that is there. It branches where they differ: some families have
     thousands, and one tried after the other they take seconds for a few thousand `<`, with the interpreter held."""
     ordered = sorted(set(texts))
-    start = commonprefix(ordered)
-    rests = [text[len(start) :] for text in ordered]
+    pairs = enumerate(zip(ordered[0], ordered[-1], strict=False))  # what these two share all do
+    num_shared = next((at for at, (one, other) in pairs if one != other), len(ordered[0]))
+    start = ordered[0][:num_shared]
+    rests = [text[num_shared:] for text in ordered]
     branches = [longest_of(rest) for _, rest in groupby(filter(None, rests), key=lambda rest: rest[0])]
     if not branches:
         return re.escape(start)
