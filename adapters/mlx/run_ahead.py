@@ -11,9 +11,9 @@ import mlx.core as mx
 from adapters.mlx.device import on_cpu
 from domain.memory.op_trace import RunAhead
 
-OPS_VARIABLE, ELEMENTS_VARIABLE = "MLX_MAX_OPS_PER_BUFFER", "MLX_MAX_MB_PER_BUFFER"
-METAL = 50, 50
-CUDA = 100, 1000
+_OPS_VARIABLE, _ELEMENTS_VARIABLE = "MLX_MAX_OPS_PER_BUFFER", "MLX_MAX_MB_PER_BUFFER"
+_METAL = 50, 50
+_CUDA = 100, 1000
 """Operations, and millions of elements, of a group where nobody set another limit. Those of an H100."""
 
 
@@ -21,8 +21,8 @@ def run_ahead() -> RunAhead:
     """Of this device, with the limits that are set."""
     if on_cpu():
         return RunAhead(5, 1 << 60)
-    ops, elements = METAL if mx.metal.is_available() else CUDA
-    return RunAhead(_number(OPS_VARIABLE, ops), _number(ELEMENTS_VARIABLE, elements) << 20)
+    ops, elements = _METAL if mx.metal.is_available() else _CUDA
+    return RunAhead(_number(_OPS_VARIABLE, ops), _number(_ELEMENTS_VARIABLE, elements) << 20)
 
 
 def _number(variable: str, default: int) -> int:
@@ -33,4 +33,4 @@ def _number(variable: str, default: int) -> int:
     return max(0, int(value)) if value.lstrip("+-").isdigit() else 0
 
 
-__all__ = ("ELEMENTS_VARIABLE", "OPS_VARIABLE", "run_ahead")
+__all__ = ("run_ahead",)

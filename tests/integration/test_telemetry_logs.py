@@ -31,6 +31,8 @@ class Lines:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
     clear_otel_variables(monkeypatch)
+    # Not into the test's report: what cannot be encoded could not be sent from a worker of the test run either.
+    monkeypatch.setattr(logging.getLogger("cairn"), "propagate", False)
     lines = Lines()
     export = LogExport(lines.provider)
     export.attach()
@@ -91,6 +93,8 @@ def test_lines_of_others_are_theirs(lines: Lines) -> None:
 
 def test_nothing_is_told_once_it_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
     clear_otel_variables(monkeypatch)
+    # Not into the test's report: what cannot be encoded could not be sent from a worker of the test run either.
+    monkeypatch.setattr(logging.getLogger("cairn"), "propagate", False)
     lines = Lines()
     export = LogExport(lines.provider)
     export.attach()
