@@ -147,3 +147,15 @@ def test_no_turn_is_held_for_who_is_gone() -> None:
         engine.runner.cancel(RequestId(id))
     engine.runner.rest()
     assert not engine.runner.is_held, "an idle engine looks two hundred times a second"
+
+
+def test_who_goes_first_waits_for_nobody_who_waits_for_its_place() -> None:
+    """The earlier one would compute the same prompt, and is in the queue until the later one has ended."""
+    engine, _ = busy_engine(StepLimits(1, GRID, GRID))
+    engine.submit("running", SHORT, 12)
+    engine.step(6)
+    engine.submit("batch", LONG, 2, priority=Priority.BATCH)
+    engine.submit("question", LONG, 2)
+    engine.run()
+    assert engine.tokens("question") == engine.tokens("batch")
+    assert len(engine.tokens("question")) == 2

@@ -97,7 +97,7 @@ def test_an_unknown_model_is_told(service: FakeService) -> None:
 class Surrounding(FakeTokenizer):
     """Puts a token before and one after every text, as some tokenizers do."""
 
-    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         return EncodedPrompt.of_text((256, *super().encode(text, max_tokens).token_ids, 259))
 
 

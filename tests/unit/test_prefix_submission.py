@@ -152,6 +152,24 @@ def test_one_that_is_being_computed_at_admission_is_followed(layout: StateLayout
     check(driver, layout, PROMPT, job.output)
 
 
+@KINDS
+def test_one_that_is_admitted_follows_nobody_in_the_queue(layout: StateLayout) -> None:
+    """It may hold what the other waits for. Followed in the queue, the other is left where it is, and finds later what
+    was computed before it."""
+    driver = CacheDriver(options(layout))
+    earlier, job = driver.submit(PROMPT), driver.submit(PROMPT)
+    earlier.cache.prepare(ahead=True)
+    job.cache.prepare(ahead=True)
+    assert len(driver.events.of("PrefixAwaited")) == 1
+    assert not job.cache.poll()
+    job.cache.prepare()
+    driver.finish(job)
+    earlier.cache.prepare()
+    driver.finish(earlier)
+    assert (job.computed, earlier.computed) == (len(PROMPT) - 1, 0)
+    driver.check_idle()
+
+
 def test_a_sequence_that_has_passed_what_both_need_and_goes_on_left_it_to_be_found() -> None:
     """Nobody to follow any more, and the answer from before it began."""
     driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore(), hot_bytes=0)

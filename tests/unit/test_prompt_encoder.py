@@ -31,7 +31,7 @@ class _Gated(FakeTokenizer):
         self.most_running = 0
         self._lock = threading.Lock()
 
-    def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+    def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if len(text) < LONG_CHARS:
             return super().encode(text, max_tokens)
         with self._lock:
@@ -81,7 +81,7 @@ def test_a_long_prompt_whose_client_left_is_not_encoded() -> None:
     encoded: list[str] = []
 
     class Noting(_Gated):
-        def encode(self, text: str, max_tokens: int | None = None) -> EncodedPrompt:
+        def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
             encoded.append(text[:1])
             return super().encode(text, max_tokens)
 

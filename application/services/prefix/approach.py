@@ -12,7 +12,7 @@ from application.events import PrefixAwaited
 from application.services.prefix.cache_context import CacheContext
 from application.services.prefix.fetch import Fetched, PrefixFetch
 from application.services.prefix.flights import Leave
-from application.services.prefix.in_flight import find_owner
+from application.services.prefix.in_flight import MIN_SHARED_TOKENS, InFlight, find_owner
 from application.services.prefix.phases import (
     Asking,
     Ended,
@@ -68,7 +68,7 @@ class Approach:
         self._rules = rules
         self._restores = restores
         self._shape = shape
-        self._is_ahead = False
+        self._is_ahead = True
         self._absent: frozenset[RecordKey] = frozenset()
         self._num_failed = 0
         self._phase: Phase = Queued(self._look_up())
@@ -78,11 +78,17 @@ class Approach:
         """The sequence's token stream: None until it is hashed, and when this is over."""
         return chain_of(self._phase)
 
+    @property
+    def is_admitted(self) -> bool:
+        """Whether its sequence has left the queue."""
+        return not self._is_ahead
+
     def prepare(self, *, ahead: bool) -> None:
         """See SequenceCache."""
         self._is_ahead = ahead
         if not ahead:
             self._context.flights.admitted(self.id)
+            self._look_again()
         if isinstance(self._phase, Queued):
             self.started_ns = self._context.clock.now_ns()
             self._enter(Asking(self._phase.question))
@@ -154,7 +160,7 @@ class Approach:
             case Asking(question, is_repeat):
                 return question.done() and self._take_answer(question.result(), is_repeat=is_repeat)
             case Following(chain, owner, until):
-                if owner.id in self._context.open and owner.shares and owner.position < until:
+                if self._may_follow(owner) and owner.position < until:
                     return False
                 self._ask(chain)
                 return True
@@ -200,7 +206,7 @@ class Approach:
             self._enter(Ready(found))
             return
         context, tiers = self._context, self._context.tiers
-        others = context.open.values() if tiers.keeps_anything else ()
+        others = [other for other in context.open.values() if self._may_follow(other)] if tiers.keeps_anything else ()
         helped = find_owner(self.id, found.chain, found.match.position, others, self._rules.grid)
         if helped is not None:
             owner, until = helped
@@ -211,6 +217,22 @@ class Approach:
             self._enter(Held(found))
         else:
             self._enter(Ready(found))
+
+    def _look_again(self) -> None:
+        """Ready while it was in the queue: who was admitted before it may have computed more of its prompt since."""
+        match self._phase:
+            case Ready(found, _) if self._restores:
+                tiers = self._context.tiers
+                now = tiers.match(found.chain, self._rules, tiers.unanswered(), self._absent)
+                if now.match.position >= found.match.position + MIN_SHARED_TOKENS:
+                    self._release()
+                    self._enter(Held(now))
+            case _:
+                pass
+
+    def _may_follow(self, other: InFlight) -> bool:
+        """Who is admitted has what others in the queue may wait for, and so waits for none of those."""
+        return other.id in self._context.open and other.shares and (self._is_ahead or other.is_admitted)
 
     def _fetch(self, found: Found) -> bool:
         """Begin to fetch, once that has been charged; without ever having room, compute it all."""

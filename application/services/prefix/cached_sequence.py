@@ -71,6 +71,10 @@ class CachedSequence:
         return self._capture.stops if self._capture is not None else ()
 
     @property
+    def is_admitted(self) -> bool:
+        return self._approach.is_admitted
+
+    @property
     def shares(self) -> bool:
         """Whether a later sequence may count on finding what this one computes."""
         is_kept = self._persist or bool(self._context.tiers.hot.budget_bytes)

@@ -1,7 +1,9 @@
 """Who computes which prefix right now, so that nobody computes it a second time.
 
 A sequence whose prompt shares tokens with an earlier one that has not got that far yet waits for it, and resumes where
-the two part. Waiting only ever points from a later sequence to an earlier one, so there are no cycles. Compute thread.
+the two part. Waiting only ever points from a later sequence to an earlier one, so there are no cycles. Nor by what the
+queue waits for: later ones may be admitted first (they need less memory, or go before), and who is admitted follows
+only who is, too. Compute thread.
 """
 
 from collections.abc import Iterable
@@ -29,6 +31,11 @@ class InFlight(Protocol):
 
     @property
     def position(self) -> int: ...
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether it has left the queue, and nothing but its own work keeps it from getting further."""
+        ...
 
     @property
     def shares(self) -> bool:
