@@ -266,3 +266,23 @@ def test_stopped_while_there_is_no_engine_it_ends_everything() -> None:
             world.client.submit("late")
 
     in_world(work)
+
+
+def test_a_model_that_is_unloaded_while_another_one_is_loaded_again_is_left_out() -> None:
+    async def work(world: World) -> None:
+        await world.engine.load(source(OTHER), LoadOptions())
+        loading, begun = asyncio.Event(), asyncio.Event()
+
+        async def wait(id: ModelId) -> None:
+            assert id == MODEL, "nobody wants the other one any more"
+            begun.set()
+            await loading.wait()
+
+        world.loads = wait
+        await world.lose()
+        await begun.wait()
+        await world.engine.unload(OTHER)
+        loading.set()
+        await world.living()
+
+    in_world(work)

@@ -333,9 +333,11 @@ class RevivedEngine:
 
     async def _load_again(self, id: ModelId) -> None:
         """What is open for a model that cannot be loaded any more ends with the reason."""
-        engine, (source, options) = self._engine, self._models[id]
+        engine, wanted = self._engine, self._models.get(id)
+        if wanted is None:  # it was unloaded while another one was loaded
+            return
         try:
-            await engine.load(source, options)
+            await engine.load(*wanted)
         except DomainError as error:
             if engine is self._engine and self._has_engine.is_set():
                 self._missing.add(id)
