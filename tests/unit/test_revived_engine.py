@@ -24,10 +24,17 @@ OTHER = ModelId("other")
 
 
 class Mortal:
-    """A MortalEngine on a thread, which is lost when `lose` is called. `loads`: what a load does before it is done."""
+    """A MortalEngine on a thread, which is lost when `lose` is called. `begins` and `loads`: what a start and a load
+    do before they are done."""
 
-    def __init__(self, lost: Callable[[str], None], loads: Callable[[ModelId], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        lost: Callable[[str], None],
+        begins: Callable[[], Awaitable[None]],
+        loads: Callable[[ModelId], Awaitable[None]],
+    ) -> None:
         self.lost = lost
+        self._begins = begins
         self._loads = loads
         self._engine = engine_on_a_thread()
 
@@ -41,8 +48,12 @@ class Mortal:
     def abandon(self) -> None:
         self.lost("abandoned")
 
-    def check(self, _source: ModelSource, _options: LoadOptions) -> ModelPreview:
-        return ModelPreview()
+    async def begun(self) -> None:
+        await self._begins()
+
+    async def check(self, source: ModelSource, _options: LoadOptions) -> ModelPreview:
+        await self._loads(source.id)
+        return ModelPreview(weight_bytes=7)
 
 
 class World:
@@ -53,6 +64,7 @@ class World:
         self.delays: list[float] = []
         self.may_sleep = asyncio.Event()
         self.may_sleep.set()
+        self.begins: Callable[[], Awaitable[None]] = self._at_once
         self.loads: Callable[[ModelId], Awaitable[None]] = self._nothing
         self.clock = FakeClock(tick_ns=10)
         self.engine = RevivedEngine(self._make, self.clock, sleep=self._sleep)
@@ -68,12 +80,15 @@ class World:
         await self.client.until(lambda: not self.engine.status().fault, "an engine")
 
     def _make(self, lost: Callable[[str], None]) -> Any:
-        self.lives.append(Mortal(lost, lambda id: self.loads(id)))
+        self.lives.append(Mortal(lost, lambda: self.begins(), lambda id: self.loads(id)))
         return self.lives[-1]
 
     async def _sleep(self, delay_s: float) -> None:
         self.delays.append(delay_s)
         await self.may_sleep.wait()
+
+    async def _at_once(self) -> None:
+        return
 
     async def _nothing(self, _id: ModelId) -> None:
         return
@@ -284,5 +299,49 @@ def test_a_model_that_is_unloaded_while_another_one_is_loaded_again_is_left_out(
         await world.engine.unload(OTHER)
         loading.set()
         await world.living()
+
+    in_world(work)
+
+
+def test_an_engine_that_is_never_made_has_not_taken_over() -> None:
+    async def work(world: World) -> None:
+        started, may_begin = asyncio.Queue[None](), asyncio.Event()
+
+        async def begin() -> None:
+            started.put_nowait(None)
+            await may_begin.wait()
+
+        world.begins = begin
+        await world.engine.unload(MODEL)
+        for _ in range(2):
+            await world.lose()
+            await started.get()
+        assert world.engine.status().fault
+        assert not [event for event in world.client.events if isinstance(event, EngineRestarted)]
+        may_begin.set()
+        await world.living()
+        (restarted,) = [event for event in world.client.events if isinstance(event, EngineRestarted)]
+        assert restarted.num_tries == 2
+
+    in_world(work)
+
+
+def test_a_look_at_a_model_is_asked_of_the_next_engine_and_given_up_as_its_load_is() -> None:
+    async def work(world: World) -> None:
+        num_left = 1
+
+        async def die(id: ModelId) -> None:
+            nonlocal num_left
+            if id == OTHER and num_left:
+                num_left -= 1
+                await world.lose()
+                raise ServerUnavailable("planted")
+
+        world.loads = die
+        preview = await asyncio.to_thread(world.engine.check, source(OTHER), LoadOptions())
+        assert preview.weight_bytes == 7
+        num_left = 2
+        with pytest.raises(EngineLost, match="lost 2 times while it loaded other: planted"):
+            await asyncio.to_thread(world.engine.check, source(OTHER), LoadOptions())
 
     in_world(work)
