@@ -73,7 +73,8 @@ class RevivedEngine:
         self._num_tries = 0
         self._why, self._is_brief = "", True
         self._status = self._engine.status()
-        """Before the engine was lost; while there is none, it says what there was."""
+        """Before the engine was lost; until there is another, it says what there was. Whether that one moves while it
+        loads its models it says itself."""
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._open: dict[RequestId, OpenWork] = {}
         self._sent: set[RequestId] = set()
@@ -111,19 +112,19 @@ class RevivedEngine:
             status = self._engine.status()
             is_ending = self._state is _State.LIVING and bool(status.fault)  # it will be lost in a moment
             return replace(status, is_alive=True) if is_ending else status
-        why = f"the engine is being restarted: {self._why}"
-        num_open = len(self._choices)
+        num_open, coming = len(self._choices), self._engine.status() if self._has_engine.is_set() else None
         return replace(
             self._status,
             is_alive=self._is_brief,
             is_busy=bool(num_open),
-            last_progress_ns=self._lost_ns,
-            last_step_ns=self._lost_ns,
-            num_calls=0,
+            last_progress_ns=max(self._lost_ns, coming.last_progress_ns if coming else 0),
+            last_step_ns=max(self._lost_ns, coming.last_step_ns if coming else 0),
+            num_calls=coming.num_calls if coming else 0,
             num_waiting=num_open,
             num_running=0,
-            activity=None,
-            fault=why,
+            activity=coming.activity if coming else None,
+            fault=f"the engine is being restarted: {self._why}",
+            loading=coming.loading if coming else None,
         )
 
     def submit(self, submission: Submission) -> None:
