@@ -12,7 +12,7 @@ from application.events import EngineRestarted, RequestPreempted
 from application.ports.engine import Ended, EngineModel, EngineStatus, Tokens
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.revived_engine import RevivedEngine
-from domain.engine_health import Activity, EngineHealth, engine_health
+from domain.engine_health import ENDED, Activity, EngineHealth, engine_health
 from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
@@ -159,6 +159,13 @@ def test_while_another_one_comes_it_is_stuck_only_when_that_one_does_not_move() 
             assert not health().is_stuck, "a large model"
         world.clock.advance(301)
         assert health().stuck_in == "load"
+        for _ in range(2):
+            loading.clear()
+            await world.lose()
+            await loading.wait()
+        ended = health()
+        world.lives[-1].loads_since(world.clock.now_ns())
+        assert (ended.stuck_in, health().stuck_since_ns) == (ENDED, ended.stuck_since_ns), "one wedge, told once"
         world.engine.cancel(RequestId("a"))
         comes.set()
         await world.living()

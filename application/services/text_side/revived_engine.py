@@ -74,7 +74,7 @@ class RevivedEngine:
         self._why, self._is_brief = "", True
         self._status = self._engine.status()
         """Before the engine was lost; until there is another, it says what there was. Whether that one moves while it
-        loads its models it says itself."""
+        loads its models it says itself, unless so many were lost that this one is not counted on."""
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._open: dict[RequestId, OpenWork] = {}
         self._sent: set[RequestId] = set()
@@ -112,7 +112,8 @@ class RevivedEngine:
             status = self._engine.status()
             is_ending = self._state is _State.LIVING and bool(status.fault)  # it will be lost in a moment
             return replace(status, is_alive=True) if is_ending else status
-        num_open, coming = len(self._choices), self._engine.status() if self._has_engine.is_set() else None
+        is_coming = self._is_brief and self._has_engine.is_set()
+        num_open, coming = len(self._choices), self._engine.status() if is_coming else None
         return replace(
             self._status,
             is_alive=self._is_brief,
