@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from domain.shown import shown
 from interfaces.cli.bench.figures import Scenario, Streams, percentile, ratio_to
 from interfaces.cli.bench.reuse import COLD
 
@@ -87,7 +88,7 @@ def as_data(report: Report) -> dict[str, Any]:
 def show(console: "Console", report: Report) -> None:
     from rich.table import Table
 
-    console.print(f"{report.model} at {report.url}", highlight=False, markup=False)
+    console.print(f"{shown(report.model)} at {report.url}", highlight=False, markup=False)
     if report.scenarios:
         table = Table("to the first token", box=None, pad_edge=False, header_style="bold")
         for name in ("ms", "range", "of cold", "prompt", "reused"):

@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from domain.shown import shown
+from interfaces.cli.foreign_answer import decoded
+
 DONE = b"[DONE]"
+MAX_ERROR_CHARS = 500
+
 _TEXTS = ("content", "reasoning_content", "reasoning", "text")
 
 
@@ -64,14 +69,15 @@ class Timeline:
     def _take(self, data: bytes, now_s: float) -> None:
         if not data or data == DONE:
             return
-        chunk: Any = json.loads(data)
+        chunk: Any = decoded(data)
         if not isinstance(chunk, dict):
             raise ValueError(f"an event is not an object: {data[:80]!r}")
         event = cast("dict[str, Any]", chunk)
         if event.get("error"):
-            self.error = json.dumps(event["error"])
+            self.error = shown(json.dumps(event["error"]), MAX_ERROR_CHARS)
             return
-        self.usage = event.get("usage") or self.usage
+        if isinstance(usage := event.get("usage"), dict):
+            self.usage = cast("dict[str, Any]", usage)
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or choice
             if text := "".join(delta.get(name) or "" for name in _TEXTS):
@@ -95,7 +101,7 @@ def decode_rate(timelines: Sequence[Timeline]) -> float | None:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 __all__ = ("DONE", "Timeline", "decode_rate")
