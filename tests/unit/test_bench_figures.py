@@ -75,6 +75,8 @@ def test_the_rate_is_of_the_time_in_which_all_run() -> None:
     # Each of four chunks of the second held two tokens.
     assert decode_rate([one, answered(2.0, 3.0, 4.0, 5.0, completion_tokens=8)]) == pytest.approx(3.0)
     assert decode_rate([one, answered(9.0, 10.0)]) is None
+    # A reader that was late found them all at once: that is no rate of the server's.
+    assert decode_rate([answered(1.0, 1.0001, 1.0002, 1.0003)]) is None
 
 
 def test_percentiles_are_values_that_were_seen() -> None:

@@ -43,7 +43,7 @@ def notes(report: Report) -> Iterator[str]:
     if any(stream.tokens_a_chunk > 1.05 for stream in report.streams):
         yield "Several tokens came in one chunk: latencies are between chunks."
     if any(stream.ttft_s and stream.rate is None for stream in report.streams):
-        yield "Answers hardly ran at the same time: ask for more --tokens to have their rate together."
+        yield "Answers hardly ran at the same time, or came in one burst: ask for more --tokens to have a rate."
     if report.streams and not report.ignores_eos:
         yield "The server refuses ignore_eos: answers may have ended before their length."
     if report.is_cut:

@@ -14,6 +14,9 @@ from interfaces.cli.foreign_answer import decoded
 DONE = b"[DONE]"
 MAX_ERROR_CHARS = 500
 
+MIN_SPAN_S = 0.005
+"""Whoever reads a stream late finds many chunks at once: what came within less tells of the reader."""
+
 _TEXTS = ("content", "reasoning_content", "reasoning", "text")
 
 
@@ -88,11 +91,12 @@ class Timeline:
 
 def decode_rate(timelines: Sequence[Timeline]) -> float | None:
     """Tokens a second over all streams while all of them run: from the last first token to the first end. A chunk may
-    hold two tokens: where the server tells how many there were, they count evenly. None: they hardly overlap."""
+    hold two tokens: where the server tells how many there were, they count evenly. None: they hardly overlap, or
+    came in one burst."""
     start = max(timeline.first_token_s for timeline in timelines)
     end = min(timeline.token_s[-1] for timeline in timelines)
     within = [sum(start < at <= end for at in timeline.token_s) for timeline in timelines]
-    if min(within) < 2:
+    if min(within) < 2 or end - start < MIN_SPAN_S:
         return None
     tokens = 0.0
     for timeline, count in zip(timelines, within, strict=True):
