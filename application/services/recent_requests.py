@@ -9,7 +9,7 @@ them must ask `tokens_for`.
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from application.events import (
@@ -45,10 +45,8 @@ class SeenRequest:
     timeline: RequestTimeline
     operation: str = ""
     priority: str = ""
-    reused: Mapping[str, int] = field(default_factory=dict[str, int])
     num_done: int = 0
     num_output: int = 0
-    num_preemptions: int = 0
     is_preempted: bool = False
     ended: RequestEnded | None = None
     explanation: Explanation | None = None
@@ -57,6 +55,12 @@ class SeenRequest:
     @property
     def id(self) -> RequestId:
         return self.timeline.id
+
+    @property
+    def reused(self) -> Mapping[str, int]:
+        """Tokens by tier, of its first lookup."""
+        matched = self.timeline.matched
+        return {} if matched is None else matched.reused
 
     def tokens_for(self, viewer: Owner) -> Explanation | None:
         """The explanation, with tokens only for whose they are."""
@@ -152,15 +156,14 @@ class RecentRequests:
             seen.is_preempted = False
 
     def _preempted(self, event: RequestPreempted) -> None:
+        self._timelines.preempted(event)
         if (seen := self._open.get(event.id)) is not None:
             seen.is_preempted = True
-            seen.num_preemptions += 1
 
     def _matched(self, event: PrefixMatched) -> None:
-        seen = self._open.get(event.id)
-        if seen is not None and not seen.num_preemptions:
-            seen.reused = dict(event.reused)
-            seen.num_done = sum(event.reused.values())
+        self._timelines.matched(event)
+        if (seen := self._open.get(event.id)) is not None:
+            seen.num_done = max(seen.num_done, sum(seen.reused.values()))
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         self._timelines.computed(event)

@@ -142,6 +142,28 @@ def test_an_engine_that_stands_still_is_said_so(browser: Any, watch: Any) -> Non
         expect(page.locator("#state-text")).to_have_text("Ready")
 
 
+def test_of_a_whole_batch_that_stands_still_some_are_named(service: FakeService, watch: Any) -> None:
+    told = overview(service.client)
+    told["health"]["engine"] |= {"status": "stuck", "requests": [f"request-{number}" for number in range(64)]}
+    page = watch(service.base_url).context.new_page()
+    page.route("**/admin/api/overview", lambda route: route.fulfill(json=told))
+    page.goto(service.base_url + "/admin")
+    detail = page.locator("#state-detail")
+    expect(detail).to_contain_text("request-2 · and 61 more requests · the log has")
+    expect(detail).not_to_contain_text("request-3")
+
+
+def test_what_could_not_be_counted_is_said(service: FakeService, watch: Any) -> None:
+    told = overview(service.client)
+    page = watch(service.base_url).context.new_page()
+    page.route("**/admin/api/overview", lambda route: route.fulfill(json=told))
+    page.goto(service.base_url + "/admin")
+    expect(page.locator("#content")).to_be_visible()
+    expect(page.locator("#figures-problem")).to_be_hidden()
+    told["event_failures"] = {"FirstToken": 1200}
+    expect(page.locator("#figures-problem")).to_contain_text("FirstToken 1,200")
+
+
 def test_nothing_is_asked_while_nobody_looks(service: FakeService, watch: Any) -> None:
     load(service)
     profile = watch(service.base_url)

@@ -1,9 +1,11 @@
 """What both pages have in common: they are quick, they fit, they can be read, and the theme is the reader's."""
 
+import re
 from typing import Any
 
 import pytest
 
+from interfaces.http.pages.asset import FOLDER
 from tests.support.accessibility import grave_findings
 from tests.support.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.fake_service import FakeService
@@ -40,6 +42,31 @@ def test_the_theme_is_chosen_and_stays(path: str, service: FakeService, watch: A
 
 def background(page: Any) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_without_light_dark_has_plain_colours(scheme: str, service: FakeService, watch: Any) -> None:
+    def older(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace("light-dark(", "unheard-of("))
+
+    page = watch(service.base_url, scheme=scheme).context.new_page()
+    page.route("**/*.css", older)
+    page.goto(service.base_url + "/admin")
+    page.get_by_role("button", name="Clear everything").click()
+    question = page.get_by_role("dialog")
+    expect(question).to_be_visible()
+    assert question.evaluate("it => getComputedStyle(it).backgroundColor") != "rgba(0, 0, 0, 0)"
+    assert grave_findings(page) == []
+    tokens = re.findall(r"(--[\w-]+): light-dark", (FOLDER / "design.css").read_text())
+    value = "name => getComputedStyle(document.body).getPropertyValue(name)"
+    assert tokens
+    assert [name for name in tokens if "unheard-of" in page.evaluate(value, name)] == []
+
+
+def test_colours_of_light_and_dark_are_tokens() -> None:
+    lines = [line for file in FOLDER.rglob("*.css") for line in file.read_text().splitlines() if "light-dark(" in line]
+    assert [line for line in lines if not line.startswith(("  --", "@supports"))] == []
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -311,6 +311,20 @@ class TestText:
                 }
                 assert shown == {asker: asker == ("root", salt) for asker in ids}
 
+    def test_what_was_stored_is_what_the_same_key_may_have_explained(self) -> None:
+        clients = (Client("root", is_admin=True), Client("other"), Client("tenant", salt="s"))
+        settings = CacheSettings(show_text="on")
+        with keyed_service(*clients, cache_settings=settings, reuses=True) as service:
+            asked, stored = headers("root"), dict[str, str | None]()
+            for name in ("tenant", "other"):
+                complete(service, f"{name}: {SECRET}", headers=headers(name))
+                body = {"prompt": f"{name}: {CHANGED}"}
+                explained = service.client.post("/v1/cache/explain", json=body, headers=asked).json()["prompts"][0]
+                told = read(service, f"requests/{complete(service, **body, headers=asked)}", headers=asked)
+                assert told["explanation"]["divergence"] == explained["divergence"]
+                stored[name] = (explained["divergence"] or {}).get("stored")
+            assert stored == {"tenant": None, "other": SECRET[300:312]}
+
     def test_text_goes_with_its_model(self) -> None:
         with fake_service(reuses=True) as service:
             complete(service, SECRET)

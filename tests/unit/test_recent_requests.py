@@ -79,8 +79,9 @@ def test_what_is_returned_does_not_change_any_more() -> None:
 
 
 def test_a_preemption_is_seen_and_takes_nothing_back() -> None:
-    recent, script = RecentRequests(), Script()
-    for event in (*script.prefilled(), RequestPreempted(ID, 1030, at(3.0))):
+    recent = RecentRequests()
+    queued, admitted, *computed = Script().prefilled()
+    for event in (queued, admitted, matched({"store": 256}), *computed, RequestPreempted(ID, 1030, at(3.0))):
         recent.emit(event)
     assert (seen(recent).is_preempted, seen(recent).num_done) == (True, 1025)
     for event in (
@@ -90,7 +91,8 @@ def test_a_preemption_is_seen_and_takes_nothing_back() -> None:
     ):
         recent.emit(event)
     now = seen(recent)
-    assert (now.is_preempted, now.num_preemptions, now.num_done, now.reused) == (False, 1, 1025, {})
+    assert (now.is_preempted, now.timeline.num_preemptions, now.num_done) == (False, 1, 1025)
+    assert now.reused == {"store": 256}
 
 
 @pytest.mark.parametrize("keeps", [False, True])

@@ -100,7 +100,7 @@ def request_body(
         waited_for=list(timeline.waited_for),
         followed=timeline.followed or None,
         preempted=seen.is_preempted,
-        preemptions=seen.num_preemptions,
+        preemptions=timeline.num_preemptions,
         queued_unix_s=(timeline.queued_ns + unix_offset_ns) / 1e9,
         age_s=(until_ns - timeline.queued_ns) / 1e9,
         times=StageTimesBody(

@@ -2,7 +2,9 @@
 
 import { ApiError, saveKey, savedKey } from "../shared/api.js";
 import { byId, setText } from "../shared/dom.js";
-import { seconds } from "../shared/format.js";
+import { count, seconds } from "../shared/format.js";
+
+const MOST_NAMED = 3;
 
 let lastAnswer = null; // Date of the last figures
 
@@ -46,8 +48,14 @@ function engineText({ status, outstanding, last_step_age_s: ageS, doing, doing_s
   const told = [];
   if (doing !== "" && status !== "ok") told.push(`${doing} for ${seconds(doingS)}`);
   if (outstanding.waiting + outstanding.running + outstanding.calls > 0) told.push(`last step ${seconds(ageS)} ago`);
-  if (status === "stuck") told.push(...(requests ?? []), "the log has the stack of the thread");
+  if (status === "stuck") told.push(...named(requests ?? []), "the log has the stack of the thread");
   return told;
+}
+
+/** The first of them: a whole batch would fill a phone. */
+function named(requests) {
+  const more = requests.length - MOST_NAMED;
+  return more > 0 ? [...requests.slice(0, MOST_NAMED), `and ${count(more)} more requests`] : requests;
 }
 
 /** @param {unknown} error @param {number} waitMs until it is tried again */

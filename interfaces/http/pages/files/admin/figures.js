@@ -36,8 +36,9 @@ export function setUpFigures() {
   byId("plots").append(...Object.values(plots).map((plot) => plot.element));
 }
 
-/** @param {object} figures FiguresBody of /admin/api/overview */
-export function showFigures(figures) {
+/** @param {object} figures FiguresBody of /admin/api/overview @param {Record<string, number>} failures by event */
+export function showFigures(figures, failures) {
+  showProblem(failures);
   showLatency("ttft", figures.ttft);
   showLatency("itl", figures.itl);
   const rates = figures.tokens_per_s;
@@ -47,6 +48,12 @@ export function showFigures(figures) {
   tile("prompt", perSecond(reused + computed), `${perSecond(computed)} computed, ${perSecond(reused)} reused`);
   showReuse(figures.reuse);
   showHistory(figures.history);
+}
+
+function showProblem(failures) {
+  const missed = Object.entries(failures).map(([event, num]) => `${event} ${count(num)}`);
+  byId("figures-problem").hidden = missed.length === 0;
+  setText(byId("figures-problem"), `By a defect of Cairn these figures and the requests may be wrong: ${missed.join(", ")} could not be taken. The log has the first of each.`);
 }
 
 function tile(name, value, more) {

@@ -30,7 +30,7 @@ let isKnown = false;
 
 function showLive({ overview, requests }) {
   showWell(overview);
-  showFigures(overview.figures);
+  showFigures(overview.figures, overview.event_failures);
   showOpen(requests, overview.requests);
   showMemory(overview.memory);
   showTiers(overview.tiers, overview.tiers_age_s);
