@@ -34,7 +34,7 @@ def test_a_stuck_engine_in_a_process_is_abandoned_once(kind: Any, num_abandoned:
     engine, clock, calls = Stuck(), FakeClock(start_ns=0), list[Callable[[], None]]()
     container = Container(settings=providers.Object(settings), clock=providers.Object(clock))
     for provider in (container.engine_process, container.engine_thread):
-        provider.override(providers.Object(engine))
+        provider.override(providers.Object(engine))  # pyright: ignore[reportUnknownMemberType]
     watch = container.watch()
     watch.connect(calls.append)
     step_s = STUCK_AFTER_CPU_S / 3  # less than what is taken for a pause of the watch's own
