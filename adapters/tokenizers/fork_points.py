@@ -15,11 +15,11 @@ Without spans each probe costs an encoding of the whole prompt, so turns are lef
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
-from adapters.tokenizers.text_codec import EncodedText, TextCodec
+from adapters.tokenizers.text_codec import EncodedText
 from adapters.tokenizers.token_prefix import common_token_count
 from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
 from domain.fork_point import ForkKind, ForkPoint
@@ -36,16 +36,21 @@ _RANK = {kind: rank for rank, kind in enumerate(ForkKind)}
 
 
 def find_fork_points(
-    prompt: ChatPrompt, template: ChatTemplate, codec: TextCodec, rendered: RenderedChat, encoded: EncodedText
+    prompt: ChatPrompt,
+    template: ChatTemplate,
+    encode: Callable[[str], EncodedText],
+    rendered: RenderedChat,
+    encoded: EncodedText,
 ) -> tuple[ForkPoint, ...]:
-    """Ascending, one a position: where two kinds meet, the one that matters more."""
+    """Ascending, one a position: where two kinds meet, the one that matters more. `encode`: for who sent the prompt,
+    since most of a probe is theirs."""
     best: dict[int, ForkKind] = {}
     for kind, messages in _likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
         try:
             other = template.text_of(prompt, messages, rendered.adjustments)
         except Exception:  # noqa: S112  the template refuses the probe, so a client could not send it either
             continue
-        position = common_token_count(rendered.text, encoded, other, codec.encode)
+        position = common_token_count(rendered.text, encoded, other, encode)
         if position > 0 and (position not in best or _RANK[kind] < _RANK[best[position]]):
             best[position] = kind
     return tuple(ForkPoint(position, best[position]) for position in sorted(best))

@@ -1,6 +1,7 @@
 """The Tokenizer port over a tokenizer of transformers. All methods but those of a Detokenizer: any thread."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from adapters.tokenizers.chat_template import ChatTemplate
 from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
@@ -92,8 +93,9 @@ class HfTokenizer:
                 param="messages",
             )
         rendered = self._template.render(prompt)
-        encoded = self._codec.encode(rendered.text, max_tokens=max_tokens, owner=salt)
-        fork_points = find_fork_points(prompt, self._template, self._codec, rendered, encoded)
+        encode = partial(self._codec.encode, owner=salt)
+        encoded = encode(rendered.text, max_tokens=max_tokens)
+        fork_points = find_fork_points(prompt, self._template, encode, rendered, encoded)
         return EncodedPrompt.of_text(tuple(encoded.ids), fork_points)
 
     def decode(self, token_ids: Sequence[int]) -> str:

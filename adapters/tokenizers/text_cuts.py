@@ -10,7 +10,8 @@ parts up to where they differ.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from adapters.tokenizers.library import AddedToken, RustTokenizer
 
@@ -33,11 +34,11 @@ class TextCuts:
         added = [token for token in rust.get_added_tokens_decoder().values() if token.content]
         if any(token.single_word for token in added):
             return None
-        found = sorted({token.content for token in added if not token.normalized}, key=len, reverse=True)
+        found = {token.content for token in added if not token.normalized}
         cuttable = frozenset(token.content for token in added if _may_begin_a_part(token))
         if not cuttable:
             return None
-        cuts = cls(re.compile("|".join(map(re.escape, found))), cuttable)
+        cuts = cls(re.compile(longest_of(found)), cuttable)
         return cuts if cuts._are_safe(rust) else None
 
     def parts(self, text: str, part_chars: int = PART_CHARS) -> Iterator[str]:
@@ -56,8 +57,22 @@ class TextCuts:
         return whole.ids == [id for part in parts for id in part.ids]
 
 
+def longest_of(texts: Iterable[str]) -> str:
+    """A regular expression for the longest of `texts` that is there. It branches where they differ: some families have
+    thousands, and one tried after the other they take seconds for a few thousand `<`, with the interpreter held."""
+    ordered = sorted(set(texts))
+    pairs = enumerate(zip(ordered[0], ordered[-1], strict=False))  # what these two share all do
+    num_shared = next((at for at, (one, other) in pairs if one != other), len(ordered[0]))
+    start = ordered[0][:num_shared]
+    rests = [text[num_shared:] for text in ordered]
+    branches = [longest_of(rest) for _, rest in groupby(filter(None, rests), key=lambda rest: rest[0])]
+    if not branches:
+        return re.escape(start)
+    return f"{re.escape(start)}(?:{'|'.join(branches)}){'?' if '' in rests else ''}"
+
+
 def _may_begin_a_part(token: AddedToken) -> bool:
     return not (token.normalized or token.lstrip or token.rstrip)
 
 
-__all__ = ("PART_CHARS", "TextCuts")
+__all__ = ("PART_CHARS", "TextCuts", "longest_of")

@@ -1,5 +1,7 @@
 """Errors as they may be kept: without the frames of the call that failed, whose variables hold its arrays."""
 
+import traceback
+from pathlib import PurePath
 from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
@@ -18,4 +20,11 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-__all__ = ("bare", "described")
+def placed(error: BaseException) -> str:
+    """The same of what reads what people said: where it was raised instead of its message, which may quote them."""
+    raised = traceback.extract_tb(error.__traceback__)[-3:]
+    places = ", ".join(f"{PurePath(one.filename).name}:{one.lineno} in {one.name}" for one in raised)
+    return f"{type(error).__name__} ({places})" if places else type(error).__name__
+
+
+__all__ = ("bare", "described", "placed")

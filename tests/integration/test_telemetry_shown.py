@@ -178,16 +178,26 @@ QUIET = {
 """A server that is well."""
 
 
+FIRST: dict[str, dict[str, str]] = {
+    "CairnEngineLost": {"cairn_engine_restarts_total": "_x102 3x6"},
+    "CairnFaults": {'cairn_faults_total{cairn_where="engine.step"}': "_x106 9x2"},
+    "CairnParserFailures": {'cairn_parser_failures_total{cairn_parser="json"}': "_x106 1x2"},
+    "CairnTelemetryFails": {'cairn_telemetry_failures_total{cairn_event="StepCompleted"}': "_x102 1x6"},
+}
+"""What never happened before, and happens no more: the counter begins with it, and stays."""
+
+
 @needs_promtool
-def test_each_alert_comes_when_it_should_and_none_otherwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("firing", [FIRING, FIRST], ids=["again and again", "for the first time"])
+def test_each_alert_comes_when_it_should_and_none_otherwise(firing: dict[str, dict[str, str]], tmp_path: Path) -> None:
     """A server for each alert, named after it, and one that is well."""
     assert set(FIRING) == {rule["alert"] for rule in RULES}
     series = [
         {"series": _of(server, selector), "values": values}
-        for server, told in {**FIRING, "well": QUIET}.items()
+        for server, told in {**firing, "well": QUIET}.items()
         for selector, values in told.items()
     ]
-    samples = [{"labels": f'{{alertname="{name}", instance="{name}"}}', "value": 1} for name in FIRING]
+    samples = [{"labels": f'{{alertname="{name}", instance="{name}"}}', "value": 1} for name in firing]
     query = 'count by (alertname, instance) (ALERTS{alertstate="firing"})'
     asked = [{"expr": query, "eval_time": "9h", "exp_samples": samples}]
     test = {"interval": "5m", "input_series": series, "promql_expr_test": asked}

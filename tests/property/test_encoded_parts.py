@@ -1,6 +1,7 @@
 """A text encoded in parts has the tokens and the spans of the whole, for every family of tokenizers, and nobody meets
 what another has sent."""
 
+import re
 from functools import cache
 
 import pytest
@@ -10,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
 from adapters.tokenizers.library import Encoding
-from adapters.tokenizers.text_cuts import TextCuts
+from adapters.tokenizers.text_cuts import TextCuts, longest_of
 from tests.support.tiny_tokenizers import FAMILIES
 
 PIECES = st.sampled_from(
@@ -90,6 +91,22 @@ def test_a_token_within_a_longer_one_begins_no_part():
     tokenizer = FAMILIES["byte_level"]()
     tokenizer.add_special_tokens(["<s><|im_end|>"])  # pyright: ignore[reportUnknownMemberType]
     assert list(cuts_of(tokenizer).parts("a<s><|im_end|>b<|im_end|>c", 1)) == ["a", "<s><|im_end|>b", "<|im_end|>c"]
+
+
+@given(
+    tokens=st.sets(st.text("ab<|", min_size=1, max_size=5), min_size=1, max_size=12), text=st.text("ab<|", max_size=40)
+)
+def test_the_longest_token_is_found_wherever_one_begins(tokens: set[str], text: str):
+    one_by_one = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
+    found = [match.span() for match in re.finditer(longest_of(tokens), text)]
+    assert found == [match.span() for match in re.finditer(one_by_one, text)]
+
+
+def test_thousands_of_tokens_that_begin_alike_are_not_tried_one_by_one():
+    """Each character of a hostile text would cost a third of a millisecond, with the interpreter held."""
+    assert longest_of(["ab", "abc", "ad", "x"]) == "(?:a(?:b(?:c)?|d)|x)"
+    widest = max(len(part.split("|")) for part in re.split(r"\(\?:|\)", longest_of(f"<u{n}>" for n in range(6_000))))
+    assert widest <= 11, "ten digits, and the end"
 
 
 class Counting:

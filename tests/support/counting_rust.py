@@ -7,12 +7,13 @@ from adapters.tokenizers.library import RustTokenizer
 
 
 class CountingRust:
-    """Delegates everything. `calls`: by method name; `longest_chars`: length of the longest text that was encoded."""
+    """Delegates everything. `calls`: by method name; `longest_chars`: length of the longest text that was encoded;
+    `num_chars`: of all of them."""
 
     def __init__(self, rust: RustTokenizer) -> None:
         self._rust = rust
         self.calls: Counter[str] = Counter()
-        self.longest_chars = 0
+        self.longest_chars = self.num_chars = 0
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._rust, name)
@@ -21,8 +22,9 @@ class CountingRust:
 
         def counted(texts: str | list[str], **options: Any) -> Any:
             self.calls[name] += 1
-            longest = max(len(text) for text in ([texts] if isinstance(texts, str) else texts))
-            self.longest_chars = max(self.longest_chars, longest)
+            lengths = [len(text) for text in ([texts] if isinstance(texts, str) else texts)]
+            self.longest_chars = max(self.longest_chars, *lengths, 0)
+            self.num_chars += sum(lengths)
             return found(texts, **options)
 
         return counted

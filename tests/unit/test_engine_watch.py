@@ -239,6 +239,18 @@ def test_a_process_that_was_stopped_for_an_hour_is_not_stuck_when_it_goes_on() -
     assert world.exits == [EXIT_STUCK]
 
 
+def test_a_loop_that_was_stopped_before_it_could_answer_is_not_stuck_when_it_goes_on() -> None:
+    world = World()
+    world.is_loop_blocked = True
+    world.looks(1)
+    world.clock.advance(3600)
+    world.looks(LOOP_AFTER_S)
+    assert (world.stuck(), world.exits) == ([], [])
+    world.looks(1)
+    (told,) = world.stuck()
+    assert told.since_ns == 3602 * S, "what was not lived through is not counted"
+
+
 def test_what_waits_for_what_never_comes_is_told_of_an_engine_that_comes_round() -> None:
     world = World(exits=False)
     world.does("plan", num_waiting=1)

@@ -1,6 +1,7 @@
 """The text side of the port, told by hand what an engine would: text, ends, slow readers, places, telemetry."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from adapters.fake.ids import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
 from application.answer_events import AnswerParsed
-from application.events import DecodeStarted, Event, RequestEnded, ToolCallProblems
+from application.events import DecodeStarted, Event, FaultObserved, RequestEnded, ToolCallProblems
 from application.ports.engine import Ended, EngineError, Tokens
 from application.ports.output_parser import OutputParser
 from application.services.text_side.unread import MERGE_ABOVE
@@ -162,6 +163,13 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
     assert text_of(sound.take()) == "y"
     assert names(side) == ["FaultObserved", "AnswerParsed", "RequestEnded"]
     assert side.requests.num_open == 1
+    faults = [event.message for event in side.recorded.events if isinstance(event, FaultObserved)]
+    messages = [event.error_message for event in side.recorded.events if isinstance(event, RequestEnded)]
+    for told in (*faults, *messages, last[1].error.message):
+        assert "UnicodeError" in told
+        assert f"{Path(__file__).name}:" in told
+        assert "is no text" not in told, "what an error says may quote what was said"
+        assert "nor is" not in told
 
 
 def test_an_error_of_the_engine_is_the_clients_error() -> None:

@@ -1,6 +1,7 @@
 """Fork points: the tokens up to one are shared with the later request it stands for, and no more of them."""
 
 from collections.abc import Sequence
+from copy import copy
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
-from adapters.tokenizers.text_codec import EncodedText
+from adapters.tokenizers.hf_tokenizer import HfTokenizer
+from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
+from adapters.tokenizers.text_codec import EncodedText, TextCodec
 from adapters.tokenizers.token_prefix import common_length, common_token_count
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
@@ -19,6 +22,7 @@ from domain.fork_point import ForkKind
 from domain.request import ChatPrompt
 from domain.snapshot_policy import END_GAP
 from tests.support import templates
+from tests.support.counting_rust import CountingRust
 from tests.support.tiny_tokenizers import FAMILIES, byte_level, load_folder, sentence_piece, write_folder
 
 _SYSTEM = ChatMessage(Role.SYSTEM, "You are a helpful assistant. Answer briefly.")
@@ -279,3 +283,22 @@ def test_another_first_question_branches_behind_what_an_agent_puts_before_it(
     answered = asked("Say hi.").messages, (_assistant("Hi."), _user("Now?"))
     later = demo.render(ChatPrompt((*answered[0], *answered[1]), (_TOOL,)))
     assert max(_of(later, ForkKind.SYSTEM_END)) == max(_of(first, ForkKind.SYSTEM_END))
+
+
+def test_a_probe_is_encoded_for_who_sent_the_prompt_and_nobody_else_finds_it_done(tmp_path: Path):
+    """Of unknown characters no window tells where tokens part, so that all of a probe is encoded."""
+    plain = load_folder(write_folder(tmp_path, FAMILIES["word_piece"]()))
+    assert isinstance(plain, HfTokenizer)
+    tokenizer = copy(plain)
+    python = load_tokenizer(str(tmp_path))
+    rust = CountingRust(rust_tokenizer(python))  # type: ignore[arg-type]
+    vars(tokenizer)["_codec"] = TextCodec(python, rust)  # type: ignore[arg-type]
+    prompt = ChatPrompt((_user("漢" * 5000), _assistant("fox " * 600), _user("漢" * 5000)))
+    num_chars: list[int] = []
+    for salt in ("one", "other", "one"):
+        rust.num_chars = 0
+        tokenizer.render(prompt, salt=salt)
+        num_chars.append(rust.num_chars)
+    first, other, again = num_chars
+    assert other == first
+    assert again < first

@@ -135,6 +135,7 @@ class EngineWatch:
     def _note_pause(self, now_ns: int) -> None:
         if now_ns - self._looked_ns > max(self._limits.stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
             self._counted_from_ns = now_ns
+            self._lag = LoopLag(self._clock, self._call_soon)
         self._looked_ns = now_ns
 
     def _engine_health(self, now_ns: int) -> EngineHealth:

@@ -13,7 +13,7 @@ from application.ports.clock import Clock
 from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
-from application.services.faults import described
+from application.services.faults import placed
 from application.services.text_side.answer_watch import AnswerWatch
 from application.services.text_side.generation import Generation
 from application.services.text_side.preparations import Preparations
@@ -106,8 +106,8 @@ class OpenRequests:
                 generation.receive(choice, item)
             except Exception as error:
                 has_failed = True
-                self._events.emit(FaultObserved("text.output", described(error), self._clock.now_ns()))
-                generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {described(error)}"))
+                self._events.emit(FaultObserved("text.output", placed(error), self._clock.now_ns()))
+                generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {placed(error)}"))
             if isinstance(item, Tokens | Ended):
                 self._watch.read(generation, choice, item, started_ns, has_failed=has_failed)
             if isinstance(item, Tokens):
