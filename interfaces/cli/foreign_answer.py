@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES = 16 * 2**20
 
-MAX_DIGITS = 18
-"""Of a whole number: anything that is counted has fewer, and floats can be made of it."""
+MAX_DIGITS = 20
+"""Of a whole number, its sign included: what 64 bits hold has no more (a budget without a bound is 2^63 - 1), and
+floats can be made of it."""
 
 
 async def content_of(response: "httpx.Response") -> bytes:
