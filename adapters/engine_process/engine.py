@@ -72,7 +72,7 @@ class _State(Enum):
 
 
 class EngineProcess:
-    """An Engine. Event loop only, but for `status` and `check`."""
+    """An Engine. Event loop only, but for `status`."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class EngineProcess:
         self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
-        self._over = asyncio.Event()
+        self._has_begun, self._over = asyncio.Event(), asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -184,11 +184,13 @@ class EngineProcess:
     async def unload(self, id: ModelId) -> None:
         await self._ask("unload", id)
 
-    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
-        """A ModelCheck, made where the model would run. Any thread but the loop's."""
-        if (loop := self._loop) is None:
-            raise self._why_refused()
-        preview: ModelPreview = asyncio.run_coroutine_threadsafe(self._ask("check", source, options), loop).result()
+    async def begun(self) -> None:
+        """Once the child has made its engine, or all has ended."""
+        await self._has_begun.wait()
+
+    async def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """As a ModelCheck, made where the model would run."""
+        preview: ModelPreview = await self._ask("check", source, options)
         return preview
 
     async def _ask(self, what: str, *arguments: object) -> Any:
@@ -228,7 +230,10 @@ class EngineProcess:
                 self._receive(batch)
             case Answer():
                 self._questions.answered(message)
-            case Begun() | Status():
+            case Begun():
+                self._status = message.status
+                self._has_begun.set()
+            case Status():
                 self._status = message.status
             case Broken():
                 self._broken = f"the engine stopped: {message.why}"
@@ -269,6 +274,7 @@ class EngineProcess:
         self._questions.end(lambda: ServerUnavailable(reason))
         if (batch := self._open.ended(ServerUnavailable(reason), self._clock.now_ns(), events)) is not None:
             self._receive(batch)
+        self._has_begun.set()
         self._over.set()
 
 

@@ -5,6 +5,7 @@ source), and what it calls megabytes are elements. It reads the variables once, 
 """
 
 import os
+import re
 
 import mlx.core as mx
 
@@ -12,6 +13,7 @@ from adapters.mlx.device import on_cpu
 from domain.memory.op_trace import RunAhead
 
 _OPS_VARIABLE, _ELEMENTS_VARIABLE = "MLX_MAX_OPS_PER_BUFFER", "MLX_MAX_MB_PER_BUFFER"
+_NUMBER = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _METAL = 50, 50
 _CUDA = 100, 1000
 """Operations, and millions of elements, of a group where nobody set another limit. Those of an H100."""
@@ -26,11 +28,12 @@ def run_ahead() -> RunAhead:
 
 
 def _number(variable: str, default: int) -> int:
-    """As MLX reads it: what is no number is 0 to it, and then every operation is a group."""
+    """As MLX reads it, by C's atoi: what is no number is 0 to it, and then every operation is a group."""
     value = os.environ.get(variable)
     if value is None:
         return default
-    return max(0, int(value)) if value.lstrip("+-").isdigit() else 0
+    number = _NUMBER.match(value)
+    return max(0, int(number[0])) if number is not None else 0
 
 
 __all__ = ("run_ahead",)

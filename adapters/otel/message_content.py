@@ -1,8 +1,8 @@
 """What was said, for the span of a request: only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for it.
 
 Messages are JSON as the GenAI conventions have them: a role and parts. Each attribute is bounded: of a long
-conversation the last messages are kept, of a long text its beginning, and `cairn.content.omitted` counts the characters
-that are missing.
+conversation the last messages are kept, of a long text its beginning, of many parts the first ones, and
+`cairn.content.omitted` counts the characters that are missing.
 """
 
 import json
@@ -22,6 +22,9 @@ from domain.stream import ContentDelta, ReasoningDelta, ToolCallDelta
 MAX_CHARS = 16_384
 """Of text in one attribute."""
 
+MAX_PLACES = 512
+"""Of messages, parts and calls in one attribute: with nothing in them they take room all the same."""
+
 MAX_OPEN = 512
 
 _Part = dict[str, Any]
@@ -34,7 +37,16 @@ class _Room:
 
     def __init__(self, max_chars: int) -> None:
         self._left = max_chars
+        self._places_left = MAX_PLACES
         self.num_omitted = 0
+
+    def place_for(self, text: str) -> bool:
+        """Take one for something that is to say `text`; where there is none, that is left out."""
+        if self._places_left == 0:
+            self.num_omitted += len(text)
+            return False
+        self._places_left -= 1
+        return True
 
     def take(self, text: str) -> str:
         kept = text[: self._left]
@@ -119,6 +131,8 @@ class MessageContent:
         if last is None or (last.kind, last.index) != (type(delta), index):
             if not _text_of(delta) and not isinstance(delta, ToolCallDelta):
                 return
+            if not said.room.place_for(_text_of(delta)):
+                return
             last = _Piece(type(delta), index)
             said.answer.append(last)
         if isinstance(delta, ToolCallDelta) and delta.id:
@@ -135,15 +149,19 @@ def _prompt_attributes(prompt: Prompt, max_chars: int) -> Attributes:
         attributes[names.GEN_AI_INPUT_MESSAGES] = _json(_latest(said, room))
         if instructions:
             own = _Room(max_chars)
-            parts = [{"type": "text", "content": own.take(message.content)} for message in instructions]
+            parts = [
+                {"type": "text", "content": own.take(message.content)}
+                for message in instructions
+                if own.place_for(message.content)
+            ]
             attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = _json(parts)
             room.num_omitted += own.num_omitted
         if prompt.tools:
             own = _Room(max_chars)
             tools = [
-                {"type": "function", "name": tool.name, "description": own.take(tool.description)}
+                {"type": "function", "name": own.take(tool.name), "description": own.take(tool.description)}
                 for tool in prompt.tools
-                if not own.is_full
+                if not own.is_full and own.place_for(tool.description)
             ]
             attributes[names.GEN_AI_TOOL_DEFINITIONS] = _json(tools)
             room.num_omitted += own.num_omitted
@@ -161,7 +179,7 @@ def _latest(messages: Sequence[ChatMessage], room: _Room) -> list[Mapping[str, A
     for message in reversed(messages):
         if room.is_full:
             room.num_omitted += len(message.content)
-        else:
+        elif room.place_for(message.content):
             kept.append({"role": message.role.value, "parts": _parts(message, room)})
     return kept[::-1]
 
@@ -176,6 +194,8 @@ def _parts(message: ChatMessage, room: _Room) -> list[_Part]:
     if message.content:
         parts.append({"type": "text", "content": room.take(message.content)})
     for call in message.tool_calls:
+        if not room.place_for(call.arguments):
+            continue
         id, name, arguments = (room.take(text) for text in (call.id, call.name, call.arguments))
         parts.append({"type": "tool_call", "id": id, "name": name, "arguments": arguments})
     return parts
@@ -189,4 +209,4 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-__all__ = ("MAX_CHARS", "MessageContent")
+__all__ = ("MAX_CHARS", "MAX_PLACES", "MessageContent")

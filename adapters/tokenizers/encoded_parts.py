@@ -18,6 +18,9 @@ from adapters.tokenizers.library import Encoding
 MAX_TOKENS = 2**19
 """Kept in all: an encoding takes some 100 bytes a token."""
 
+PART_TOKENS = 8
+"""What a part takes beside its tokens, in tokens: one that is encoded to nothing takes room too."""
+
 
 class Part(NamedTuple):
     """`ids`: of the encoding, 4 bytes each; a list of them is made anew by each call of the library."""
@@ -62,7 +65,7 @@ class EncodedParts:
 
     @property
     def num_tokens(self) -> int:
-        """Kept now."""
+        """Kept now, with PART_TOKENS for each part."""
         return self._num_tokens
 
     def of(self, texts: Sequence[str], owner: str) -> list[Part]:
@@ -87,14 +90,14 @@ class EncodedParts:
             for key, part in made.items():
                 self._forget(key)
                 self._parts[key] = part
-                self._num_tokens += len(part.ids)
+                self._num_tokens += len(part.ids) + PART_TOKENS
             while self._num_tokens > self._max_tokens:
                 self._forget(next(iter(self._parts)))
 
     def _forget(self, key: bytes) -> None:
         part = self._parts.pop(key, None)
         if part is not None:
-            self._num_tokens -= len(part.ids)
+            self._num_tokens -= len(part.ids) + PART_TOKENS
 
 
 def _key(owner: str, text: str) -> bytes:
@@ -102,4 +105,4 @@ def _key(owner: str, text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=owned).digest()
 
 
-__all__ = ("EncodedParts", "Part", "PartSpans")
+__all__ = ("PART_TOKENS", "EncodedParts", "Part", "PartSpans")

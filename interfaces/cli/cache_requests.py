@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, cast
 
 import typer
 
+from domain.shown import shown
 from interfaces.cli.failure import USAGE, fail
 from interfaces.cli.options import AsJson, settings_with
 
@@ -64,8 +65,8 @@ def warm(
         stored = prompt["stored_tokens"]
         kept = f"{stored:,} stored" if stored is not None else "kept in memory only: the server has no store"
         typer.echo(
-            f"{answer['model']}: {prompt['prompt_tokens']:,} prompt tokens, {prompt['reused_tokens']:,} reused,"
-            f" {prompt['computed_tokens']:,} computed, {kept}"
+            f"{shown(str(answer['model']))}: {prompt['prompt_tokens']:,} prompt tokens,"
+            f" {prompt['reused_tokens']:,} reused, {prompt['computed_tokens']:,} computed, {kept}"
         )
 
 

@@ -40,7 +40,7 @@ class PromptView(TypedDict):
 
 def show_explanation(console: Console, model: str, prompts: Sequence[PromptView]) -> None:
     for number, prompt in enumerate(prompts, 1):
-        name = f"{model}, prompt {number} of {len(prompts)}" if len(prompts) > 1 else model
+        name = f"{printable(model)}, prompt {number} of {len(prompts)}" if len(prompts) > 1 else printable(model)
         _show_prompt(console, name, prompt)
 
 
@@ -56,7 +56,7 @@ def _show_prompt(console: Console, name: str, prompt: PromptView) -> None:
         f" ({prompt['hot_tokens']:,} from memory, {prompt['store_tokens']:,} from the store),"
         f" {prompt['computed_tokens']:,} to compute",
     )
-    _line(console, Text.assemble((prompt["reason"], "bold"), f": {prompt['sentence']}"))
+    _line(console, Text.assemble((printable(prompt["reason"]), "bold"), f": {printable(prompt['sentence'])}"))
     if (found := prompt["divergence"]) is not None:
         _line(
             console,

@@ -16,16 +16,22 @@ def find_story(lines: Iterable[str], id: str) -> RequestStory | None:
     """The last line that tells how this request ended; None where there is none."""
     found: RequestStory | None = None
     for line in lines:
-        if id not in line or (entry := _entry(line.rstrip("\r\n"))) is None:
+        if id not in line:
             continue
-        message, written_at = entry
-        summary = read_summary(message)
-        if summary is not None and summary[0] == id:
-            try:
-                found = from_log(id, summary[1], written_at)
-            except ValueError:  # somebody wrote into the log
-                continue
+        try:
+            found = _told(line, id) or found
+        except (ValueError, OverflowError):  # somebody wrote into the log
+            continue
     return found
+
+
+def _told(line: str, id: str) -> RequestStory | None:
+    """What this line tells of the request; None for one that is not about it. Raises ValueError and OverflowError."""
+    if (entry := _entry(line.rstrip("\r\n"))) is None:
+        return None
+    message, written_at = entry
+    summary = read_summary(message)
+    return from_log(id, summary[1], written_at) if summary is not None and summary[0] == id else None
 
 
 def _entry(line: str) -> tuple[str, datetime | None] | None:
@@ -37,7 +43,7 @@ def _entry(line: str) -> tuple[str, datetime | None] | None:
         return None
     try:
         fields = json.loads(line[at:])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     match fields:
         case {"logger": logger, "message": str(message), "time": str(time)} if logger == LOGGER:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from domain.shown import shown
 from interfaces.cli.cache_requests import ApiKey, Url
 from interfaces.cli.failure import fail
 from interfaces.cli.options import AsJson, settings_with
@@ -75,8 +76,8 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
     answer = asyncio.run(server.ask(f"/admin/api/requests/{quote(id, safe='')}", timeout_s=TIMEOUT_S))
     try:
         return from_server(body_of(answer, RequestBody))
-    except ValueError as error:
-        raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {error}") from None
+    except (ValueError, OverflowError, OSError) as error:  # the latter two: a time that no calendar has
+        raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {shown(str(error))}") from None
 
 
 def _look(id: str, log: str) -> "RequestStory | None":

@@ -66,7 +66,11 @@ def from_log(id: str, pairs: Mapping[str, str], written_at: datetime | None) -> 
         return int(pairs.get(name, "0"))
 
     def seconds(name: str) -> float | None:
-        return float(pairs[name].removesuffix("s")) if name in pairs else None
+        if name not in pairs:
+            return None
+        value = float(pairs[name].removesuffix("s"))
+        timedelta(seconds=value)
+        return value
 
     reused = {tier: number(tier) for tier in _TIERS if tier in pairs}
     return RequestStory(

@@ -1,19 +1,23 @@
 """A running Cairn server as commands talk to it: one JSON request, one JSON answer, and a plain word when it fails."""
 
 import asyncio
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from application.settings import ServerSettings, is_loopback
+from domain.shown import shown
 from interfaces.cli.failure import FAILED, USAGE, fail
+from interfaces.cli.foreign_answer import content_of, decoded
 
 if TYPE_CHECKING:
     import httpx
 
 CONNECT_TIMEOUT_S = 5.0
 """Answers may take as long as loading a model or computing a prompt does."""
+
+MAX_REFUSAL_CHARS = 2000
+"""Of what a server says when it refuses."""
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -54,17 +58,22 @@ class RunningServer:
         try:
             # No proxy stands between this machine and itself, whatever the environment says.
             is_local = is_loopback(urlsplit(self.url).hostname or "")
-            timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s or CONNECT_TIMEOUT_S))
-            async with httpx.AsyncClient(timeout=timeout, trust_env=not is_local) as client:
-                response = await client.request(method, self.url + path, content=body, headers=headers)
+            timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+            async with (
+                asyncio.timeout(timeout_s),  # of it all: a byte now and then is no answer
+                httpx.AsyncClient(timeout=timeout, trust_env=not is_local) as client,
+                client.stream(method, self.url + path, content=body, headers=headers) as response,
+            ):
+                return await self._answer(response)
+        except TimeoutError:
+            raise NoAnswer(f"{self.url} did not answer within {timeout_s:g} s") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as error:
-            raise NoAnswer(f"{self.url} is no address to ask: {error}", USAGE) from None
+            raise NoAnswer(f"{self.url} is no address to ask: {shown(str(error))}", USAGE) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
             message = f"no server answers at {self.url}; start one with cairn serve, or name another with --url"
             raise NoAnswer(message) from None
         except httpx.HTTPError as error:
-            raise NoAnswer(f"asking {self.url} failed: {error or type(error).__name__}") from None
-        return self._answer(response)
+            raise NoAnswer(f"asking {self.url} failed: {shown(str(error)) or type(error).__name__}") from None
 
     def _needed(self, path: str, body: bytes | None) -> dict[str, object]:
         try:
@@ -72,9 +81,9 @@ class RunningServer:
         except NoAnswer as why:
             fail(str(why), why.exit_status)
 
-    def _answer(self, response: "httpx.Response") -> dict[str, object]:
+    async def _answer(self, response: "httpx.Response") -> dict[str, object]:
         try:
-            answer = json.loads(response.content)
+            answer: object = decoded(await content_of(response))
         except ValueError:
             answer = None
         if not response.is_success or not isinstance(answer, dict):
@@ -84,7 +93,8 @@ class RunningServer:
     def _refusal(self, status: int, answer: object) -> str:
         match answer:
             case {"error": {"message": str(message)}}:
-                return f"{message}; give it with --api-key" if status == 401 else message
+                said = shown(message, MAX_REFUSAL_CHARS)
+                return f"{said}; give it with --api-key" if status == 401 else said
             case _:
                 return f"{self.url} answered with status {status} and not as Cairn does"
 

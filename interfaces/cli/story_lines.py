@@ -62,7 +62,7 @@ def _prompt(story: RequestStory) -> Iterator[tuple[str, str]]:
 def _end(story: RequestStory) -> tuple[str, str]:
     after = f"after {told_latency(story.total_s)}"
     if story.stage:
-        return "open", f"{after}: in {story.stage}"
+        return "open", f"{after}: in {shown(story.stage)}"
     why = _ENDS.get(story.reason, "")
     error = f": {shown(story.error_code)}: {shown(story.error_message, 500)}" if story.error_code else ""
     return "ended", f"{after}: {shown(story.reason)}{f', {why}' if why else ''}{error}"

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from adapters.fake.options import FakeOptions
+from application.settings import ServerSettings
 from domain.client import Client
 from tests.support.accessibility import grave_findings
 from tests.support.admin_page import get, open_admin, overview, requests, row_of, shows_figures, shows_tiers
@@ -111,6 +112,17 @@ def test_a_key_is_asked_for_kept_and_forgotten(browser: Any, watch: Any) -> None
         page.get_by_role("button", name="Forget the key").click()
         expect(state).to_have_text("This server needs a key")
         expect(page.locator("#content")).to_be_hidden()
+
+
+def test_a_key_may_be_any_that_a_header_carries(browser: Any, watch: Any) -> None:
+    with fake_service(settings=ServerSettings(port=0, api_key="a pass phrase")) as service:
+        page = watch(service.base_url, allows=("401",)).open(service.base_url + "/admin")
+        page.locator("#key").fill("kéy")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key-why")).to_contain_text("only plain characters")
+        page.locator("#key").fill("a pass phrase")
+        page.keyboard.press("Enter")
+        expect(page.locator("#content")).to_be_visible()
 
 
 def test_a_server_that_is_gone_is_said_so_and_found_again(service: FakeService, watch: Any) -> None:

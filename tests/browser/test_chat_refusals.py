@@ -33,6 +33,20 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(watch: Callable[..., Any]) 
         expect(other.page.get_by_role("dialog", name="This server asks for a key")).to_be_visible()
 
 
+def test_a_key_that_no_header_carries_is_not_kept(watch: Callable[..., Any]) -> None:
+    with keyed_service(Client("ann")) as server:
+        page = watch(server.base_url, allows=("401",)).open(f"{server.base_url}/chat")
+        dialog = page.get_by_role("dialog", name="This server asks for a key")
+        dialog.get_by_label("API key").fill("kéy")
+        dialog.get_by_role("button", name="Use it").click()
+        expect(page.locator("#notices")).to_contain_text("only plain characters")
+        page.get_by_role("button", name="Enter key").click()
+        dialog.get_by_label("API key").fill(f"ann{KEY}")
+        dialog.get_by_role("button", name="Use it").click()
+        expect(page.get_by_label("Model")).to_contain_text("fake-attention")
+        expect(page.locator("#notices")).to_be_empty()
+
+
 def test_a_bad_setting_is_told_with_its_name_and_mended(service: FakeService, watch: Callable[..., Any]) -> None:
     chat = ChatPage(watch(service.base_url, allows=("400",)).open(f"{service.base_url}/chat"))
     chat.page.get_by_text("Sampling, system prompt, tools").click()

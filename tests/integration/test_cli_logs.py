@@ -72,6 +72,23 @@ def test_a_log_tells_of_what_the_server_forgot(service: FakeService, tmp_path: P
 
 
 @pytest.mark.parametrize(
+    "forged",
+    [
+        LINE.replace("2026-11-22", "2026-99-99"),
+        LINE.replace("total=4.250s", "total=1e999s"),
+        LINE.replace("total=4.250s", "total=nans"),
+        "{" * 100_000 + "chatcmpl-9\n",
+        '{"a":' * 100_000 + "chatcmpl-9\n",
+    ],
+    ids=["date", "infinite", "nan", "braces", "nested"],
+)
+def test_what_somebody_wrote_into_the_log_is_passed_over(tmp_path: Path, nobody: str, forged: str) -> None:
+    (tmp_path / "log").write_text(LINE + forged)
+    found = lines(run("chatcmpl-9", "--url", nobody, "--log", str(tmp_path / "log")))
+    assert found["computed"] == "1,025 tokens, in 1.00s"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "no request 'chatcmpl-9' is open or among the last that ended; older ones are in its log: give it with"

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ from interfaces.cli.running_server import NoAnswer, RunningServer
 from interfaces.cli.top.reading import Reading, read
 from interfaces.cli.top.screen import Fatal, trouble, watch
 from interfaces.cli.top.view import frame
+from interfaces.http.admin.answers import body_of
+from interfaces.http.admin.overview import OverviewBody
+from interfaces.http.admin.requests import RequestListBody
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.terminal import terminal
 
@@ -96,6 +100,35 @@ def test_nothing_a_client_chose_is_a_control_code(reading: Reading) -> None:
     odd = replace(reading.requests.ended[0], id="a\x1b[2J\nb", model="m\x07")
     lines = shown(Reading(reading.overview, replace(reading.requests, ended=[odd])))
     assert all(line.isprintable() for line in lines)
+
+
+FIXED = ("object", "status", "stage", "explanation")
+"""What the bodies take no other text in."""
+
+MAPS = ("waiting_for", "tokens_per_s", "faults", "dropped", "hit_rate", "reused")
+
+
+def hostile(value: Any, number: float) -> Any:
+    """The same shape with every text a control code and every number an absurd one."""
+    if isinstance(value, dict):
+        named = cast("dict[str, Any]", value)
+        odd = {name: one if name in FIXED else hostile(one, number) for name, one in named.items()}
+        return odd | {name: {"\x1b[31m": int(number)} for name in MAPS if odd.get(name) is not None}
+    if isinstance(value, list):
+        return [hostile(one, number) for one in cast("list[Any]", value)]
+    if isinstance(value, str):
+        return "\x1b[2J\n" * 300
+    return value if isinstance(value, bool) or value is None else type(value)(number)
+
+
+@pytest.mark.parametrize("number", [-1e17, 1e19, 0])
+def test_whatever_answers_the_terminal_gets_lines(reading: Reading, number: float) -> None:
+    said = hostile(reading.as_data(), number)
+    odd = Reading(body_of(said["overview"], OverviewBody), body_of(said["requests"], RequestListBody))
+    for width in (20, 200):
+        lines = shown(odd, width)
+        assert all(line.isprintable() for line in lines)
+        assert max(map(len, lines)) <= width
 
 
 def test_trouble_is_said_in_words_and_not_in_colour_alone(reading: Reading) -> None:

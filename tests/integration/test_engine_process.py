@@ -109,10 +109,10 @@ def test_it_has_one_end_of_a_socket_and_minds_no_signal_of_the_terminal() -> Non
         assert os.getsid(engine.pid or 0) != os.getsid(0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(engine.pid or 0, number)
-        preview = await asyncio.to_thread(engine.check, source(MODEL), LoadOptions())
+        preview = await engine.check(source(MODEL), LoadOptions())
         assert preview.weight_bytes == 7
         with pytest.raises(ModelLoadFailed, match="cut short"):
-            await asyncio.to_thread(engine.check, source(BROKEN), LoadOptions())
+            await engine.check(source(BROKEN), LoadOptions())
 
     with_process(work)
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, models
 
 from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
 from adapters.tokenizers.library import Encoding
@@ -151,3 +151,13 @@ def test_what_is_kept_has_a_bound_and_the_last_used_stay():
     [long] = parts.of(["fox " * 200], "")
     assert len(long.ids) > 40
     assert parts.num_tokens <= 40
+
+
+def test_what_is_encoded_to_nothing_has_a_bound_too():
+    """A tokenizer may drop what it does not know, such as a client's first 2,048 characters."""
+    knows_one = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    parts = EncodedParts(lambda missing: encoded(knows_one, missing), max_tokens=40)
+    for number in range(20):
+        [part] = parts.of([f"{number}"], "")
+        assert len(part.ids) == 0
+        assert 0 < parts.num_tokens <= 40

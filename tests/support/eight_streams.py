@@ -6,7 +6,8 @@ from typing import Any
 
 from adapters.system.clock import SystemClock
 from application.ports.engine import Ended, Tokens
-from application.services.text_side.revived_engine import MakeMortal, RevivedEngine
+from application.services.text_side.mortal_engine import MakeMortal
+from application.services.text_side.revived_engine import RevivedEngine
 from domain.model_card import LoadOptions, ModelSource
 from domain.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.sampling import SamplingParams

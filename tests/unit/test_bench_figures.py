@@ -50,9 +50,20 @@ def test_an_error_within_a_stream_is_kept() -> None:
     timeline = Timeline(0.0)
     timeline.read_line(event(error={"message": "out of room"}), 1.0)
     assert "out of room" in timeline.error
+    timeline.read_line(event(error="long" * 10**5), 1.0)
+    assert len(timeline.error) <= 500
 
 
-@pytest.mark.parametrize("line", [b"data: {", b"data: 3"])
+@pytest.mark.parametrize("usage", [[1], "x", {"prompt_tokens": -5}, {"prompt_tokens_details": 3}])
+def test_usage_that_is_none_is_not_told(usage: object) -> None:
+    timeline = Timeline(0.0)
+    timeline.read_line(event(choices=[], usage=usage), 1.0)
+    assert (timeline.num_prompt, timeline.num_output, timeline.num_cached) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "line", [b"data: {", b"data: 3", b"data: " + b"[" * 100_000, b'data: {"usage": 1e999}', b"data: " + b"9" * 400]
+)
 def test_what_is_no_event_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Timeline(0.0).read_line(line, 1.0)
@@ -64,6 +75,8 @@ def test_the_rate_is_of_the_time_in_which_all_run() -> None:
     # Each of four chunks of the second held two tokens.
     assert decode_rate([one, answered(2.0, 3.0, 4.0, 5.0, completion_tokens=8)]) == pytest.approx(3.0)
     assert decode_rate([one, answered(9.0, 10.0)]) is None
+    # A reader that was late found them all at once: that is no rate of the server's.
+    assert decode_rate([answered(1.0, 1.0001, 1.0002, 1.0003)]) is None
 
 
 def test_percentiles_are_values_that_were_seen() -> None:

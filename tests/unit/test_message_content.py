@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.otel.message_content import MessageContent
+from adapters.otel.message_content import MAX_PLACES, MessageContent
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.ids import RequestId
 from domain.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
@@ -91,7 +91,33 @@ def test_of_a_long_answer_the_beginning_is_told() -> None:
     assert found["cairn.content.omitted"] == 2 + 90
 
 
-@pytest.mark.parametrize("prompt", [TextPrompt("\ud800"), TokenPrompt((1, 2))])
+MANY = MAX_PLACES + 100
+
+
+@pytest.mark.parametrize(
+    ("messages", "name"),
+    [
+        ([ChatMessage(Role.USER, "")] * MANY, "gen_ai.input.messages"),
+        ([ChatMessage(Role.SYSTEM, "")] * MANY, "gen_ai.system_instructions"),
+        ([ChatMessage(Role.ASSISTANT, "", tool_calls=(CALL,) * MANY)], "gen_ai.input.messages"),
+    ],
+)
+def test_what_says_nothing_takes_room_too(messages: list[ChatMessage], name: str) -> None:
+    found = told(ChatPrompt(tuple(messages)), max_chars=10**6)
+    assert len(json.dumps(found[name])) < 100 * MAX_PLACES
+    assert max(len(found[name]), len(found[name][0].get("parts", ()))) in {MAX_PLACES - 1, MAX_PLACES}
+
+
+def test_of_an_answer_of_many_calls_the_first_are_told() -> None:
+    found = told(TextPrompt("?"), *(ToolCallDelta(at, "", "", "{}") for at in range(MANY)), max_chars=10**6)
+    assert len(found["gen_ai.output.messages"][0]["parts"]) == MAX_PLACES
+    assert found["cairn.content.omitted"] == 2 * (MANY - MAX_PLACES)
+
+
+ODD = ChatPrompt((ChatMessage(Role.USER, "?"),), tools=(ToolSpec("\ud800" * 200, ""),))
+
+
+@pytest.mark.parametrize("prompt", [TextPrompt("\ud800"), TokenPrompt((1, 2)), ODD], ids=["text", "tokens", "tool"])
 def test_what_is_told_can_be_sent(prompt: Prompt) -> None:
     for value in told(prompt, TextDelta("\ud800")).values():
         json.dumps(value, ensure_ascii=False).encode()

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from adapters.fake.clock import FakeClock
 from application.events import EngineRestarted, RequestPreempted
-from application.ports.engine import Ended, EngineModel, Tokens
+from application.ports.engine import Ended, EngineModel, EngineStatus, Tokens
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.revived_engine import RevivedEngine
-from domain.engine_health import WAITING, engine_health
+from domain.engine_health import ENDED, Activity, EngineHealth, engine_health
 from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
@@ -24,11 +25,19 @@ OTHER = ModelId("other")
 
 
 class Mortal:
-    """A MortalEngine on a thread, which is lost when `lose` is called. `loads`: what a load does before it is done."""
+    """A MortalEngine on a thread, which is lost when `lose` is called. `begins` and `loads`: what a start and a load
+    do before they are done."""
 
-    def __init__(self, lost: Callable[[str], None], loads: Callable[[ModelId], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        lost: Callable[[str], None],
+        begins: Callable[[], Awaitable[None]],
+        loads: Callable[[ModelId], Awaitable[None]],
+    ) -> None:
         self.lost = lost
+        self._begins = begins
         self._loads = loads
+        self._shown: dict[str, Any] = {}
         self._engine = engine_on_a_thread()
 
     def __getattr__(self, name: str) -> Any:
@@ -38,11 +47,23 @@ class Mortal:
         await self._loads(source.id)
         return await self._engine.load(source, options)
 
+    def status(self) -> EngineStatus:
+        return replace(self._engine.status(), **self._shown)
+
+    def loads_since(self, at_ns: int) -> None:
+        """It shows that a piece of a load ended then, and the next one began."""
+        activity = Activity("load", at_ns)
+        self._shown = {"last_progress_ns": at_ns, "last_step_ns": at_ns, "num_calls": 1, "activity": activity}
+
     def abandon(self) -> None:
         self.lost("abandoned")
 
-    def check(self, _source: ModelSource, _options: LoadOptions) -> ModelPreview:
-        return ModelPreview()
+    async def begun(self) -> None:
+        await self._begins()
+
+    async def check(self, source: ModelSource, _options: LoadOptions) -> ModelPreview:
+        await self._loads(source.id)
+        return ModelPreview(weight_bytes=7)
 
 
 class World:
@@ -53,6 +74,7 @@ class World:
         self.delays: list[float] = []
         self.may_sleep = asyncio.Event()
         self.may_sleep.set()
+        self.begins: Callable[[], Awaitable[None]] = self._at_once
         self.loads: Callable[[ModelId], Awaitable[None]] = self._nothing
         self.clock = FakeClock(tick_ns=10)
         self.engine = RevivedEngine(self._make, self.clock, sleep=self._sleep)
@@ -68,12 +90,15 @@ class World:
         await self.client.until(lambda: not self.engine.status().fault, "an engine")
 
     def _make(self, lost: Callable[[str], None]) -> Any:
-        self.lives.append(Mortal(lost, lambda id: self.loads(id)))
+        self.lives.append(Mortal(lost, lambda: self.begins(), lambda id: self.loads(id)))
         return self.lives[-1]
 
     async def _sleep(self, delay_s: float) -> None:
         self.delays.append(delay_s)
         await self.may_sleep.wait()
+
+    async def _at_once(self) -> None:
+        return
 
     async def _nothing(self, _id: ModelId) -> None:
         return
@@ -111,21 +136,36 @@ def test_lost_again_and_again_it_is_started_ever_later_and_says_so() -> None:
     in_world(work)
 
 
-def test_while_another_one_comes_only_those_who_wait_for_it_for_long_make_it_stuck() -> None:
+def test_while_another_one_comes_it_is_stuck_only_when_that_one_does_not_move() -> None:
     async def work(world: World) -> None:
-        comes = asyncio.Event()
+        loading, comes = asyncio.Event(), asyncio.Event()
 
         async def loads(_id: ModelId) -> None:
+            loading.set()
             await comes.wait()
+
+        def health() -> EngineHealth:
+            return engine_health(world.engine.status().heartbeat, world.clock.now_ns(), 300)
 
         world.loads = loads
         world.clock.advance(1_000)
         await world.lose()
         world.client.submit("a", num_tokens=ENDLESS)
-        found = engine_health(world.engine.status().heartbeat, world.clock.now_ns(), 300)
-        assert (found.num_waiting, found.is_stuck) == (1, False)
+        await loading.wait()
+        assert (health().num_waiting, health().is_stuck) == (1, False)
+        for _ in range(3):
+            world.clock.advance(200)
+            world.lives[-1].loads_since(world.clock.now_ns())
+            assert not health().is_stuck, "a large model"
         world.clock.advance(301)
-        assert engine_health(world.engine.status().heartbeat, world.clock.now_ns(), 300).stuck_in == WAITING
+        assert health().stuck_in == "load"
+        for _ in range(2):
+            loading.clear()
+            await world.lose()
+            await loading.wait()
+        ended = health()
+        world.lives[-1].loads_since(world.clock.now_ns())
+        assert (ended.stuck_in, health().stuck_since_ns) == (ENDED, ended.stuck_since_ns), "one wedge, told once"
         world.engine.cancel(RequestId("a"))
         comes.set()
         await world.living()
@@ -264,5 +304,69 @@ def test_stopped_while_there_is_no_engine_it_ends_everything() -> None:
             assert (await world.client.end(id)).error is not None
         with pytest.raises(ServerUnavailable):
             world.client.submit("late")
+
+    in_world(work)
+
+
+def test_a_model_that_is_unloaded_while_another_one_is_loaded_again_is_left_out() -> None:
+    async def work(world: World) -> None:
+        await world.engine.load(source(OTHER), LoadOptions())
+        loading, begun = asyncio.Event(), asyncio.Event()
+
+        async def wait(id: ModelId) -> None:
+            assert id == MODEL, "nobody wants the other one any more"
+            begun.set()
+            await loading.wait()
+
+        world.loads = wait
+        await world.lose()
+        await begun.wait()
+        await world.engine.unload(OTHER)
+        loading.set()
+        await world.living()
+
+    in_world(work)
+
+
+def test_an_engine_that_is_never_made_has_not_taken_over() -> None:
+    async def work(world: World) -> None:
+        started, may_begin = asyncio.Queue[None](), asyncio.Event()
+
+        async def begin() -> None:
+            started.put_nowait(None)
+            await may_begin.wait()
+
+        world.begins = begin
+        await world.engine.unload(MODEL)
+        for _ in range(2):
+            await world.lose()
+            await started.get()
+        assert world.engine.status().fault
+        assert not [event for event in world.client.events if isinstance(event, EngineRestarted)]
+        may_begin.set()
+        await world.living()
+        (restarted,) = [event for event in world.client.events if isinstance(event, EngineRestarted)]
+        assert restarted.num_tries == 2
+
+    in_world(work)
+
+
+def test_a_look_at_a_model_is_asked_of_the_next_engine_and_given_up_as_its_load_is() -> None:
+    async def work(world: World) -> None:
+        num_left = 1
+
+        async def die(id: ModelId) -> None:
+            nonlocal num_left
+            if id == OTHER and num_left:
+                num_left -= 1
+                await world.lose()
+                raise ServerUnavailable("planted")
+
+        world.loads = die
+        preview = await asyncio.to_thread(world.engine.check, source(OTHER), LoadOptions())
+        assert preview.weight_bytes == 7
+        num_left = 2
+        with pytest.raises(EngineLost, match="lost 2 times while it loaded other: planted"):
+            await asyncio.to_thread(world.engine.check, source(OTHER), LoadOptions())
 
     in_world(work)

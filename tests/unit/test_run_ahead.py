@@ -14,6 +14,8 @@ from domain.memory.op_trace import RunAhead
         ("20", None, RunAhead(20, 1000 << 20)),
         (None, "400", RunAhead(100, 400 << 20)),
         ("0", "many", RunAhead(0, 0)),
+        ("+-5", "²", RunAhead(0, 0)),
+        (" +7 and more", "-3", RunAhead(7, 0)),
     ],
 )
 def test_what_is_set_counts(

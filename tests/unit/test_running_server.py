@@ -1,9 +1,12 @@
 """Where the commands that ask a server look for it, and how they show text that is not theirs."""
 
+import json
+
 import pytest
 
 from application.settings import ServerSettings
 from interfaces.cli.explanation_view import printable
+from interfaces.cli.foreign_answer import decoded
 from interfaces.cli.running_server import running_server
 
 
@@ -30,3 +33,14 @@ def test_a_given_address_wins_with_or_without_its_version(url: str) -> None:
 def test_text_of_prompts_is_never_a_control_code() -> None:
     text = "plain ümläut 汉字 [bold]\n\t\x1b[2J\u202e\ud800"
     assert printable(text) == r"plain ümläut 汉字 [bold]\n\t\x1b[2J\u202e\ud800"
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**64 - 1, 0.5, -1e300])
+def test_what_is_counted_somewhere_is_read(number: float) -> None:
+    assert decoded(json.dumps({"n": number}).encode()) == {"n": number}
+
+
+@pytest.mark.parametrize("text", [b"1" * 21, b"1e999", b"NaN", b"-Infinity", b"[" * 100_000, b"\xff", b""])
+def test_what_nobody_counts_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decoded(text)

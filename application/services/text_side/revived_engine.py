@@ -16,13 +16,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Protocol
+from typing import TypeVar
 
 from application.events import EngineRestarted, Event, RequestAdmitted, RequestPreempted
 from application.ports.clock import Clock
 from application.ports.engine import (
     Ended,
-    Engine,
     EngineCache,
     EngineItem,
     EngineModel,
@@ -31,6 +30,7 @@ from application.ports.engine import (
     Submission,
 )
 from application.ports.model_repository import ModelPreview
+from application.services.text_side.mortal_engine import MakeMortal, MortalEngine
 from application.services.text_side.open_work import OpenWork
 from application.services.text_side.revived_cache import RevivedCache
 from domain.errors import DomainError, EngineLost, ServerUnavailable
@@ -39,26 +39,9 @@ from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason, choice_id
 from domain.restart_pace import RestartPace
 
+T = TypeVar("T")
+
 MAX_LOSSES = 2
-
-
-class MortalEngine(Engine, Protocol):
-    """An Engine of one life, which may end unasked."""
-
-    def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
-        """A ModelCheck."""
-        ...
-
-    def abandon(self) -> None:
-        """End it as it is, after a word on where it hangs. It is lost then."""
-        ...
-
-
-class MakeMortal(Protocol):
-    def __call__(self, lost: Callable[[str], None]) -> MortalEngine:
-        """`lost`: called once on the event loop when it has ended unasked, with the reason, before what is open in it
-        ends. Nothing of it computes any more then."""
-        ...
 
 
 class _State(Enum):
@@ -90,7 +73,8 @@ class RevivedEngine:
         self._num_tries = 0
         self._why, self._is_brief = "", True
         self._status = self._engine.status()
-        """Before the engine was lost; while there is none, it says what there was."""
+        """Before the engine was lost; until there is another, it says what there was. Whether that one moves while it
+        loads its models it says itself, unless so many were lost that this one is not counted on."""
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._open: dict[RequestId, OpenWork] = {}
         self._sent: set[RequestId] = set()
@@ -128,19 +112,20 @@ class RevivedEngine:
             status = self._engine.status()
             is_ending = self._state is _State.LIVING and bool(status.fault)  # it will be lost in a moment
             return replace(status, is_alive=True) if is_ending else status
-        why = f"the engine is being restarted: {self._why}"
-        num_open = len(self._choices)
+        is_coming = self._is_brief and self._has_engine.is_set()
+        num_open, coming = len(self._choices), self._engine.status() if is_coming else None
         return replace(
             self._status,
             is_alive=self._is_brief,
             is_busy=bool(num_open),
-            last_progress_ns=self._lost_ns,
-            last_step_ns=self._lost_ns,
-            num_calls=0,
+            last_progress_ns=max(self._lost_ns, coming.last_progress_ns if coming else 0),
+            last_step_ns=max(self._lost_ns, coming.last_step_ns if coming else 0),
+            num_calls=coming.num_calls if coming else 0,
             num_waiting=num_open,
             num_running=0,
-            activity=None,
-            fault=why,
+            activity=coming.activity if coming else None,
+            fault=f"the engine is being restarted: {self._why}",
+            loading=coming.loading if coming else None,
         )
 
     def submit(self, submission: Submission) -> None:
@@ -179,20 +164,10 @@ class RevivedEngine:
             asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        """One that an engine was lost over is loaded again by the next one."""
-        for _ in range(MAX_LOSSES):
-            engine, life = await self._next(), self._life
-            try:
-                model = await engine.load(source, options)
-            except ServerUnavailable:
-                if self._is_present(life):
-                    raise
-                continue
-            self._models[source.id] = source, options
-            self._missing.discard(source.id)
-            return model
-        why = f"the engine was lost {MAX_LOSSES} times while it loaded {source.id}: {self._why}"
-        raise EngineLost(why, param="model")
+        model = await self._asked(source.id, lambda engine: engine.load(source, options))
+        self._models[source.id] = source, options
+        self._missing.discard(source.id)
+        return model
 
     async def unload(self, id: ModelId) -> None:
         self._models.pop(id, None)
@@ -206,7 +181,10 @@ class RevivedEngine:
 
     def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
         """A ModelCheck, where the model would run. Any thread but the loop's."""
-        return self._engine.check(source, options)
+        if (loop := self._loop) is None:
+            raise ServerUnavailable("the engine is not running")
+        asked = self._asked(source.id, lambda engine: engine.check(source, options))
+        return asyncio.run_coroutine_threadsafe(asked, loop).result()
 
     def abandon(self) -> None:
         """End the present engine, which hangs: another one takes over. Any thread; nothing happens without one."""
@@ -241,8 +219,24 @@ class RevivedEngine:
             await self._has_engine.wait()
         return self._engine
 
-    def _is_present(self, life: int) -> bool:
+    async def _asked(self, id: ModelId, ask: Callable[[MortalEngine], Awaitable[T]]) -> T:
+        """Of a model's load: what an engine was lost over is asked of the next one."""
+        for _ in range(MAX_LOSSES):
+            engine, life = await self._next(), self._life
+            try:
+                return await ask(engine)
+            except ServerUnavailable:
+                if self._is_present(life):
+                    raise
+        why = f"the engine was lost {MAX_LOSSES} times while it loaded {id}: {self._why}"
+        raise EngineLost(why, param="model")
+
+    def _is_there(self, life: int) -> bool:
         """It was not lost."""
+        return life == self._life and self._has_engine.is_set()
+
+    def _is_present(self, life: int) -> bool:
+        """And has all that it should have."""
         return self._state is not _State.REVIVING and life == self._life
 
     def _send(self, work: OpenWork) -> None:
@@ -250,7 +244,7 @@ class RevivedEngine:
         self._sent.add(work.submission.id)
 
     def _took(self, life: int, batch: StepBatch) -> None:
-        if life != self._life or not self._has_engine.is_set():  # it was lost, and what is open goes on elsewhere
+        if not self._is_there(life):  # it was lost, and what is open goes on elsewhere
             if batch.events:
                 self._receive(StepBatch(batch.at_ns, events=batch.events))
             return
@@ -275,7 +269,7 @@ class RevivedEngine:
     # ---- lost and revived --------------------------------------------------------------------------------------
 
     def _lost(self, life: int, why: str) -> None:
-        if life != self._life or not self._has_engine.is_set():
+        if not self._is_there(life):
             return
         self._has_engine.clear()
         if self._state is _State.ENDED:
@@ -313,10 +307,12 @@ class RevivedEngine:
         self._engine = self._make(partial(self._lost, self._life + 1))
         self._begin()
         life = self._life
+        await self._engine.begun()
         for id in tuple(self._models):
-            await self._load_again(id)
-            if life != self._life or not self._has_engine.is_set():
-                return  # lost again, and somebody else sees to it
+            if self._is_there(life):
+                await self._load_again(id)
+        if not self._is_there(life):
+            return  # lost again, and somebody else sees to it
         self._state = _State.LIVING
         num_resumed = len(self._choices)
         for work in tuple(self._open.values()):
@@ -333,9 +329,11 @@ class RevivedEngine:
 
     async def _load_again(self, id: ModelId) -> None:
         """What is open for a model that cannot be loaded any more ends with the reason."""
-        engine, (source, options) = self._engine, self._models[id]
+        engine, wanted = self._engine, self._models.get(id)
+        if wanted is None:  # it was unloaded while another one was loaded
+            return
         try:
-            await engine.load(source, options)
+            await engine.load(*wanted)
         except DomainError as error:
             if engine is self._engine and self._has_engine.is_set():
                 self._missing.add(id)
@@ -384,4 +382,4 @@ class RevivedEngine:
         task.add_done_callback(self._tasks.discard)
 
 
-__all__ = ("MAX_LOSSES", "MakeMortal", "MortalEngine", "RevivedEngine")
+__all__ = ("MAX_LOSSES", "RevivedEngine")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from domain.shown import shown
 from interfaces.cli.bench.figures import Scenario, Streams, percentile, ratio_to
 from interfaces.cli.bench.reuse import COLD
 
@@ -42,7 +43,7 @@ def notes(report: Report) -> Iterator[str]:
     if any(stream.tokens_a_chunk > 1.05 for stream in report.streams):
         yield "Several tokens came in one chunk: latencies are between chunks."
     if any(stream.ttft_s and stream.rate is None for stream in report.streams):
-        yield "Answers hardly ran at the same time: ask for more --tokens to have their rate together."
+        yield "Answers hardly ran at the same time, or came in one burst: ask for more --tokens to have a rate."
     if report.streams and not report.ignores_eos:
         yield "The server refuses ignore_eos: answers may have ended before their length."
     if report.is_cut:
@@ -87,7 +88,7 @@ def as_data(report: Report) -> dict[str, Any]:
 def show(console: "Console", report: Report) -> None:
     from rich.table import Table
 
-    console.print(f"{report.model} at {report.url}", highlight=False, markup=False)
+    console.print(f"{shown(report.model)} at {report.url}", highlight=False, markup=False)
     if report.scenarios:
         table = Table("to the first token", box=None, pad_edge=False, header_style="bold")
         for name in ("ms", "range", "of cold", "prompt", "reused"):

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from application.settings import is_loopback
+from domain.shown import shown
 from interfaces.cli.bench.allowance import Allowance
 from interfaces.cli.bench.decoding import measure_decoding
 from interfaces.cli.bench.figures import Streams
@@ -96,7 +97,7 @@ def _only_one(models: list[str]) -> str:
         return models[0]
     if not models:
         raise BenchFailed("the server lists no model; name one with --model")
-    raise BenchFailed(f"name one of the server's models with --model: {', '.join(models[:20])}")
+    raise BenchFailed(f"name one of the server's models with --model: {', '.join(map(shown, models[:20]))}")
 
 
 __all__ = ("Bench", "BenchPlan")

@@ -5,14 +5,15 @@ refuses it is asked without. Every request is bounded by what the allowance leav
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from domain.shown import shown
 from interfaces.cli.bench.allowance import Allowance, Spent
 from interfaces.cli.bench.prompts import Message
 from interfaces.cli.bench.timeline import Timeline
+from interfaces.cli.foreign_answer import content_of, decoded
 
 if TYPE_CHECKING:
     import httpx
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 5.0
 REST_S = 0.4
 """Between two requests: what a server still does after its answer must not slow the next one's."""
+
+MAX_LINE_BYTES = 2**20
+MAX_BYTES_A_TOKEN = 4096
+"""Of a stream: what its framing, its keep-alives and everything else a server tells may take."""
 
 LEFT = "left"
 _REFUSED = (400, 422)
@@ -44,20 +49,26 @@ class Target:
         """What the server says it has. Raises BenchFailed."""
         import httpx
 
+        path = f"{self.url}/v1/models"
         try:
-            async with asyncio.timeout(max(0.1, self.allowance.left_s)):
-                response = await self._client.get(f"{self.url}/v1/models")
+            async with (
+                asyncio.timeout(max(0.1, self.allowance.left_s)),
+                self._client.stream("GET", path) as response,
+            ):
+                content = await content_of(response)
         except TimeoutError:
             raise BenchFailed(f"{self.url} did not answer in time") from None
         except httpx.HTTPError as error:
             raise BenchFailed(_unreachable(self.url, error)) from None
+        except ValueError as error:
+            raise BenchFailed(f"{path}: {error}") from None
         try:
-            listed: Any = response.json()
+            listed: Any = decoded(content)
             if response.is_success:
                 return [str(model["id"]) for model in listed["data"]]
         except (ValueError, TypeError, KeyError):
             pass
-        raise BenchFailed(_refusal(f"{self.url}/v1/models", response.status_code, response.content))
+        raise BenchFailed(_refusal(path, response.status_code, content))
 
     async def ask(
         self, messages: Sequence[Message], max_tokens: int, estimate: int, leave_after_s: float | None = None
@@ -114,9 +125,9 @@ class Target:
             ):
                 timeline.status = response.status_code
                 if response.status_code != 200:
-                    timeline.error = _refusal(path, response.status_code, await response.aread())
+                    timeline.error = _refusal(path, response.status_code, await content_of(response))
                     return timeline
-                await _read(response, timeline)
+                await _read(response, timeline, MAX_LINE_BYTES + MAX_BYTES_A_TOKEN * int(body["max_tokens"]))
         except TimeoutError:
             if leave_after_s is None or leave_after_s >= left_s:
                 raise Spent("--max-time passed in the middle of an answer") from None
@@ -124,16 +135,20 @@ class Target:
         except httpx.HTTPError as error:
             raise BenchFailed(_unreachable(path, error)) from None
         except (ValueError, AttributeError, TypeError) as error:
-            raise BenchFailed(f"{path} does not stream as OpenAI does: {error}") from None
+            raise BenchFailed(f"{path} does not stream as OpenAI does: {shown(str(error))}") from None
         finally:
             timeline.end_s = time.monotonic()
         return timeline
 
 
-async def _read(response: "httpx.Response", timeline: Timeline) -> None:
-    rest = b""
+async def _read(response: "httpx.Response", timeline: Timeline, max_bytes: int) -> None:
+    """Raises ValueError for what is no stream, and for one that does not end where it must."""
+    rest, num_bytes = b"", 0
     async for data in response.aiter_bytes():
         now_s = time.monotonic()
+        num_bytes += len(data)
+        if num_bytes > max_bytes or len(rest) > MAX_LINE_BYTES:
+            raise ValueError(f"{num_bytes} bytes came, and it has not ended")
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             timeline.read_line(line, now_s)
@@ -152,11 +167,9 @@ def new_client(api_key: str | None, *, is_local: bool) -> "httpx.AsyncClient":
 
 def _refusal(path: str, status: int, content: bytes) -> str:
     """What the server said, if it said anything in words; one line without control codes."""
-    from domain.shown import shown
-
     text = content.decode(errors="replace")
     try:
-        error = cast("dict[str, Any]", json.loads(content))["error"]
+        error = cast("dict[str, Any]", decoded(content))["error"]
         text = str(cast("dict[str, Any]", error)["message"] if isinstance(error, dict) else error)
     except (ValueError, TypeError, KeyError):
         pass
@@ -165,7 +178,7 @@ def _refusal(path: str, status: int, content: bytes) -> str:
 
 
 def _unreachable(path: str, error: Exception) -> str:
-    return f"asking {path} failed: {error or type(error).__name__}"
+    return f"asking {path} failed: {shown(str(error)) or type(error).__name__}"
 
 
 __all__ = ("LEFT", "REST_S", "BenchFailed", "Target", "new_client")

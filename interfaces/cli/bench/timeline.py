@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from domain.shown import shown
+from interfaces.cli.foreign_answer import decoded
+
 DONE = b"[DONE]"
+MAX_ERROR_CHARS = 500
+
+MIN_SPAN_S = 0.005
+"""Whoever reads a stream late finds many chunks at once: what came within less tells of the reader."""
+
 _TEXTS = ("content", "reasoning_content", "reasoning", "text")
 
 
@@ -64,14 +72,15 @@ class Timeline:
     def _take(self, data: bytes, now_s: float) -> None:
         if not data or data == DONE:
             return
-        chunk: Any = json.loads(data)
+        chunk: Any = decoded(data)
         if not isinstance(chunk, dict):
             raise ValueError(f"an event is not an object: {data[:80]!r}")
         event = cast("dict[str, Any]", chunk)
         if event.get("error"):
-            self.error = json.dumps(event["error"])
+            self.error = shown(json.dumps(event["error"]), MAX_ERROR_CHARS)
             return
-        self.usage = event.get("usage") or self.usage
+        if isinstance(usage := event.get("usage"), dict):
+            self.usage = cast("dict[str, Any]", usage)
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or choice
             if text := "".join(delta.get(name) or "" for name in _TEXTS):
@@ -82,11 +91,12 @@ class Timeline:
 
 def decode_rate(timelines: Sequence[Timeline]) -> float | None:
     """Tokens a second over all streams while all of them run: from the last first token to the first end. A chunk may
-    hold two tokens: where the server tells how many there were, they count evenly. None: they hardly overlap."""
+    hold two tokens: where the server tells how many there were, they count evenly. None: they hardly overlap, or
+    came in one burst."""
     start = max(timeline.first_token_s for timeline in timelines)
     end = min(timeline.token_s[-1] for timeline in timelines)
     within = [sum(start < at <= end for at in timeline.token_s) for timeline in timelines]
-    if min(within) < 2:
+    if min(within) < 2 or end - start < MIN_SPAN_S:
         return None
     tokens = 0.0
     for timeline, count in zip(timelines, within, strict=True):
@@ -95,7 +105,7 @@ def decode_rate(timelines: Sequence[Timeline]) -> float | None:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 __all__ = ("DONE", "Timeline", "decode_rate")

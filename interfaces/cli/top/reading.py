@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from domain.shown import shown
 from interfaces.cli.running_server import NoAnswer, RunningServer
 from interfaces.http.admin.answers import body_of, data_of
 from interfaces.http.admin.overview import OverviewBody
@@ -28,7 +29,7 @@ async def read(server: RunningServer) -> Reading:
     try:
         return Reading(body_of(overview, OverviewBody), body_of(requests, RequestListBody))
     except ValueError as error:
-        raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {error}") from None
+        raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {shown(str(error))}") from None
 
 
 __all__ = ("NUM_ENDED", "Reading", "read")

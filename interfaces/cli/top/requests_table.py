@@ -111,7 +111,7 @@ def _done(row: RequestBody) -> str:
     """Of the prompt, while it is not whole."""
     if row.end is not None or row.stage == "decode" or not row.prompt_tokens:
         return ""
-    share = min(1.0, row.done_tokens / row.prompt_tokens)
+    share = min(1.0, max(0.0, row.done_tokens / row.prompt_tokens))
     filled = round(BAR_WIDTH * share)
     return f"{'#' * filled}{'.' * (BAR_WIDTH - filled)} {share:4.0%}"
 

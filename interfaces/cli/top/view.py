@@ -20,6 +20,9 @@ from interfaces.http.tier_bodies import TiersBody
 
 LABEL_WIDTH = 10
 GAUGE_WIDTH = 16
+MAX_CHARS = 1000
+"""Of a line, before it is cut to the terminal's width."""
+
 STALE_S = 10.0
 """Tiers that were read longer ago are said to be: their store does not answer."""
 
@@ -134,7 +137,7 @@ def _records(blocks: int, snapshots: int) -> str:
 def _gauge(used: int, total: int | None) -> str:
     if not total:
         return format_bytes(used)
-    filled = min(GAUGE_WIDTH, round(GAUGE_WIDTH * used / total))
+    filled = min(GAUGE_WIDTH, max(0, round(GAUGE_WIDTH * used / total)))
     bar = "#" * filled + "." * (GAUGE_WIDTH - filled)
     return f"[{bar}] {format_bytes(used)} of {format_bytes(total)}"
 
@@ -144,9 +147,10 @@ def _line(label: str, *parts: str) -> Text:
 
 
 def fitted(lines: Iterable[Text], width: int) -> Iterator[Text]:
-    """Cut to the terminal's width."""
+    """Cut to the terminal's width, and nothing in them is a control code, whoever chose it."""
     for line in lines:
         cut = line.copy()
+        cut.plain = shown(cut.plain, MAX_CHARS)
         cut.truncate(max(1, width), overflow="ellipsis")
         yield cut
 

@@ -1,6 +1,6 @@
 // How the server is, on top of the page: well, stuck, not to be reached, or not for who has no key.
 
-import { ApiError, saveKey, savedKey } from "../shared/api.js";
+import { ApiError, NO_KEY, isKey, saveKey, savedKey } from "../shared/api.js";
 import { byId, setText } from "../shared/dom.js";
 import { count, seconds } from "../shared/format.js";
 
@@ -14,8 +14,8 @@ export function setUpConnection(retry) {
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const key = byId("key").value.trim();
-    if (!/^[\x21-\x7e]+$/.test(key)) {
-      setText(byId("key-why"), "A key has no spaces and only plain characters: this is none.");
+    if (!isKey(key)) {
+      setText(byId("key-why"), NO_KEY);
       return;
     }
     saveKey(key);

@@ -1,5 +1,5 @@
 // The chat page: its parts made and wired to each other. Everything it shows comes from the session and the server.
-import { ask, savedKey, saveKey } from "../shared/api.js";
+import { ask, isKey, NO_KEY, savedKey, saveKey } from "../shared/api.js";
 import { byId } from "../shared/dom.js";
 import { Announcer } from "./announcer.js";
 import { complete } from "./completion.js";
@@ -100,9 +100,14 @@ async function loadModels() {
 async function askKey() {
   if (document.querySelector("dialog[open]") !== null) return;
   const text = "It is kept in this tab until it is closed, and sent to this server only.";
-  const key = await written({ title: "This server asks for a key", text, label: "API key", value: "", type: "password", yes: "Use it" });
-  if (key === null || key.trim() === "") return;
-  saveKey(key.trim());
+  const asked = { title: "This server asks for a key", text, label: "API key", value: "", type: "password", yes: "Use it" };
+  const key = (await written(asked))?.trim() ?? "";
+  if (key === "") return;
+  if (!isKey(key)) {
+    notices.tell("models", NO_KEY, { label: "Enter key", does: askKey });
+    return;
+  }
+  saveKey(key);
   loadModels();
 }
 

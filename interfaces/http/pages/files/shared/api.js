@@ -12,6 +12,14 @@ export function savedKey() {
   }
 }
 
+/** What is said of a key that no header can carry. */
+export const NO_KEY = "A key has only plain characters (ASCII): this is none.";
+
+/** Whether a header can carry it: with another, the browser would send nothing, as if there were no server. */
+export function isKey(text) {
+  return /^[\x20-\x7e]+$/.test(text);
+}
+
 /** @param {string} key empty to forget it */
 export function saveKey(key) {
   try {
