@@ -8,10 +8,10 @@
              Following, until another sequence has computed what both need
 
 Held waits until memory has room for what was found; Fetching and Ready go back to it when what they hold for a sequence
-that still waits in the queue has to go, and Ready when it is admitted and more of its prompt is there by then. Asking is
-also entered anew from itself (an old answer), and from everywhere before the end when the cache is cleared. Every phase
-may end. A store that does not answer in time is done without: asking ends with what is in memory, fetching with what
-arrived.
+that still waits in the queue has to go, and Ready when it is admitted and more of its prompt is there by then. Asking
+is also entered anew from itself (an old answer), and from everywhere before the end when the cache is cleared. Every
+phase may end. A store that does not answer in time is done without: asking ends with what is in memory, fetching with
+what arrived.
 """
 
 from collections.abc import Mapping
