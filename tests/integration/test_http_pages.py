@@ -36,7 +36,9 @@ def test_every_file_is_served_with_a_strict_policy(path: str, service: FakeServi
     }
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
-    assert answer.headers["content-type"].split(";")[0] in ("text/html", "text/css", "text/javascript", "image/svg+xml")
+    kind, *parameters = answer.headers["content-type"].split("; ")
+    assert kind in ("text/html", "text/css", "text/javascript", "image/svg+xml")
+    assert parameters == (["charset=utf-8"] if kind.startswith("text/") else [])
 
 
 def test_a_browser_that_has_it_is_told_so(service: FakeService) -> None:

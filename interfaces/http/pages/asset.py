@@ -11,10 +11,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "files"
 
+# Litestar adds the charset of texts.
 _TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
 
