@@ -6,7 +6,7 @@ name: six hundred simulated runs, ten thousand flipped bits, two hundred kills.
 
 import os
 
-EFFORT = float(os.environ.get("CAIRN_TEST_EFFORT", "1"))
+EFFORT = float(os.environ.get("CAIRN_TEST_EFFORT", "0.5"))
 
 
 def scaled(count: int) -> int:
