@@ -198,6 +198,20 @@ class TestRequests:
             loads.set_result(None)
             client.leave()
 
+    @pytest.mark.parametrize(("what", "operation"), [("explain", "explainCache"), ("warm", "warmCache")])
+    def test_what_is_asked_of_the_cache_is_seen_and_cancelled_too(self, what: str, operation: str) -> None:
+        loads = Future[None]()
+        with fake_service(FakeOptions(load_waits_for=loads)) as service:
+            client = RawClient(service.base_url, f"/v1/cache/{what}", {"prompt": LONG})
+            service.wait_until(lambda: read(service, "requests")["preparing_count"] == 1, "it to wait for its model")
+            (waiting,) = read(service, "requests")["preparing"]
+            assert (waiting["waits_for"], waiting["operation"]) == ("model", operation)
+            assert cancel(service, waiting["id"]).status_code == 200
+            client.read_until(b"request_cancelled")
+            assert read(service, "requests")["preparing"] == []
+            loads.set_result(None)
+            client.leave()
+
     def test_one_choice_of_several(self, service: FakeService, gate: Gate) -> None:
         body = {"prompt": LONG, "n": 2, "stream": True, "max_tokens": 9}
         client = RawClient(service.base_url, "/v1/completions", body)

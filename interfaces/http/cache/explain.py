@@ -1,6 +1,7 @@
 """POST /v1/cache/explain: what a request would reuse and why no more. Takes its body, computes nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from litestar import post
@@ -43,7 +44,7 @@ def explain_route(
 
 
 async def _explained(services: Services, requests: Sequence[GenerationRequest]) -> ExplanationBody:
-    explained = [await services.explain_prompt(request) for request in requests]
+    explained = [await services.explain_prompt(replace(one, operation="explainCache")) for one in requests]
     return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
 
 
