@@ -1,5 +1,6 @@
 """The admin's API on a whole server: what a page is told while requests run and after, cancelling, and who may ask."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -211,6 +212,16 @@ class TestRequests:
             assert read(service, "requests")["preparing"] == []
             loads.set_result(None)
             client.leave()
+
+    def test_what_is_open_is_listed_in_few_bytes(self, service: FakeService, gate: Gate) -> None:
+        client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "max_tokens": 9})
+        gate.wait_until_reached()
+        one = only_open(service, lambda told: told["stage"] != "queue")
+        assert one["explanation"] is None
+        assert read(service, f"requests/{one['id']}")["explanation"]["prompt_tokens"] == len(LONG)
+        assert len(json.dumps(one)) < 800
+        gate.open()
+        client.leave()
 
     def test_one_choice_of_several(self, service: FakeService, gate: Gate) -> None:
         body = {"prompt": LONG, "n": 2, "stream": True, "max_tokens": 9}
