@@ -231,7 +231,7 @@ def fake_service(
     async def serve() -> None:
         loop.start(requests.receive)
         try:
-            await server.serve(app, lambda _url: started.set())
+            await server.serve(app, lambda _url: started.set(), requests.cut_off)
         finally:
             assert await loop.stop(PATIENCE_S), "the compute thread did not end"
 
