@@ -173,6 +173,45 @@ def test_while_another_one_comes_it_is_stuck_only_when_that_one_does_not_move() 
     in_world(work)
 
 
+def test_one_that_hangs_before_it_has_taken_over_can_be_seen_and_counts_as_one_that_never_lived() -> None:
+    async def work(world: World) -> None:
+        loading = asyncio.Queue[None]()
+        comes = asyncio.Event()
+
+        async def loads(_id: ModelId) -> None:
+            loading.put_nowait(None)
+            await comes.wait()
+
+        def coming() -> EngineHealth:
+            beat = world.engine.status().coming
+            assert beat is not None
+            return engine_health(beat, world.clock.now_ns(), 300)
+
+        world.loads = loads
+        await world.lose()
+        await loading.get()
+        assert world.engine.status().coming is None, "it is counted on, and speaks for itself"
+        await world.lose()
+        await loading.get()
+        world.lives[-1].loads_since(world.clock.now_ns())
+        assert not coming().is_stuck
+        world.clock.advance(301)
+        assert coming().stuck_in == "load"
+        assert not world.engine.status().is_alive
+        hanging = world.lives[-1]
+        world.engine.abandon()
+        await loading.get()
+        assert await hanging.stop(PATIENCE_S)
+        world.lives[-1].loads_since(world.clock.now_ns())
+        assert world.delays == [1, 2], "five minutes of hanging are no calm life"
+        assert not coming().is_stuck
+        comes.set()
+        await world.living()
+        assert world.engine.status().coming is None
+
+    in_world(work)
+
+
 def test_lost_for_the_first_time_it_takes_requests_that_wait_for_the_next() -> None:
     async def work(world: World) -> None:
         loading = asyncio.Event()
