@@ -4,6 +4,7 @@ Kept short by default; `make test-long` kills two hundred times.
 """
 
 import json
+import logging
 import sys
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ NUM_WARM = 10
 MORE_THREADS, MORE_BYTES = 4, 16 << 20
 """What the server's process may hold more after all kills than after the first few."""
 
+_logger = logging.getLogger(__name__)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
 
 
@@ -52,7 +54,7 @@ def kill_times(server: KilledServer, num_kills: int, seed: int) -> None:
         if number == NUM_WARM - 1:
             held = server.held()
     after = server.held(held)
-    print(f"{num_kills} kills: choices that went on {server.num_resumed}; held {held}, then {after}")
+    _logger.info("%d kills: choices that went on %s; held %s, then %s", num_kills, server.num_resumed, held, after)
     assert sum(map(bool, server.num_resumed)) >= num_kills / 4, "they were killed too late to disturb anybody"
     assert after.children == held.children
     assert after.num_descriptors <= held.num_descriptors

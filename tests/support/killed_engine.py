@@ -108,13 +108,13 @@ class KilledServer:
 
     def held(self, most: Held | None = None) -> Held:
         """Now; or when it holds no more than `most`, which it may take a moment to let go of."""
+        num_looks = 0
         with httpx.Client(base_url=self.url, timeout=PATIENCE_S) as client:
-            for _ in range(MAX_LOOKS):
+            while True:
                 client.get("/health/live")  # what lets a turn of its loop pass
-                found = Held.by(self.cairn.pid)
-                if most is None or (found.num_descriptors, found.children) <= (most.num_descriptors, most.children):
-                    break
-        return found
+                found, num_looks = Held.by(self.cairn.pid), num_looks + 1
+                if most is None or found.num_descriptors <= most.num_descriptors or num_looks == MAX_LOOKS:
+                    return found
 
     def _launched(self) -> int:
         found = re.search(r"the engine runs in process (\d+)", self.cairn.read_until("the engine runs in process"))

@@ -278,7 +278,9 @@ class RevivedEngine:
                 if (end := work.cancelled(choice)) is not None:
                     ended.append((work, choice, end))
                 elif work.num_losses >= MAX_LOSSES:
-                    error = EngineLost(f"the engine was lost {work.num_losses} times over this request: {self._down.why}")
+                    error = EngineLost(
+                        f"the engine was lost {work.num_losses} times over this request: {self._down.why}"
+                    )
                     ended.append((work, choice, work.failed(choice, error)))
                 elif work.has_left_queue(choice):
                     id = choice_id(work.submission.id, choice)
