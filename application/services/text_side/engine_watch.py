@@ -47,9 +47,9 @@ _NAME = "cairn-engine-watch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchLimits:
-    """`stuck_after_s`: as in `engine_health`, of an engine that does not say so itself. `exit_after_s`: how long anything
-    may be stuck before the process ends; None: for ever. `loop_after_s`: how long the event loop may be blocked; nothing
-    that it does takes long."""
+    """`stuck_after_s`: as in `engine_health`, of an engine that does not say so itself. `exit_after_s`: how long
+    anything may be stuck before the process ends; None: for ever. `loop_after_s`: how long the event loop may be
+    blocked; nothing that it does takes long."""
 
     stuck_after_s: float
     exit_after_s: float | None = None
