@@ -1,19 +1,19 @@
 """Where a sequence's masks are made: by whoever asks for them while they are cheap, by a worker after one was dear.
 
-Following a token and making the next mask takes some three microseconds; handing it to a worker and waiting for that
-takes fifty to two hundred, and wants the interpreter's lock twice. So who asks does it himself, as long as the last ones
-were cheap.
+Following a token and making the next mask takes some five microseconds; handing it to a worker and waiting for that
+fifty to two hundred, and the interpreter's lock twice. So who asks does it himself, as long as the last ones were cheap.
 
     dear ones that held up who asked     none   1   2    3    n
     cheap ones in a row before the next  1      4   16   64   4^n
 
-A grammar may turn dear at any token. What one mask may cost is bounded by the library's limits (`library.LIMITS`, some
-20 ms), so a hostile grammar holds up who asks by that once, then once in 4 tokens, in 16, in 64: ten times in a million.
+A grammar may turn dear at any token. What one mask may cost is bounded by the library's limits (`library.LIMITS`,
+some 20 ms), so a hostile grammar holds up who asks by that once, then once in 4 tokens, in 16, in 64: ten times in a
+million.
 """
 
 DEAR_S = 0.002
-"""One mask. Of a processor, not of a clock: a machine that is busy makes no grammar dear. A few in a hundred of ordinary
-ones take up to one millisecond, where the library comes to a state of its lexer for the first time."""
+"""One mask. Of a processor, not of a clock: a machine that is busy makes no grammar dear. Two in a hundred of ordinary
+ones take up to a millisecond, where the library comes to a state of its lexer for the first time."""
 
 CHEAP_S = 0.000_1
 """A mask on average. What handing over takes: where masks take longer, they are made while a step is queued."""

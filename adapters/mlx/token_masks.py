@@ -1,8 +1,8 @@
 """What grammars allow, applied to logits: -inf for every token that may not come next.
 
-Most steps of an answer allow what the step before did (inside a text, anything): what is on the device stays there, and
-only rows whose mask is another are unpacked again. Unpacked by numpy: 14 microseconds for 152,000 tokens, and the device
-is busy with the forward pass meanwhile.
+Most steps of an answer allow what the step before did (inside a text, anything): what is on the device stays there,
+and only rows whose mask is another are unpacked again. By numpy: 14 microseconds for 152,000 tokens, and the device is
+busy with the forward pass meanwhile.
 """
 
 from collections.abc import Sequence

@@ -55,8 +55,9 @@ class TokenConstraint(Protocol):
         ...
 
     def accept(self, token_id: int) -> None:
-        """The next token was chosen: make what may follow it, or have a worker begin to, where that would take long: what
-        is made here is bounded. One that ends the answer leaves only such tokens allowed. Raises ComputeFailed for a token that is not allowed; the constraint is of no use then."""
+        """The next token was chosen: make what may follow it, or have a worker begin to where that would take long.
+        One that ends the answer leaves only such tokens allowed. Raises ComputeFailed for a token that is not allowed;
+        the constraint is of no use then."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Who makes a sequence's masks, by what the last ones took; and that a grammar that turns dear holds nobody up for long."""
+"""Who makes a sequence's masks, by what the last ones took; a grammar that turns dear holds nobody up for long."""
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from adapters.llguidance.constraint import LlguidanceConstraint
 from adapters.llguidance.mask_pace import CHEAP_S, DEAR_S, MaskPace
 from adapters.llguidance.rounds import Rounds
 from application.ports.token_constraint import AllowedTokens
+from application.services.lane import Lane
 from domain.errors import ComputeFailed
 
 END = 5
@@ -51,10 +52,11 @@ class ToyMatcher:
         return False
 
 
-class CountingWorkers(Executor):
+class CountingWorkers(Lane):
     """Does what it is asked at once, and counts it."""
 
     def __init__(self) -> None:
+        super().__init__("counting", 0)
         self.num_asked = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
