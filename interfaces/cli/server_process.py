@@ -78,7 +78,7 @@ async def serve_until_stopped(
         else:
             if runs_here:
                 await service.start()
-            await server.serve(app, started)
+            await server.serve(app, started, service.container.requests().cut_off)
     finally:
         if announcing is not None:
             announcing.cancel()

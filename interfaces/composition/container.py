@@ -164,12 +164,21 @@ class Container(TokenSide):
         pool=pool,
         cache=engine.provided.cache,
         encoder=encoder,
+        preparations=requests.provided.preparations,
+        clock=clock,
         shows_text=settings.provided.shows_text,
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
     reports = providers.Singleton(RegularReports, engine.provided.cache, check_health, events, clock)
-    warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
+    warm_prompt = providers.Singleton(
+        WarmPrompt,
+        pool=pool,
+        generate=generate,
+        cache=engine.provided.cache,
+        preparations=requests.provided.preparations,
+        clock=clock,
+    )
 
 
 __all__ = ("Container",)

@@ -202,11 +202,13 @@ def fake_service(
             pool,
             loop.cache,
             encoder,
+            requests.preparations,
+            clock,
             shows_text=whole.shows_text,
         ),
         CountTokens(pool, encoder),
         Tokenize(pool, encoder),
-        WarmPrompt(pool, generate, loop.cache),
+        WarmPrompt(pool, generate, loop.cache, requests.preparations, clock),
         ManageModels(pool, repository),
         loop.cache.stats,
         loop.cache.clear,
@@ -230,7 +232,7 @@ def fake_service(
     async def serve() -> None:
         loop.start(requests.receive)
         try:
-            await server.serve(app, lambda _url: started.set())
+            await server.serve(app, lambda _url: started.set(), requests.cut_off)
         finally:
             assert await loop.stop(PATIENCE_S), "the compute thread did not end"
 
