@@ -54,7 +54,10 @@ def open_lmdb_store(
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
-    store = LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
+    # Who names a codec wants that one, however slow.
+    quick = ZstdStateCodec(compress=False) if settings.codec == "auto" else None
+    codec = ZstdStateCodec(compress=_compresses(settings, path))
+    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
     try:
         remember_quota(settings, path, num_bytes)
     except OSError as failure:
