@@ -164,8 +164,12 @@ class WriteBehind:
         """What is held for the store, at most: `WriteQueue.queued_bytes`, and what was made of them ahead."""
         return self._queue.queued_bytes + self._prepared_bytes
 
+    def why_lost(self, key: RecordKey) -> str | None:
+        """As `WriteQueue.why_lost`."""
+        return self._queue.why_lost(key)
+
     def counts(self) -> QueueCounts:
-        return self._queue.counts()
+        return self._queue.counts(self._clock.now_ns())
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything offered so far is stored or dropped; False when that takes longer."""
