@@ -19,12 +19,13 @@ class TierReading:
 
 @dataclass(frozen=True, slots=True)
 class CacheMeasured:
-    """What the tiers hold, those that could be read, and what waits for the store. Told every few seconds while the
-    server runs."""
+    """What the tiers hold, those that could be read, and what waits for the store, the oldest of it for `lag_s`. Told
+    every few seconds while the server runs."""
 
     tiers: tuple[TierReading, ...]
     queued_bytes: int
     at_ns: int
+    lag_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

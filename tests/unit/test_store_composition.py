@@ -32,7 +32,7 @@ QUOTA = ByteSize(num_bytes=8 << 20)
 def test_compression_pays_while_decoding_keeps_up_with_the_disk(
     disk_gib_s: float, decode_gib_s: float, pays: bool
 ) -> None:
-    assert compression_pays(StoreRates(disk_gib_s * GIB, decode_gib_s * GIB)) is pays
+    assert compression_pays(StoreRates(disk_gib_s * GIB, decode_gib_s * GIB, GIB)) is pays
 
 
 def test_the_default_folder_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,8 +115,10 @@ def test_rates_are_measured_once_and_remembered(tmp_path: Path) -> None:
     assert rates.disk_bytes_s > 0
     assert rates.decode_bytes_s > 0
     assert store_rates(tmp_path / "store") == rates
-    (tmp_path / "store" / "rates.json").write_text(json.dumps({"disk_bytes_s": 1.0, "decode_bytes_s": 2.0}))
-    assert store_rates(tmp_path / "store") == StoreRates(1.0, 2.0)
+    (tmp_path / "store" / "rates.json").write_text(
+        json.dumps({"disk_bytes_s": 1.0, "decode_bytes_s": 2.0, "write_bytes_s": 3.0})
+    )
+    assert store_rates(tmp_path / "store") == StoreRates(1.0, 2.0, 3.0)
     assert store_rates(Path("/proc/nowhere")) is None
 
 
@@ -124,7 +126,9 @@ def test_rates_are_measured_once_and_remembered(tmp_path: Path) -> None:
 def test_auto_goes_by_what_was_measured(tmp_path: Path, decode_bytes_s: float, shrinks: bool) -> None:
     path = tmp_path / "store"
     path.mkdir()
-    (path / "rates.json").write_text(json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": decode_bytes_s}))
+    (path / "rates.json").write_text(
+        json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": decode_bytes_s, "write_bytes_s": 1e9})
+    )
     settings = StoreSettings(dir=str(path), quota=QUOTA, codec="auto")
     store = open_lmdb_store(settings, EventList(), FakeClock())
     assert store.put(chain(namespace_of("one"), 2, size_bytes=200_000)) is PutOutcome.STORED
