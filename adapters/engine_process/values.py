@@ -15,7 +15,7 @@ from application.events import Event
 from application.ports.engine import EngineItem, Submission
 from domain import errors
 from domain.errors import DomainError, ServerUnavailable
-from domain.prompt_content import Media, PromptContent
+from domain.prompt_content import Media, PromptContent, compacted
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class PackedIds(msgspec.Struct, array_like=True, frozen=True):
     def unpacked(self) -> tuple[int, ...]:
         row: array[int] = array(self.width)
         row.frombytes(self.data)
-        return tuple(row)
+        return compacted(row)
 
 
 class PackedSubmission(msgspec.Struct, frozen=True):
