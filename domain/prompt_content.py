@@ -87,11 +87,19 @@ class EncodedPrompt:
         return EncodedPrompt(longer, self.fork_points)
 
 
+_PIECE_TOKENS = 8192
+"""Between pieces, which take a millisecond, other threads get the interpreter."""
+
+
 def compacted(ids: Sequence[int]) -> tuple[int, ...]:
     """The same ids, each number once: a fifth to a half of what a decoder's own numbers take (40 bytes a token), for as
     long as the prompt waits and is answered."""
     known: dict[int, int] = {}
-    return tuple(map(known.setdefault, ids, ids))
+    row: list[int] = []
+    for start in range(0, len(ids), _PIECE_TOKENS):
+        piece = ids[start : start + _PIECE_TOKENS]
+        row += map(known.setdefault, piece, piece)
+    return tuple(row)
 
 
 def digests_of(media: Sequence[Media]) -> bytes:
