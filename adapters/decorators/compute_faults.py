@@ -33,6 +33,7 @@ MODEL_OPERATIONS = (
     "open_ids",
     "leave",
     "left_ids",
+    "drop",
     "take_over",
 )
 
@@ -154,6 +155,9 @@ class FaultyModel:
 
     def left_ids(self) -> frozenset[SequenceId]:
         return self._faults.around("left_ids", lambda: self.inner.left_ids())
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        self._faults.around("drop", lambda: self.inner.drop(ids))
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         self._faults.around("take_over", lambda: self.inner.take_over(id, left, position))

@@ -147,7 +147,6 @@ class FakeModel:
         self._check_thread()
         for id in ids:
             self._states.pop(id, None)
-            self._left.pop(id, None)
 
     def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
         try:
@@ -163,6 +162,11 @@ class FakeModel:
 
     def left_ids(self) -> frozenset[SequenceId]:
         return frozenset(self._left)
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        self._check_thread()
+        for id in ids:
+            self._left.pop(id, None)
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         own = self._state(id)

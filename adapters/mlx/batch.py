@@ -150,8 +150,8 @@ class DecodeGroup:
             row.group = self
 
     def part(self, row: Row, *, may_copy: bool) -> Caches | None:
-        """The state of a row that ends, as plain caches of its own; the row is out of the group. Of one that is alone it
-        moves, otherwise it is copied. None where that may not be, or the state was lost."""
+        """The state of a row that ends, as plain caches of its own; the row is out of the group. Of one that is alone
+        it moves, otherwise it is copied. None where that may not be, or the state was lost."""
         others = [other for other in self.rows if other is not row and other.group is self]
         caches: Caches | None = None
         if self.caches and len(self.rows) == 1:

@@ -177,9 +177,8 @@ class MlxModel:
 
     def close(self, ids: Sequence[SequenceId]) -> None:
         rows = [row for id in ids if (row := self._rows.pop(id, None)) is not None]
-        num_left = sum(self._left.pop(id, None) is not None for id in ids)
         self._leave_group(rows)
-        if (rows or num_left) and not self._rows:
+        if rows and not self._rows:
             mx.clear_cache()
 
     def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
@@ -196,6 +195,11 @@ class MlxModel:
 
     def left_ids(self) -> frozenset[SequenceId]:
         return frozenset(self._left)
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        num_gone = sum(self._left.pop(id, None) is not None for id in ids)
+        if num_gone and not self._rows:
+            mx.clear_cache()
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         row, taken = self._row_of_prompt(id), self._left.pop(left)

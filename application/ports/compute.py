@@ -129,7 +129,7 @@ class Generating(Protocol):
         ...
 
     def close(self, ids: Sequence[SequenceId]) -> None:
-        """Release sequences in any phase, and states that were left. Other ids are ignored. The bytes of a row of a batch may be kept
+        """Release sequences in any phase. Ids that are not open are ignored. The bytes of a row of a batch may be kept
         until the next `decode` or `ComputeEngine.clear_cache`, where all that left are dropped together."""
         ...
 

@@ -5,7 +5,7 @@ Threading and errors as in `application.ports.compute`; a sequence's *position* 
 A sequence that ends may leave its state in the model as it is, and a later one take that over:
 
     open ──leave──► left ──take_over──► (another sequence's)
-                     └──close──► gone
+                     └──drop──► gone
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class StateAccess(Protocol):
         ...
 
     def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
-        """End an open sequence and let its state stay, under its id, until it is taken over or closed.
+        """End an open sequence and let its state stay, under its id, until it is taken over or dropped.
 
         Nothing is copied but the state of a row of a batch: its own bytes, a layer at a time, and only if that
         `may_copy`. None when nothing stays: it may not, or cannot; the sequence is closed then. Never raises
@@ -79,6 +79,10 @@ class StateAccess(Protocol):
 
     def left_ids(self) -> frozenset[SequenceId]:
         """Ids of states that were left and are still there; none of them is open."""
+        ...
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        """Let go of states that were left. Ids under which nothing was left are ignored."""
         ...
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:

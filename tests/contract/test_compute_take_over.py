@@ -64,7 +64,7 @@ def positions_of(model: LoadedModel) -> list[int]:
     """Some of those that an answered sequence's state may be taken over at."""
     id, tokens = answered(model)
     first = left_by(model, id).first
-    model.close([id])
+    model.drop([id])
     assert id not in model.left_ids()
     wanted = {first, 1, BLOCK, BLOCK + 7, 2 * GRID, len(PROMPT) - 1, len(PROMPT) + 2, len(tokens) - 1, len(tokens)}
     return sorted(at for at in wanted if first <= at <= len(tokens))
@@ -96,7 +96,7 @@ def test_on_the_grid_it_is_what_computing_gives(model: LoadedModel) -> None:
         prefill(model, source, on_grid, len(on_grid))
         prompt = on_grid[:position] + ENDING
         if left_by(model, source).first > position:
-            model.close([source])
+            model.drop([source])
             continue
         mine, computed = taken_over(model, source, position), open_at(model, prompt)
         prefill(model, mine, prompt, len(prompt) - 1)
@@ -144,6 +144,8 @@ def test_a_row_of_a_batch_stays_only_where_it_may_be_copied(model: LoadedModel) 
     last = model.leave(other, may_copy=False)
     assert last is not None
     model.close([source, other])
+    assert other in model.left_ids()
+    model.drop([source, other])
     assert not model.left_ids()
 
 
@@ -172,7 +174,8 @@ def test_what_is_left_is_there_once(model: LoadedModel) -> None:
         model.take_over(late, source, len(tokens))
     again = left_by(model, mine)
     assert again.position == len(tokens)
-    model.close([mine, late])
+    model.close([late])
+    model.drop([mine])
     assert not model.left_ids() | model.open_ids()
 
 
