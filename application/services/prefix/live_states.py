@@ -173,7 +173,11 @@ class LiveStates:
         """Put an open, empty sequence of the same model there. Raises as `StateAccess.take_over`; it is gone then."""
         self._forget(found.state)
         self._num_taken += 1
-        found.state.model.take_over(id, found.state.id, found.position)
+        try:
+            found.state.model.take_over(id, found.state.id, found.position)
+        except Exception:
+            self._let_go(found.state)
+            raise
 
     def shrink(self, size_bytes: int) -> int:
         """Hold no more than that, from now; returns how many bytes went."""
@@ -220,6 +224,9 @@ class LiveStates:
 
     def _drop(self, state: LiveState) -> None:
         self._forget(state)
+        self._let_go(state)
+
+    def _let_go(self, state: LiveState) -> None:
         for _ in range(DROP_TRIES):
             try:
                 state.model.drop([state.id])
