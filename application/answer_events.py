@@ -21,4 +21,13 @@ class AnswerParsed:
     has_failed: bool = False
 
 
-__all__ = ("AnswerParsed",)
+@dataclass(frozen=True, slots=True)
+class ToolCallProblems:
+    """Calls of an answer that whoever runs them cannot run as they are. `kinds`: ProblemKind values, one a call."""
+
+    id: RequestId
+    kinds: tuple[str, ...]
+    at_ns: int
+
+
+__all__ = ("AnswerParsed", "ToolCallProblems")

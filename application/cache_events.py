@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from domain.ids import RequestId
+from domain.ids import NOBODY, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,4 +49,58 @@ class RecordsRead:
     at_ns: int
 
 
-__all__ = ("CacheMeasured", "RecordsOffered", "RecordsRead", "TierReading")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsPersisted:
+    """A batch is in the store. `raw_bytes` before encoding; `queued_bytes` is what still waits. `id`: whose records
+    these are, empty for nobody's; they were offered at `offered_ns` (0: unknown) and written from `started_ns` on."""
+
+    num_records: int
+    raw_bytes: int
+    queued_bytes: int
+    started_ns: int
+    at_ns: int
+    offered_ns: int = 0
+    id: RequestId = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsDropped:
+    """Records that will not be stored. `reason`: queue_full, orphan, full, unavailable, failed or shutdown. `id`: whose
+    they are, empty for nobody's. `was_offered`: whether RecordsOffered told of them."""
+
+    num_records: int
+    raw_bytes: int
+    reason: str
+    at_ns: int
+    id: RequestId = NOBODY
+    was_offered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsEvicted:
+    """Leaves that made room, or that nobody used for too long: `reason` is `room` or `age`."""
+
+    num_records: int
+    at_ns: int
+    reason: str = "room"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFault:
+    """The first fault of its kind since the store was opened; later ones are only counted. Kinds: store-format.md."""
+
+    kind: str
+    message: str
+    at_ns: int
+
+
+__all__ = (
+    "CacheMeasured",
+    "RecordsDropped",
+    "RecordsEvicted",
+    "RecordsOffered",
+    "RecordsPersisted",
+    "RecordsRead",
+    "StoreFault",
+    "TierReading",
+)

@@ -4,6 +4,7 @@ And for Hypothesis: no deadline and no complaint about slow examples, for both m
 """
 
 import os
+import socket
 import sys
 
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
@@ -21,6 +22,17 @@ load_blas()  # real models compute some ten times faster with it, and in shape-d
 
 settings.register_profile("cairn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cairn")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Where failed tests are run again (`.ci/run`), each process writes every test to a socket: at once, not batched.
+
+    pytest-rerunfailures 16.7 writes twice before it reads, so each test would wait 40 ms for an acknowledgement.
+    """
+    counted_over = getattr(getattr(config, "failures_db", None), "sock", None)
+    if counted_over is not None:
+        counted_over.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 @pytest.hookimpl(trylast=True)

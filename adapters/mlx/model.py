@@ -22,6 +22,7 @@ from adapters.mlx.left_row import LeftRow
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.prompt_scores import score_chunk
 from adapters.mlx.reading_order import ReadingOrder
+from adapters.mlx.run_ahead import held_ahead
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -117,8 +118,11 @@ class MlxModel:
         row = self._row_of_prompt(id, token_ids)
         try:
             is_measured = num_prompt_logprobs is None and self._meter.begin(self._chunks.finish)
-            scores = self._score(row, self._feed(row, token_ids), token_ids, num_prompt_logprobs)
-            self._chunks.put(live_arrays(row.caches))  # the state only: nobody else wants these logits
+            logits = self._feed(row, token_ids)
+            num_logits = 0 if num_prompt_logprobs is None else len(token_ids)
+            with held_ahead(self._meter.most_ahead(row.position, len(token_ids), num_logits)):
+                scores = self._score(row, logits, token_ids, num_prompt_logprobs)
+                self._chunks.put(live_arrays(row.caches))  # the state only: nobody else wants these logits
             if is_measured and self._meter.end(len(token_ids), row.position + len(token_ids), self._chunks.finish):
                 self._description = replace(self._description, memory=self._meter.shape)
         except Exception as error:
@@ -136,9 +140,10 @@ class MlxModel:
             logits = self._feed(row, token_ids)
             row.sampler = self._make_sampler(start, self._num_logits)
             alone = GroupSampler([row.sampler])
-            scores = self._score(row, logits, token_ids, num_prompt_logprobs)
-            row.first = alone.sample(logits[-1:])
-            self._chunks.put([*row.first.arrays(), *alone.history(), *live_arrays(row.caches)])
+            with held_ahead(self._meter.most_ahead(row.position, len(token_ids), len(token_ids))):
+                scores = self._score(row, logits, token_ids, num_prompt_logprobs)
+                row.first = alone.sample(logits[-1:])
+                self._chunks.put([*row.first.arrays(), *alone.history(), *live_arrays(row.caches)])
             alone.detach()
         except Exception as error:
             self.close([id])

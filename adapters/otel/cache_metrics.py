@@ -2,13 +2,42 @@
 
 from collections.abc import Mapping
 
-from adapters.otel import catalogue
 from adapters.otel import semconv as names
+from adapters.otel.buckets import STEP_BUCKETS
 from adapters.otel.instruments import Instruments
+from adapters.otel.metric_spec import counter, histogram
 from adapters.otel.trace_lookup import TraceLookup
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.services.event_router import Handler
 from domain.explanation import StopReason
+
+PREFIX_LOOKUPS = counter(
+    names.CAIRN_PREFIX_LOOKUPS,
+    "{lookup}",
+    "Prefix lookups by what came of them (full: all that can be reused; partial; none), and why they reused no more.",
+    names.CAIRN_RESULT,
+    names.CAIRN_STOP_REASON,
+)
+PREFIX_LOOKUP_TIME = histogram(
+    names.CAIRN_PREFIX_LOOKUP_TIME, "s", "From looking a prefix up to what is reused being in place.", STEP_BUCKETS
+)
+PREFIX_AWAITED = counter(
+    names.CAIRN_PREFIX_AWAITED, "{request}", "Requests that waited for another one computing the same prefix."
+)
+RESTORE_TIME = histogram(names.CAIRN_RESTORE_TIME, "s", "From fetching state to restored.", STEP_BUCKETS)
+RESTORED = counter(names.CAIRN_RESTORED, "By", "Bytes of state restored, by tier.", names.CAIRN_TIER)
+CAPTURE_TIME = histogram(names.CAIRN_CAPTURE_TIME, "s", "Time a capture took of the compute thread.", STEP_BUCKETS)
+CAPTURED = counter(names.CAIRN_CAPTURED, "By", "Bytes of state captured.")
+
+METRICS = (
+    PREFIX_LOOKUPS,
+    PREFIX_LOOKUP_TIME,
+    PREFIX_AWAITED,
+    RESTORE_TIME,
+    RESTORED,
+    CAPTURE_TIME,
+    CAPTURED,
+)
 
 _TAKES_NO_PART = frozenset(
     reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
@@ -32,23 +61,23 @@ class CacheMetrics:
 
     def _matched(self, event: PrefixMatched) -> None:
         found = {names.CAIRN_RESULT: _result(event), names.CAIRN_STOP_REASON: event.reason}
-        self._instruments.add(catalogue.PREFIX_LOOKUPS, 1, found)
+        self._instruments.add(PREFIX_LOOKUPS, 1, found)
         seconds = (event.at_ns - event.started_ns) / 1e9
-        self._instruments.record(catalogue.PREFIX_LOOKUP_TIME, seconds, {}, self._trace_of(event.id))
+        self._instruments.record(PREFIX_LOOKUP_TIME, seconds, {}, self._trace_of(event.id))
 
     def _awaited(self, event: PrefixAwaited) -> None:
-        self._instruments.add(catalogue.PREFIX_AWAITED, 1, {})
+        self._instruments.add(PREFIX_AWAITED, 1, {})
 
     def _restored(self, event: StateRestored) -> None:
         seconds = (event.at_ns - event.started_ns) / 1e9
-        self._instruments.record(catalogue.RESTORE_TIME, seconds, {}, self._trace_of(event.id))
+        self._instruments.record(RESTORE_TIME, seconds, {}, self._trace_of(event.id))
         for tier, num_bytes in event.tier_bytes.items():
-            self._instruments.add(catalogue.RESTORED, num_bytes, {names.CAIRN_TIER: tier})
+            self._instruments.add(RESTORED, num_bytes, {names.CAIRN_TIER: tier})
 
     def _captured(self, event: StateCaptured) -> None:
         seconds = (event.at_ns - event.started_ns) / 1e9
-        self._instruments.record(catalogue.CAPTURE_TIME, seconds, {}, self._trace_of(event.id))
-        self._instruments.add(catalogue.CAPTURED, event.size_bytes, {})
+        self._instruments.record(CAPTURE_TIME, seconds, {}, self._trace_of(event.id))
+        self._instruments.add(CAPTURED, event.size_bytes, {})
 
 
 def _result(event: PrefixMatched) -> str:
@@ -59,4 +88,7 @@ def _result(event: PrefixMatched) -> str:
     return "partial" if any(event.reused.values()) else "none"
 
 
-__all__ = ("CacheMetrics",)
+__all__ = (
+    "METRICS",
+    "CacheMetrics",
+)

@@ -2,12 +2,36 @@
 
 from collections.abc import Mapping
 
-from adapters.otel import catalogue
 from adapters.otel import semconv as names
+from adapters.otel.buckets import DURATION_BUCKETS
 from adapters.otel.instruments import Instruments
+from adapters.otel.metric_spec import counter, gauge, histogram
 from application.events import EngineRecovered, EngineRestarted, EngineStuck
 from application.health_events import ReadinessMeasured
 from application.services.event_router import Handler
+
+READY = gauge(names.CAIRN_READY, "1", "1 while a model is served and the engine moves, as /health/ready says, else 0.")
+ENGINE_STUCK = gauge(
+    names.CAIRN_ENGINE_STUCK, "{thread}", "What does not move now: 0 nothing, 1 the engine or the event loop, 2 both."
+)
+ENGINE_WEDGES = counter(
+    names.CAIRN_ENGINE_WEDGES,
+    "{wedge}",
+    "Times something was seen to be stuck, by in what: prefill, decode, load, waiting, ended, event loop, ...",
+    names.CAIRN_KIND,
+)
+ENGINE_RESTARTS = counter(names.CAIRN_ENGINE_RESTARTS, "{restart}", "Engines that took over from one that was lost.")
+ENGINE_DOWN_TIME = histogram(
+    names.CAIRN_ENGINE_DOWN_TIME, "s", "From the loss of an engine until another one took over.", DURATION_BUCKETS
+)
+
+METRICS = (
+    READY,
+    ENGINE_STUCK,
+    ENGINE_WEDGES,
+    ENGINE_RESTARTS,
+    ENGINE_DOWN_TIME,
+)
 
 
 class HealthMetrics:
@@ -17,8 +41,8 @@ class HealthMetrics:
         self._instruments = instruments
         self._stuck_in: set[str] = set()
         self._is_ready = False
-        instruments.observe(catalogue.READY, lambda: [(int(self._is_ready), {})])
-        instruments.observe(catalogue.ENGINE_STUCK, lambda: [(len(self._stuck_in), {})])
+        instruments.observe(READY, lambda: [(int(self._is_ready), {})])
+        instruments.observe(ENGINE_STUCK, lambda: [(len(self._stuck_in), {})])
 
     def handlers(self) -> Mapping[type, Handler]:
         return {
@@ -31,7 +55,7 @@ class HealthMetrics:
     def _stuck(self, event: EngineStuck) -> None:
         self._stuck_in.add(event.stuck_in)
         if event.is_first:
-            self._instruments.add(catalogue.ENGINE_WEDGES, 1, {names.CAIRN_KIND: event.stuck_in})
+            self._instruments.add(ENGINE_WEDGES, 1, {names.CAIRN_KIND: event.stuck_in})
 
     def _measured(self, event: ReadinessMeasured) -> None:
         self._is_ready = event.is_ready
@@ -40,8 +64,11 @@ class HealthMetrics:
         self._stuck_in.discard(event.stuck_in)
 
     def _restarted(self, event: EngineRestarted) -> None:
-        self._instruments.add(catalogue.ENGINE_RESTARTS, 1, {})
-        self._instruments.record(catalogue.ENGINE_DOWN_TIME, event.down_ns / 1e9, {})
+        self._instruments.add(ENGINE_RESTARTS, 1, {})
+        self._instruments.record(ENGINE_DOWN_TIME, event.down_ns / 1e9, {})
 
 
-__all__ = ("HealthMetrics",)
+__all__ = (
+    "METRICS",
+    "HealthMetrics",
+)

@@ -1,4 +1,4 @@
-"""The catalogue's instruments on one meter. Threading: recording is the caller's thread's; readings are taken on the
+"""A catalogue's instruments on one meter. Threading: recording is the caller's thread's; readings are taken on the
 thread that collects, so what they read must bear that."""
 
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +7,6 @@ from typing import TypeAlias
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-from adapters.otel.catalogue import CATALOGUE
 from adapters.otel.metric_spec import MetricKind, MetricSpec
 from adapters.otel.tallies import Tallies
 
@@ -18,20 +17,24 @@ _NO_TRACE = Context()
 
 
 class Instruments:
-    """Counters, histograms and tallies exist from the start; observed ones from their `observe`."""
+    """Counters, histograms and tallies exist from the start; observed ones from their `observe`. What the catalogue
+    does not hold is a KeyError."""
 
-    def __init__(self, meter: Meter, tallies: Tallies) -> None:
+    def __init__(self, meter: Meter, tallies: Tallies, catalogue: Iterable[MetricSpec]) -> None:
         self._meter = meter
         self._tallies = tallies
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        for spec in CATALOGUE:
+        self._observed: set[str] = set()
+        for spec in catalogue:
             if spec.kind is MetricKind.COUNTER:
                 self._counters[spec.name] = meter.create_counter(spec.name, spec.unit, spec.description)
             elif spec.kind is MetricKind.HISTOGRAM:
                 self._histograms[spec.name] = meter.create_histogram(
                     spec.name, spec.unit, spec.description, explicit_bucket_boundaries_advisory=spec.buckets
                 )
+            elif spec.kind is not MetricKind.TALLY:
+                self._observed.add(spec.name)
 
     def add(self, spec: MetricSpec, amount: int, attributes: Attributes) -> None:
         if amount > 0:
@@ -54,6 +57,7 @@ class Instruments:
         def callback(_: CallbackOptions) -> Iterable[Observation]:
             return [Observation(value, attributes) for value, attributes in readings()]
 
+        self._observed.remove(spec.name)
         is_counter = spec.kind is MetricKind.OBSERVED_COUNTER
         create = self._meter.create_observable_counter if is_counter else self._meter.create_observable_gauge
         create(spec.name, [callback], spec.unit, spec.description)

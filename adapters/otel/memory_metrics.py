@@ -2,12 +2,42 @@
 
 from collections.abc import Iterable, Mapping
 
-from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
+from adapters.otel.metric_spec import counter, gauge
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.services.event_router import Handler
 from domain.memory.ledger import MemoryLedger
+
+MEMORY_USED = gauge(
+    names.CAIRN_MEMORY_USED,
+    "By",
+    "Memory by purpose: weight, state, hot, queued, flight, other; growth and transient are promised; reading is what"
+    " was read to be used.",
+    names.CAIRN_PURPOSE,
+)
+MEMORY_LIMIT = gauge(
+    names.CAIRN_MEMORY_LIMIT, "By", "What may be held: total, and the marks low, high and hard.", names.CAIRN_MARK
+)
+MEMORY_LEVEL = gauge(
+    names.CAIRN_MEMORY_LEVEL,
+    "{level}",
+    "Memory pressure: 0 calm, 1 hot tier smaller, 2 chunks shorter, 3 admission paused, 4 preempting, 5 refusing.",
+)
+MEMORY_ACTIONS = counter(
+    names.CAIRN_MEMORY_ACTIONS,
+    "{action}",
+    "What was done about memory: clear_cache, shrink_hot, grow_hot, shrink_chunk, grow_chunk, pause, resume, preempt or"
+    " refuse.",
+    names.CAIRN_KIND,
+)
+
+METRICS = (
+    MEMORY_USED,
+    MEMORY_LIMIT,
+    MEMORY_LEVEL,
+    MEMORY_ACTIONS,
+)
 
 _PURPOSES = ("weight", "state", "hot", "queued", "flight", "other", "growth", "transient")
 _MARKS = ("total", "low", "high", "hard")
@@ -20,9 +50,9 @@ class MemoryMetrics:
         self._instruments = instruments
         self._ledger: MemoryLedger | None = None
         self._level = 0
-        instruments.observe(catalogue.MEMORY_USED, self._read_used)
-        instruments.observe(catalogue.MEMORY_LIMIT, self._read_limits)
-        instruments.observe(catalogue.MEMORY_LEVEL, lambda: [(self._level, {})])
+        instruments.observe(MEMORY_USED, self._read_used)
+        instruments.observe(MEMORY_LIMIT, self._read_limits)
+        instruments.observe(MEMORY_LEVEL, lambda: [(self._level, {})])
 
     def handlers(self) -> Mapping[type, Handler]:
         return {MemoryMeasured: self._measured, PressureRelieved: self._relieved}
@@ -31,7 +61,7 @@ class MemoryMetrics:
         self._ledger, self._level = event.ledger, event.level
 
     def _relieved(self, event: PressureRelieved) -> None:
-        self._instruments.add(catalogue.MEMORY_ACTIONS, 1, {names.CAIRN_KIND: event.kind})
+        self._instruments.add(MEMORY_ACTIONS, 1, {names.CAIRN_KIND: event.kind})
 
     def _read_used(self) -> Iterable[tuple[float, Attributes]]:
         ledger = self._ledger
@@ -47,4 +77,7 @@ class MemoryMetrics:
         return [(getattr(limits, f"{name}_bytes"), {names.CAIRN_MARK: name}) for name in _MARKS]
 
 
-__all__ = ("MemoryMetrics",)
+__all__ = (
+    "METRICS",
+    "MemoryMetrics",
+)

@@ -27,4 +27,24 @@ class MetricSpec:
     buckets: tuple[float, ...] = ()
 
 
-__all__ = ("MetricKind", "MetricSpec")
+def counter(name: str, unit: str, description: str, *attributes: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.COUNTER, unit, description, attributes)
+
+
+def observed_counter(name: str, unit: str, description: str, *attributes: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.OBSERVED_COUNTER, unit, description, attributes)
+
+
+def gauge(name: str, unit: str, description: str, *attributes: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.OBSERVED_GAUGE, unit, description, attributes)
+
+
+def histogram(name: str, unit: str, description: str, buckets: tuple[float, ...], *attributes: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.HISTOGRAM, unit, description, attributes, buckets)
+
+
+def tally(name: str, unit: str, description: str, buckets: tuple[float, ...], *attributes: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.TALLY, unit, description, attributes, buckets)
+
+
+__all__ = ("MetricKind", "MetricSpec", "counter", "gauge", "histogram", "observed_counter", "tally")

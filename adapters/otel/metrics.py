@@ -1,17 +1,18 @@
 """The metrics of the catalogue, fed from events through an OpenTelemetry meter.
 
 Exporters and `GET /metrics` read the same instruments. Gauges are not counted up and down but read from what is open
-when metrics are collected, so that they cannot drift. A new family of events is a class with `handlers`, added here.
+when metrics are collected, so that they cannot drift. A new family of events is a module of METRICS and a class with
+`handlers`, named here and in the catalogue.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from opentelemetry.metrics import Meter
 
-from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.answer_metrics import AnswerMetrics
 from adapters.otel.cache_metrics import CacheMetrics
+from adapters.otel.catalogue import CATALOGUE, TELEMETRY_FAILURES
 from adapters.otel.engine_metrics import EngineMetrics
 from adapters.otel.health_metrics import HealthMetrics
 from adapters.otel.instruments import Attributes, Instruments
@@ -41,7 +42,7 @@ class MetricEvents:
         other_failures: Callable[[], Mapping[str, int]] = _no_failures,
         trace_of: TraceLookup = no_trace,
     ) -> None:
-        instruments = Instruments(meter, tallies)
+        instruments = Instruments(meter, tallies, CATALOGUE)
         families = (
             RequestMetrics(instruments, clock, trace_of),
             AnswerMetrics(instruments, trace_of),
@@ -53,7 +54,7 @@ class MetricEvents:
         )
         self._router = EventRouter("metrics", _merged([family.handlers() for family in families]))
         self._other_failures = other_failures
-        instruments.observe(catalogue.TELEMETRY_FAILURES, self._read_failures)
+        instruments.observe(TELEMETRY_FAILURES, self._read_failures)
 
     def emit(self, event: Event) -> None:
         self._router.emit(event)

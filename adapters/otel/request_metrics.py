@@ -8,7 +8,7 @@ what it cost; output and reused tokens when the request ends.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from adapters.otel import catalogue
+from adapters.otel import request_catalogue as catalogue
 from adapters.otel import semconv as names
 from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.metric_spec import MetricSpec

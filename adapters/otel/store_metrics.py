@@ -3,12 +3,68 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from adapters.otel import catalogue
 from adapters.otel import semconv as names
+from adapters.otel.buckets import LAG_BUCKETS, STEP_BUCKETS
 from adapters.otel.instruments import Attributes, Instruments
+from adapters.otel.metric_spec import counter, gauge, histogram, observed_counter
 from application.cache_events import CacheMeasured, RecordsRead, TierReading
 from application.events import RecordsDropped, RecordsEvicted, RecordsPersisted
 from application.services.event_router import Handler
+
+CACHE_RECORDS = gauge(
+    names.CAIRN_CACHE_RECORDS,
+    "{record}",
+    "What a tier holds, by kind: block or snapshot.",
+    names.CAIRN_TIER,
+    names.CAIRN_KIND,
+)
+CACHE_USED = gauge(names.CAIRN_CACHE_USED, "By", "Bytes that a tier holds, as they lie there.", names.CAIRN_TIER)
+CACHE_LIMIT = gauge(
+    names.CAIRN_CACHE_LIMIT, "By", "Bytes that a tier may hold: the hot tier's budget, the quota.", names.CAIRN_TIER
+)
+CACHE_EVICTED = observed_counter(
+    names.CAIRN_CACHE_EVICTED,
+    "{record}",
+    "Records that a tier let go, to have room or for their age.",
+    names.CAIRN_TIER,
+    names.CAIRN_REASON,
+)
+STORE_RECORDS = counter(
+    names.CAIRN_STORE_RECORDS,
+    "{record}",
+    "Blocks and snapshots by outcome: persisted, dropped or evicted (with the reason).",
+    names.CAIRN_OUTCOME,
+    names.CAIRN_REASON,
+)
+STORE_WRITTEN = counter(names.CAIRN_STORE_WRITTEN, "By", "Bytes persisted, before encoding.")
+STORE_QUEUED = gauge(names.CAIRN_STORE_QUEUED, "By", "Bytes that waited for the writer at its last batch.")
+STORE_WRITE_TIME = histogram(names.CAIRN_STORE_WRITE_TIME, "s", "Time to persist one batch.", STEP_BUCKETS)
+STORE_WRITE_LAG = histogram(
+    names.CAIRN_STORE_WRITE_LAG, "s", "From state being captured to its being in the store.", LAG_BUCKETS
+)
+STORE_READ = counter(names.CAIRN_STORE_READ, "By", "Bytes read from the store, decoded.")
+STORE_READ_RECORDS = counter(
+    names.CAIRN_STORE_READ_RECORDS,
+    "{record}",
+    "Records that were asked of the store, by outcome: found or missing.",
+    names.CAIRN_OUTCOME,
+)
+STORE_READ_TIME = histogram(names.CAIRN_STORE_READ_TIME, "s", "Time to read some records.", STEP_BUCKETS)
+
+METRICS = (
+    CACHE_RECORDS,
+    CACHE_USED,
+    CACHE_LIMIT,
+    CACHE_EVICTED,
+    STORE_RECORDS,
+    STORE_WRITTEN,
+    STORE_QUEUED,
+    STORE_WRITE_TIME,
+    STORE_WRITE_LAG,
+    STORE_READ,
+    STORE_READ_RECORDS,
+    STORE_READ_TIME,
+)
 
 _STORE, _ROOM = "store", "room"
 
@@ -21,11 +77,11 @@ class StoreMetrics:
         self._queued_bytes = 0
         self._tiers: tuple[TierReading, ...] = ()
         self._evicted: Counter[str] = Counter()
-        instruments.observe(catalogue.STORE_QUEUED, lambda: [(self._queued_bytes, {})])
-        instruments.observe(catalogue.CACHE_RECORDS, self._read_records)
-        instruments.observe(catalogue.CACHE_USED, lambda: [(tier.used_bytes, _of(tier)) for tier in self._tiers])
-        instruments.observe(catalogue.CACHE_LIMIT, lambda: [(tier.limit_bytes, _of(tier)) for tier in self._tiers])
-        instruments.observe(catalogue.CACHE_EVICTED, self._read_evicted)
+        instruments.observe(STORE_QUEUED, lambda: [(self._queued_bytes, {})])
+        instruments.observe(CACHE_RECORDS, self._read_records)
+        instruments.observe(CACHE_USED, lambda: [(tier.used_bytes, _of(tier)) for tier in self._tiers])
+        instruments.observe(CACHE_LIMIT, lambda: [(tier.limit_bytes, _of(tier)) for tier in self._tiers])
+        instruments.observe(CACHE_EVICTED, self._read_evicted)
 
     def handlers(self) -> Mapping[type, Handler]:
         return {
@@ -43,10 +99,10 @@ class StoreMetrics:
         self._queued_bytes = event.queued_bytes
         record = self._instruments.record
         self._count_records(event.num_records, "persisted")
-        self._instruments.add(catalogue.STORE_WRITTEN, event.raw_bytes, {})
-        record(catalogue.STORE_WRITE_TIME, (event.at_ns - event.started_ns) / 1e9, {})
+        self._instruments.add(STORE_WRITTEN, event.raw_bytes, {})
+        record(STORE_WRITE_TIME, (event.at_ns - event.started_ns) / 1e9, {})
         if event.offered_ns:
-            record(catalogue.STORE_WRITE_LAG, (event.at_ns - event.offered_ns) / 1e9, {})
+            record(STORE_WRITE_LAG, (event.at_ns - event.offered_ns) / 1e9, {})
 
     def _dropped(self, event: RecordsDropped) -> None:
         self._count_records(event.num_records, "dropped", event.reason)
@@ -57,14 +113,14 @@ class StoreMetrics:
 
     def _read(self, event: RecordsRead) -> None:
         add = self._instruments.add
-        add(catalogue.STORE_READ_RECORDS, event.num_records, {names.CAIRN_OUTCOME: "found"})
-        add(catalogue.STORE_READ_RECORDS, event.num_missing, {names.CAIRN_OUTCOME: "missing"})
-        add(catalogue.STORE_READ, event.raw_bytes, {})
-        self._instruments.record(catalogue.STORE_READ_TIME, (event.at_ns - event.started_ns) / 1e9, {})
+        add(STORE_READ_RECORDS, event.num_records, {names.CAIRN_OUTCOME: "found"})
+        add(STORE_READ_RECORDS, event.num_missing, {names.CAIRN_OUTCOME: "missing"})
+        add(STORE_READ, event.raw_bytes, {})
+        self._instruments.record(STORE_READ_TIME, (event.at_ns - event.started_ns) / 1e9, {})
 
     def _count_records(self, num_records: int, outcome: str, reason: str = "") -> None:
         attributes = {names.CAIRN_OUTCOME: outcome, **({names.CAIRN_REASON: reason} if reason else {})}
-        self._instruments.add(catalogue.STORE_RECORDS, num_records, attributes)
+        self._instruments.add(STORE_RECORDS, num_records, attributes)
 
     def _read_records(self) -> Iterable[tuple[float, Attributes]]:
         for tier in self._tiers:
@@ -84,4 +140,7 @@ def _of(tier: TierReading) -> dict[str, str]:
     return {names.CAIRN_TIER: tier.name}
 
 
-__all__ = ("StoreMetrics",)
+__all__ = (
+    "METRICS",
+    "StoreMetrics",
+)

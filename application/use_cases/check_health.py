@@ -54,7 +54,7 @@ class CheckHealth:
 
     def __call__(self) -> Health:
         status, now_ns = self._engine.status(), self._clock.now_ns()
-        engine = engine_health(status.heartbeat, now_ns, self._stuck_after_s)
+        engine = engine_health(status.heartbeat, now_ns, status.stuck_after_s or self._stuck_after_s)
         models = tuple(served.source.id for served in self._pool.loaded())
         problem = ""
         if not status.is_alive:

@@ -24,7 +24,7 @@ from domain.block_grid import BlockGrid
 from domain.memory.ledger import MemoryLimits
 from domain.scheduling import StepLimits
 
-FLUSH_TIMEOUT_S = 30.0
+FLUSH_TIMEOUT_S = 25.0
 """How long shutting down may write captured state that still waits for the store."""
 
 CLOSE_TIMEOUT_S = 5.0
@@ -85,14 +85,17 @@ class CacheTiers:
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.
 
-        A store whose reads return has as long again to close, because what it holds back may be much.
+        A store whose reads return has what is left of that to close, because what it holds back may be much. All of it
+        takes `timeout_s` and twice CLOSE_TIMEOUT_S at most.
         """
+        began_ns = self._clock.now_ns()
         self._hashing.close()
         self._lanes.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
         are_done = self._lanes.join(patience_s)
-        is_closed = self.store is None or _closes(self.store, timeout_s if are_done else patience_s)
+        left_s = timeout_s - (self._clock.now_ns() - began_ns) / 1e9
+        is_closed = self.store is None or _closes(self.store, max(patience_s, left_s) if are_done else patience_s)
         if not (are_done and is_closed):
             message = "the store's volume hangs: what was under way is left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))

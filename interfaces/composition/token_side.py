@@ -22,6 +22,7 @@ from interfaces.composition.cache import CacheTiers
 from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
+from interfaces.composition.supervision import stuck_after_s
 
 NUM_GRAMMAR_THREADS = 4
 
@@ -84,6 +85,7 @@ class TokenSide(containers.DeclarativeContainer):
         waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
         hold=hold,
         computing=providers.Singleton(describe_computing, settings),
+        stuck_after_s=providers.Singleton(stuck_after_s, settings.provided.engine, backend.provided.holds_host),
     )
 
 

@@ -2,8 +2,8 @@
 deleted, tokens made and turned back. Drawn by schemathesis.
 
 No 5xx but 503, what was deleted stays away, and every route that is linked to was reached with something real. What is
-drawn next depends on ids that the server makes up, so no number of scenarios is sure to reach them all: rounds are drawn
-until one has.
+drawn next depends on ids that the server makes up, so no number of scenarios is sure to reach them all: rounds are
+drawn until one has.
 """
 
 from collections import Counter

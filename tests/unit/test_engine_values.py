@@ -33,7 +33,7 @@ from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.memory.shape import AheadBound, MemoryShape, StateCost, StepCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
@@ -215,6 +215,7 @@ OTHERS = (
                 step=StepCost(base_bytes=7, token_bytes=8, seen_bytes=9, pair_bytes=10),
                 logit_bytes=11,
                 sample_bytes=12,
+                ahead=AheadBound(StepCost(base_bytes=13), 14),
             ),
         ),
         "a note",

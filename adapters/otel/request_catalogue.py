@@ -1,0 +1,133 @@
+"""The metrics of requests, as data: `request_metrics` feeds them."""
+
+from adapters.otel import semconv as names
+from adapters.otel.buckets import DURATION_BUCKETS, FIRST_TOKEN_BUCKETS, OUTPUT_TOKEN_BUCKETS
+from adapters.otel.metric_spec import counter, gauge, histogram, tally
+
+_REQUEST = (
+    names.GEN_AI_OPERATION_NAME,
+    names.GEN_AI_PROVIDER_NAME,
+    names.GEN_AI_REQUEST_MODEL,
+    names.GEN_AI_RESPONSE_MODEL,
+)
+
+REQUEST_DURATION = histogram(
+    names.GEN_AI_SERVER_REQUEST_DURATION,
+    "s",
+    "From queued to the last token.",
+    DURATION_BUCKETS,
+    *_REQUEST,
+    names.ERROR_TYPE,
+)
+TIME_TO_FIRST_TOKEN = histogram(
+    names.GEN_AI_SERVER_TIME_TO_FIRST_TOKEN, "s", "From queued to the first token.", FIRST_TOKEN_BUCKETS, *_REQUEST
+)
+TIME_PER_OUTPUT_TOKEN = histogram(
+    names.GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN,
+    "s",
+    "Mean time per output token after the first, for requests that did not fail.",
+    OUTPUT_TOKEN_BUCKETS,
+    *_REQUEST,
+)
+INTER_TOKEN_LATENCY = tally(
+    names.CAIRN_INTER_TOKEN_LATENCY,
+    "s",
+    "From one token of an answer to the next, as they leave the engine.",
+    (0.001, 0.0025, 0.005, *OUTPUT_TOKEN_BUCKETS, 5.0, 10.0, 30.0),
+    names.GEN_AI_RESPONSE_MODEL,
+)
+QUEUE_TIME = histogram(
+    names.CAIRN_QUEUE_TIME, "s", "Time spent waiting for admission.", FIRST_TOKEN_BUCKETS, names.GEN_AI_RESPONSE_MODEL
+)
+PREFILL_TIME = histogram(
+    names.CAIRN_PREFILL_TIME, "s", "From admission to decode.", FIRST_TOKEN_BUCKETS, names.GEN_AI_RESPONSE_MODEL
+)
+DECODE_TIME = histogram(
+    names.CAIRN_DECODE_TIME, "s", "From decode to the end.", FIRST_TOKEN_BUCKETS, names.GEN_AI_RESPONSE_MODEL
+)
+REQUESTS_WAITING = gauge(
+    names.CAIRN_REQUESTS_WAITING, "{request}", "Requests waiting for admission.", names.GEN_AI_RESPONSE_MODEL
+)
+REQUESTS_WAITING_FOR = gauge(
+    names.CAIRN_REQUESTS_WAITING_FOR,
+    "{request}",
+    "Requests in the queue by what they wait for: a place or memory.",
+    names.CAIRN_REASON,
+)
+REQUESTS_RUNNING = gauge(
+    names.CAIRN_REQUESTS_RUNNING, "{request}", "Requests in prefill or decode.", names.GEN_AI_RESPONSE_MODEL
+)
+REQUESTS_ENDED = counter(
+    names.CAIRN_REQUESTS_ENDED,
+    "{request}",
+    "Requests that ended, by reason: stop, tool_calls, length, cancelled or error.",
+    names.GEN_AI_RESPONSE_MODEL,
+    names.CAIRN_REASON,
+    names.ERROR_TYPE,
+)
+REQUESTS_REFUSED = counter(
+    names.CAIRN_REQUESTS_REFUSED,
+    "{request}",
+    "Requests turned away before they were queued.",
+    names.GEN_AI_REQUEST_MODEL,
+    names.ERROR_TYPE,
+)
+REQUESTS_PREEMPTED = counter(
+    names.CAIRN_REQUESTS_PREEMPTED,
+    "{request}",
+    "Running requests that gave their memory back, to go on later.",
+    names.GEN_AI_RESPONSE_MODEL,
+)
+PROMPT_TOKENS = counter(
+    names.CAIRN_PROMPT_TOKENS,
+    "{token}",
+    "Tokens prefilled or reused, by origin: computed, hot (from the hot tier), store (from the store, or the queue to"
+    " it), or recomputed (of a prompt and its answer, after a preemption).",
+    names.GEN_AI_RESPONSE_MODEL,
+    names.CAIRN_ORIGIN,
+)
+OUTPUT_TOKENS = counter(
+    names.CAIRN_OUTPUT_TOKENS, "{token}", "Tokens of ended completions.", names.GEN_AI_RESPONSE_MODEL
+)
+ENGINE_STEP_AGE = gauge(
+    names.CAIRN_ENGINE_STEP_AGE, "s", "Since the last engine step ended, while requests are open; 0 without any."
+)
+
+METRICS = (
+    REQUEST_DURATION,
+    TIME_TO_FIRST_TOKEN,
+    TIME_PER_OUTPUT_TOKEN,
+    INTER_TOKEN_LATENCY,
+    QUEUE_TIME,
+    PREFILL_TIME,
+    DECODE_TIME,
+    REQUESTS_WAITING,
+    REQUESTS_WAITING_FOR,
+    REQUESTS_RUNNING,
+    REQUESTS_ENDED,
+    REQUESTS_REFUSED,
+    REQUESTS_PREEMPTED,
+    PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    ENGINE_STEP_AGE,
+)
+
+__all__ = (
+    "DECODE_TIME",
+    "ENGINE_STEP_AGE",
+    "INTER_TOKEN_LATENCY",
+    "METRICS",
+    "OUTPUT_TOKENS",
+    "PREFILL_TIME",
+    "PROMPT_TOKENS",
+    "QUEUE_TIME",
+    "REQUESTS_ENDED",
+    "REQUESTS_PREEMPTED",
+    "REQUESTS_REFUSED",
+    "REQUESTS_RUNNING",
+    "REQUESTS_WAITING",
+    "REQUESTS_WAITING_FOR",
+    "REQUEST_DURATION",
+    "TIME_PER_OUTPUT_TOKEN",
+    "TIME_TO_FIRST_TOKEN",
+)
