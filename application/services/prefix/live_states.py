@@ -156,7 +156,7 @@ class LiveStates:
             return True
         least = max(left.first, min(next_turn, (left.position + 1) // 2), 1)
         if least > chain.num_tokens:  # it ran ahead of what was taken in, and cannot be cut back
-            model.drop([id])
+            self._let_go(model, id)
             return True
         state = LiveState(id, model, chain, tenure, left, least, num_canonical)
         if self.room_bytes is not None:
@@ -176,7 +176,7 @@ class LiveStates:
         try:
             found.state.model.take_over(id, found.state.id, found.position)
         except Exception:
-            self._let_go(found.state)
+            self._let_go(found.state.model, found.state.id)
             raise
 
     def shrink(self, size_bytes: int) -> int:
@@ -224,12 +224,12 @@ class LiveStates:
 
     def _drop(self, state: LiveState) -> None:
         self._forget(state)
-        self._let_go(state)
+        self._let_go(state.model, state.id)
 
-    def _let_go(self, state: LiveState) -> None:
+    def _let_go(self, model: StateAccess, id: SequenceId) -> None:
         for _ in range(DROP_TRIES):
             try:
-                state.model.drop([state.id])
+                model.drop([id])
             except Exception as error:
                 self._fault(error)
             else:
