@@ -27,6 +27,7 @@ class PromptView(TypedDict):
     """Of one prompt, as POST /v1/cache/explain has it."""
 
     prompt_tokens: int
+    live_tokens: int
     hot_tokens: int
     store_tokens: int
     computed_tokens: int
@@ -50,10 +51,11 @@ def printable(text: str) -> str:
 
 
 def _show_prompt(console: Console, name: str, prompt: PromptView) -> None:
+    from_memory = prompt["live_tokens"] + prompt["hot_tokens"]
     _line(
         console,
         f"{name}: {prompt['prompt_tokens']:,} prompt tokens, {prompt['stopped_at']:,} reused"
-        f" ({prompt['hot_tokens']:,} from memory, {prompt['store_tokens']:,} from the store),"
+        f" ({from_memory:,} from memory, {prompt['store_tokens']:,} from the store),"
         f" {prompt['computed_tokens']:,} to compute",
     )
     _line(console, Text.assemble((printable(prompt["reason"]), "bold"), f": {printable(prompt['sentence'])}"))

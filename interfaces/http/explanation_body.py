@@ -25,11 +25,12 @@ class ForkBody(Struct):
 
 
 class PromptExplanation(Struct):
-    """Tokens: prompt = hot + store + computed. `stopped_at`: up to where the prompt would be reused. `known_tokens`: up
-    to where its blocks are stored. `sentence` says in words what `reason` means here. `rewrites`: rules
-    of `cache.rewrites` that changed the prompt."""
+    """Tokens: prompt = live + hot + store + computed. `stopped_at`: up to where the prompt would be reused.
+    `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason` means here. `rewrites`:
+    rules of `cache.rewrites` that changed the prompt."""
 
     prompt_tokens: int
+    live_tokens: int
     hot_tokens: int
     store_tokens: int
     computed_tokens: int
@@ -47,6 +48,7 @@ def prompt_explanation(told: Explanation) -> PromptExplanation:
     fork = told.nearest_fork
     return PromptExplanation(
         prompt_tokens=told.num_prompt,
+        live_tokens=told.reused.get("live", 0),
         hot_tokens=told.reused.get("hot", 0),
         store_tokens=told.reused.get("store", 0),
         computed_tokens=told.num_computed,
