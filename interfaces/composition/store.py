@@ -37,9 +37,9 @@ def store_dir(settings: StoreSettings) -> Path:
 
 
 def open_lmdb_store(
-    settings: StoreSettings, events: EventSink, clock: Clock, *, read_only: bool = False
+    settings: StoreSettings, events: EventSink, clock: Clock, *, read_only: bool = False, keeps_planes: bool = False
 ) -> LmdbBlockStore:
-    """The store on disk. Raises StoreOpenError."""
+    """The store on disk. `keeps_planes`: as in the codec. Raises StoreOpenError."""
     path = store_dir(settings)
     if read_only:
         options = LmdbOptions(0, read_only=True, num_threads=num_threads())
@@ -54,7 +54,8 @@ def open_lmdb_store(
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
-    store = LmdbBlockStore(path, options, ZstdStateCodec(compress=_compresses(settings, path)), events, clock)
+    codec = ZstdStateCodec(compress=_compresses(settings, path), keeps_planes=keeps_planes)
+    store = LmdbBlockStore(path, options, codec, events, clock)
     try:
         remember_quota(settings, path, num_bytes)
     except OSError as failure:
@@ -75,15 +76,18 @@ def num_threads() -> int:
     return max(2, min(_MAX_THREADS, usable // 2))
 
 
-def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> BlockStore | None:
-    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without."""
+def build_store(
+    settings: StoreSettings, events: EventSink, clock: Clock, *, keeps_planes: bool = False
+) -> BlockStore | None:
+    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without.
+    `keeps_planes`: as in the codec."""
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
         total_bytes = SystemMemory().read().total_bytes or 0
         return MemoryBlockStore(settings.quota.resolve(total_bytes) if settings.quota is not None else None)
     try:
-        return open_lmdb_store(settings, events, clock)
+        return open_lmdb_store(settings, events, clock, keeps_planes=keeps_planes)
     except StoreOpenError as failure:
         events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
         return None

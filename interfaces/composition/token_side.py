@@ -61,10 +61,20 @@ class TokenSide(containers.DeclarativeContainer):
     backend = providers.Singleton(choose_backend, settings)
     limits = providers.Singleton(step_limits, settings, backend)
     engine_events = providers.Singleton(Outlet, clock)
-    store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
+    store = providers.Singleton(
+        build_store, settings.provided.store, engine_events, clock, keeps_planes=backend.provided.merges_planes
+    )
     memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
     cache = providers.Singleton(
-        CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land, memory
+        CacheTiers,
+        settings,
+        limits,
+        store,
+        engine_events,
+        clock,
+        backend.provided.land,
+        memory,
+        backend.provided.upload,
     )
     guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
