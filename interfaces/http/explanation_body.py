@@ -30,7 +30,6 @@ class PromptExplanation(Struct):
     rules of `cache.rewrites` that changed the prompt."""
 
     prompt_tokens: int
-    live_tokens: int
     hot_tokens: int
     store_tokens: int
     computed_tokens: int
@@ -42,13 +41,13 @@ class PromptExplanation(Struct):
     nearest_fork: ForkBody | None
     note: str
     rewrites: list[str]
+    live_tokens: int = 0
 
 
 def prompt_explanation(told: Explanation) -> PromptExplanation:
     fork = told.nearest_fork
     return PromptExplanation(
         prompt_tokens=told.num_prompt,
-        live_tokens=told.reused.get("live", 0),
         hot_tokens=told.reused.get("hot", 0),
         store_tokens=told.reused.get("store", 0),
         computed_tokens=told.num_computed,
@@ -60,6 +59,7 @@ def prompt_explanation(told: Explanation) -> PromptExplanation:
         nearest_fork=ForkBody(fork.position, fork.kind) if fork is not None else None,
         note=told.note,
         rewrites=list(told.rewrites),
+        live_tokens=told.reused.get("live", 0),
     )
 
 

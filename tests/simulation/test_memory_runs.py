@@ -107,7 +107,7 @@ class BoundServer:
             hot=self.hot,
             live=self.live,
             flights=self.cache.flights,
-            queued_bytes=lambda: self.writer.queued_bytes,
+            queued_bytes=lambda: self.writer.held_bytes,
             steps=steps,
             events=outlet,
             clock=clock,
