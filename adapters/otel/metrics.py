@@ -30,8 +30,8 @@ def _no_failures() -> Mapping[str, int]:
 
 
 class MetricEvents(EventRouter):
-    """`tallies`: where those metrics are counted that no meter takes. `other_failures`: events that other sinks could not
-    take, by type, to be counted with its own. `trace_of`: a request's trace, while it is open."""
+    """`tallies`: where those metrics are counted that no meter takes. `other_failures`: events that other sinks could
+    not take, by type, to be counted with its own. `trace_of`: a request's trace, while it is open."""
 
     def __init__(
         self,

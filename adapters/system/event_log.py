@@ -46,8 +46,8 @@ _engine = logging.getLogger("cairn.engine")
 
 
 class EventLog(EventRouter):
-    """`close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and `span_id` of an open
-    request, empty where it is not traced."""
+    """`close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and `span_id` of an
+    open request, empty where it is not traced."""
 
     def __init__(self, trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}) -> None:
         self._trace_ids = trace_ids
