@@ -1,19 +1,19 @@
 """Estimated and measured memory of prefill, for real shapes with random weights in bfloat16.
 
     python -m bench.memory_peak [--shapes llama-8b,qwen3-4b] [--at 8k,32k,64k] [--rounds 2] [--seconds 220]
-        [--json FILE]
+        [--run-ahead SIZE|none] [--json FILE]
 
 Each prompt is prefilled in chunks as the server does it; at each position named, one chunk is measured by itself
 (`mx.get_peak_memory` after `mx.reset_peak_memory`). `estimate` is what the model's `MemoryShape` says, from shapes and
-traces alone; `traced` is the simulation of that very chunk, without the plane that was laid through a few of them, and
-`one at a time` the same if MLX waited for every operation. Ratios are estimate over measured: of everything, and of
+traces alone, and `held_ahead` how much of it is the bound that the chunk was held to; `traced` is the simulation of
+that very chunk if nothing held it, without the plane that was laid through a few of them, and `one at a time` the same
+if MLX waited for every operation. Ratios are estimate over measured: of everything, and of
 what prefill needs beyond weights and states. Beside them the rates: of the prefill since the last position, and of
 decoding alone behind the last one. A second round prefills the same prompt once more, with kernels and graphs that the
 first one made. Needs no downloads. Shapes that the time does not allow are left out.
 
-How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER; the estimate follows both. With
-`--run-ahead` it is held to so many bytes beyond weights and states (`mx.set_memory_limit`), which the estimate knows
-nothing of.
+How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER, and to what Cairn holds it to, which
+`--run-ahead` replaces: on any device by so many bytes, or by no bound at all. The estimate follows all three.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from adapters.mlx import memory_shape
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.caches.state_costs import lazy_caches
 from adapters.mlx.device import describe_device, preferred_grid
@@ -42,28 +43,21 @@ from domain.ids import ModelId, SequenceId
 from domain.memory.op_trace import RunAhead
 from domain.sampling import SamplingParams
 
-ONE_AT_A_TIME = RunAhead(0, 0)
+ONE_AT_A_TIME = RunAhead(0, 0, 1)
 NUM_STEPS, WARM_STEPS = 40, 8
 
 
-def measure(
-    name: str, marks: list[int], deadline_s: float, num_rounds: int, ahead_bytes: int | None
-) -> Iterator[dict[str, Any]]:
+def measure(name: str, marks: list[int], deadline_s: float, num_rounds: int) -> Iterator[dict[str, Any]]:
     """One line for each position of each round, and one for decoding after it."""
     network, config = build_shape(name)
     model = whole(assemble(network, ModelId(name), ModelFacts(config)))
     shape, layout = model.description.memory, model.description.layout
-    chunk, unbounded = preferred_grid(), mx.set_memory_limit(1 << 40)
-    mx.set_memory_limit(unbounded)
+    chunk = preferred_grid()
     pattern = lazy_caches(network, 16)
     traces = {
         end: None if layout.needs_snapshots else trace_chunk(network, layout, pattern, chunk, end) for end in marks
     }
     tokens = [(17 * index + 5) % 500 for index in range(chunk)]
-
-    def bound(end: int) -> None:
-        if ahead_bytes is not None:
-            mx.set_memory_limit(shape.weight_bytes + shape.state_bytes(end, chunk) + ahead_bytes)
 
     for number in range(num_rounds):
         id, end = SequenceId(number), 0
@@ -72,7 +66,6 @@ def measure(
             start, started_at = time.perf_counter(), end
             while end < mark - chunk and time.monotonic() < deadline_s:
                 end += chunk
-                bound(end)
                 model.prefill(id, tokens)
             if end < mark - chunk:
                 break
@@ -80,12 +73,11 @@ def measure(
             rate = (end - started_at) / (time.perf_counter() - start) if end > started_at else None
             mx.clear_cache()
             mx.reset_peak_memory()
-            bound(mark)
             model.prefill(id, tokens)
             mx.synchronize()
             end, measured, trace = mark, mx.get_peak_memory(), traces[mark]
             known = shape.weight_bytes + shape.state_bytes(end, chunk)
-            step = shape.step.bytes_at(chunk, end)
+            step = shape.chunk_bytes(chunk, end)
             yield {
                 "shape": name,
                 "round": number,
@@ -94,6 +86,7 @@ def measure(
                 "measured": measured,
                 "ratio": (known + step) / measured,
                 "beyond": step,
+                "held_ahead": shape.held_ahead_bytes(chunk, end),
                 "beyond_measured": measured - known,
                 "beyond_ratio": step / max(measured - known, 1),
                 "active_after": mx.get_active_memory() - known,
@@ -101,7 +94,6 @@ def measure(
                 "one_at_a_time": trace.peak_bytes(ONE_AT_A_TIME) if trace else None,
                 "prefill_tokens_s": rate,
             }
-        mx.set_memory_limit(unbounded)
         yield {"shape": name, "round": number, "at": end, "decode_ms": decode_ms(model, id)}
         model.close([id])
     model.release()
@@ -126,7 +118,10 @@ def tell(line: dict[str, Any]) -> str:
         return f"{line['shape']:<16} {line['at']:>7} a decode step takes {line['decode_ms']:.2f} ms"
     sizes = " ".join(
         f"{name} {line[name] / 2**20:9.0f}" if line[name] is not None else f"{name}         -"
-        for name in ("estimate", "measured", "beyond", "beyond_measured", "traced", "one_at_a_time", "active_after")
+        for name in (
+            *("estimate", "measured", "beyond", "held_ahead", "beyond_measured"),
+            *("traced", "one_at_a_time", "active_after"),
+        )
     )
     rate = f" | {line['prefill_tokens_s']:.0f} tokens/s" if line["prefill_tokens_s"] else ""
     ratios = f"ratio {line['ratio']:.2f} beyond {line['beyond_ratio']:.2f}"
@@ -138,11 +133,13 @@ def main() -> None:
     parser.add_argument("--shapes", default="llama-8b,qwen3-4b,qwen3.5-4-layers")
     parser.add_argument("--at", default="8k,32k,64k")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--run-ahead", help="bytes, as 3GiB")
+    parser.add_argument("--run-ahead", help="bytes, as 3GiB; none: no bound. Default: what the server does")
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    ahead_bytes = ByteSize.parse(options.run_ahead).num_bytes if options.run_ahead else None
+    if options.run_ahead:
+        most = None if options.run_ahead == "none" else ByteSize.parse(options.run_ahead).num_bytes
+        memory_shape.most_ahead_bytes = lambda: most
     deadline_s = time.monotonic() + options.seconds
     grid = preferred_grid()
     marks = sorted(
@@ -151,7 +148,7 @@ def main() -> None:
     print(f"{describe_device()}, MLX {version('mlx')}, chunks of {grid} tokens, {run_ahead()}, sizes in MiB")
     lines: list[dict[str, Any]] = []
     for name in options.shapes.split(","):
-        for line in measure(name, marks, deadline_s, options.rounds, ahead_bytes):
+        for line in measure(name, marks, deadline_s, options.rounds):
             lines.append(line)
             print(tell(line), flush=True)
     if options.json:

@@ -6,7 +6,7 @@ from enum import Enum
 
 from domain.fork_point import ForkPoint
 
-TIER_NAMES = ("hot", "store")
+TIER_NAMES = ("live", "hot", "store")
 """Where state can come from, fastest first, as people are told: in the response header and in metrics."""
 
 CONTEXT_TOKENS = 12
@@ -39,6 +39,12 @@ class StopReason(Enum):
     DISABLED = "disabled"
     SCORED = "scored"
     """The request asks for log probabilities of its prompt: every token is computed, whatever is stored."""
+
+
+TAKES_NO_PART = frozenset(
+    reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
+)
+"""Where nothing could have been reused: no rate of hits counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class Explanation:
         return self.num_prompt - self.stopped_at
 
     def header(self) -> str:
-        """One line for `x-cairn-cache`: `reused=768; hot=512; store=256; computed=12; reason=last-token`."""
+        """One line for `x-cairn-cache`: `reused=768; live=0; hot=512; store=256; computed=12; reason=last-token`."""
         fields = [
             f"reused={self.stopped_at}",
             *(f"{tier}={self.reused.get(tier, 0)}" for tier in TIER_NAMES),
@@ -187,6 +193,7 @@ def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint |
 
 __all__ = (
     "CONTEXT_TOKENS",
+    "TAKES_NO_PART",
     "TIER_NAMES",
     "Divergence",
     "Explanation",

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import NewType, TypeAlias
 
 from domain.ids import BlockHash, GroupIndex
-from domain.payload import GroupPayloads, HostPayload
+from domain.payload import HOST_KINDS, GroupPayloads
 
 Namespace = NewType("Namespace", bytes)
 """32 bytes: the root hash of one fingerprint and tenant salt. Chains of different namespaces share nothing."""
@@ -121,7 +121,7 @@ class Record:
     @property
     def host_bytes(self) -> int:
         """Of these, how many lie in host memory; others are where they were computed, or were brought there."""
-        return sum(payload.size_bytes for payload in self.groups.values() if isinstance(payload, HostPayload))
+        return sum(payload.size_bytes for payload in self.groups.values() if isinstance(payload, HOST_KINDS))
 
     def limited(self, groups: frozenset[GroupIndex] | None) -> "Record":
         """The same with these state groups only, as far as it has them; None: with all."""

@@ -3,7 +3,7 @@
 And for Hypothesis: no deadline and no complaint about slow examples, for both measure the machine; and as many examples
 as the effort of this run asks for, where a test does not say.
 
-Collecting makes half a million objects that stay until the end: nobody looks for garbage meanwhile, or among them later.
+Collecting makes half a million objects that stay to the end: nobody looks for garbage meanwhile, or among them later.
 Bytecode is written whatever the environment says, or each of a hundred commands that tests start would compile it all.
 """
 
@@ -19,8 +19,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-gc.disable()
 
 import pytest  # after the variables above
 from hypothesis import HealthCheck, settings
@@ -28,6 +26,8 @@ from hypothesis import HealthCheck, settings
 from adapters.system.blas import load_blas
 from tests.support.effort import scaled
 
+sys.dont_write_bytecode = False
+gc.disable()
 load_blas()  # real models compute some ten times faster with it, and in shape-dependent kernels, as GPUs do
 
 settings.register_profile(

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -46,14 +46,17 @@ from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
 
-CLOSE_TIMEOUT_S = 45.0
-"""Beyond what an engine is given to stop: its cache writes what waits for the store, and closes."""
 
-GONE_TIMEOUT_S = 10.0
-"""A killed process is gone in an instant. One that hangs in a driver may never be, and is not waited for longer."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long, in seconds, the child may take. `close_s`: to see to its store, beyond what its engine is given to
+    stop. `abort_s`: to write its stacks, which one that was stopped by a signal never does. `gone_s`: to be no more
+    when it was killed, which takes an instant; one that hangs in a driver may be there for ever."""
 
-ABORT_TIMEOUT_S = 5.0
-"""What writing its stacks may take; one that was stopped by a signal never does."""
+    close_s: float = 37.0
+    abort_s: float = 5.0
+    gone_s: float = 5.0
+
 
 SILENT_AFTER_S = 10.0
 """Without a word: it tells something twice a second."""
@@ -81,6 +84,7 @@ class EngineProcess:
         clock: Clock,
         *,
         lost: Callable[[str], None] = lambda _why: None,
+        patience: Patience | None = None,
     ) -> None:
         """`child`: not started yet. `settings`: what its entry gets first.
         `lost`: called when the engine has ended unasked, with the reason, before what was open is ended."""
@@ -88,6 +92,7 @@ class EngineProcess:
         self._settings = settings
         self._clock = clock
         self._lost = lost
+        self._patience = patience or Patience()
         self._state = _State.NEW
         self._fault = self._broken = ""  # `_broken`: what the child said, or failed to say, before its end
         self._stopped_in_time = True
@@ -102,6 +107,7 @@ class EngineProcess:
         self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
+        self._is_cut = False
         self._has_begun, self._over = asyncio.Event(), asyncio.Event()
 
     @property
@@ -132,10 +138,10 @@ class EngineProcess:
             self._state = _State.STOPPING
             self._send(Stop(timeout_s))
         try:
-            await asyncio.wait_for(self._over.wait(), timeout_s + CLOSE_TIMEOUT_S)
+            await asyncio.wait_for(self._over.wait(), timeout_s + self._patience.close_s)
         except TimeoutError:
             self._stopped_in_time = False
-            self._child.kill()
+            self._give_up()
             await self._over.wait()
         return self._stopped_in_time
 
@@ -147,7 +153,7 @@ class EngineProcess:
         """As `kill`, for one that hangs nobody knows where: it writes the stack of each of its threads first."""
         self._child.abort()
         if self._loop is not None:
-            self._loop.call_later(ABORT_TIMEOUT_S, self._child.kill)
+            self._loop.call_later(self._patience.abort_s, self._give_up)
 
     def status(self) -> EngineStatus:
         """As the child told it last; of one that has fallen silent, with what it has not taken up since."""
@@ -215,10 +221,8 @@ class EngineProcess:
             self._take(decoded(payload, ToParent))
         except (msgspec.MsgspecError, KeyError) as error:
             _logger.exception("the engine's process told what cannot be read")
-            assert self._channel is not None
-            self._channel.close()
             self._broken = f"the engine's process told what cannot be read: {error}"
-            self._cut("")
+            self._give_up()
 
     def _take(self, message: ToParent) -> None:
         self._heard_ns = self._clock.now_ns()
@@ -240,13 +244,20 @@ class EngineProcess:
             case Stopped():
                 self._stopped_in_time = message.in_time
 
+    def _give_up(self) -> None:
+        """Hear no more of it, whatever it still says."""
+        if self._channel is not None and not self._is_cut:
+            self._channel.close()
+            self._cut("")
+
     def _cut(self, _why: str) -> None:
         """End of file: whatever it still does, nobody hears of it."""
         loop = self._loop
         assert loop is not None, "it was started"
+        self._is_cut = True
         self._fault = self._broken or "the engine's process has ended"
         self._child.kill()
-        patience = loop.call_later(GONE_TIMEOUT_S, self._end, "the engine's process does not end")
+        patience = loop.call_later(self._patience.gone_s, self._end, "the engine's process does not end")
 
         def gone(how: str) -> None:
             patience.cancel()
@@ -278,4 +289,4 @@ class EngineProcess:
         self._over.set()
 
 
-__all__ = ("CLOSE_TIMEOUT_S", "EngineProcess")
+__all__ = ("EngineProcess", "Patience")

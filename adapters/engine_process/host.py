@@ -98,7 +98,9 @@ class EngineHost:
 
     async def run(self, sock: Any) -> int:
         """Until the engine has stopped and all is sent, or nobody is left to send it to."""
-        self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._gate.connect(loop.call_soon_threadsafe)
+        self._status: asyncio.Future[int] = loop.create_future()
         self._last_status = 0
         self._is_last_sent = False
         self._channel = self._open_channel(sock, self._received, self._orphaned, self._moved)

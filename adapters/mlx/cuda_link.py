@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapters.mlx.arrays import evaluate, evaluate_soon
-from adapters.mlx.device import on_cpu
+from adapters.mlx.device import has_cuda
 
 HALF_BYTES = 64 * 2**20
 """Staging is two of these: one is filled while the bus empties the other."""
@@ -171,8 +171,7 @@ def _kernel(name: str, inputs: list[str], source: str) -> Callable[..., list[mx.
 @cache
 def find_link() -> CudaLink | None:
     """The link of this process, proven by a round trip; None where there is none. Compute thread only."""
-    cuda: Any = getattr(mx, "cuda", None)
-    if cuda is None or not cuda.is_available() or on_cpu():
+    if not has_cuda():
         return None
     try:
         link = CudaLink()

@@ -1,5 +1,7 @@
 """What MLX computes on, and what follows from it."""
 
+from typing import Any
+
 import mlx.core as mx
 
 CPU_GRID = 512
@@ -12,6 +14,12 @@ CUDA_LAST_CHUNK = 256
 def on_cpu() -> bool:
     """Whether MLX computes on the CPU."""
     return mx.default_device() == mx.Device(mx.cpu)
+
+
+def has_cuda() -> bool:
+    """Whether MLX computes on an NVIDIA GPU, with memory of its own."""
+    cuda: Any = getattr(mx, "cuda", None)
+    return cuda is not None and bool(cuda.is_available()) and not on_cpu()
 
 
 def describe_device() -> str:
@@ -56,6 +64,7 @@ __all__ = (
     "GPU_GRID",
     "METAL_LAST_CHUNK",
     "describe_device",
+    "has_cuda",
     "on_cpu",
     "preferred_grid",
     "preferred_last_chunk",

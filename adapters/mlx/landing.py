@@ -35,7 +35,7 @@ def land(payload: StatePayload) -> DevicePayload:
     specs, buffers = payload.specs, payload.buffers()
     packs: list[mx.array] = []
     places: list[Place] = []
-    for run in _runs(specs):
+    for run in runs(specs, PACK_BYTES):
         spec = specs[run[0]]
         if not spec.size_bytes:
             places += [Place(None, 0)] * len(run)
@@ -46,13 +46,13 @@ def land(payload: StatePayload) -> DevicePayload:
     return DevicePayload(specs, tuple(packs), tuple(places))
 
 
-def _runs(specs: Sequence[TensorSpec]) -> list[list[int]]:
-    """Indices of consecutive tensors of one spec, as many together as fit PACK_BYTES."""
+def runs(specs: Sequence[TensorSpec], pack_bytes: int) -> list[list[int]]:
+    """Indices of consecutive tensors of one spec, as many together as fit in so many bytes."""
     found: list[list[int]] = []
     for spec, indices in groupby(range(len(specs)), key=lambda index: specs[index]):
-        run, length = list(indices), max(1, PACK_BYTES // max(1, spec.size_bytes))
+        run, length = list(indices), max(1, pack_bytes // max(1, spec.size_bytes))
         found += [run[start : start + length] for start in range(0, len(run), length)]
     return found
 
 
-__all__ = ("PACK_BYTES", "land", "pays_to_land")
+__all__ = ("PACK_BYTES", "land", "pays_to_land", "runs")

@@ -1,20 +1,21 @@
 """Corrections of estimated peaks, remembered by model: one small JSON file beside the remembered weight digests.
 
-    {"<digest> <runtime>, <arithmetic>": [factor, largest_bytes, num_measured], ...}
+    {"<digest> <runtime>, <arithmetic>": [factor, largest_bytes, num_measured, held_factor], ...}
 
 The key is what makes a peak comparable: the model by content, and what computes it. What is not to be believed counts
-as not there.
+as not there. Entries of before there were bounds end before the last number.
 """
 
 from collections.abc import Generator
 from concurrent.futures import Future
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from adapters.mlx.remembered import keep, recalled
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
-from domain.memory.correction import LEAST, MOST, PeakCorrection
+from domain.memory.correction import LEAST, MOST, MOST_HELD, PeakCorrection
 
 _NAME = "memory-peaks.json"
 _MAX_REMEMBERED = 256
@@ -62,7 +63,7 @@ def remember(memory_dir: Path | None, key: str, correction: PeakCorrection) -> N
     known = _read(memory_dir)
     known.pop(key, None)
     known[key] = correction
-    told = {name: [each.factor, each.largest_bytes, each.num_measured] for name, each in known.items()}
+    told = {name: list(astuple(each)) for name, each in known.items()}
     keep(memory_dir / _NAME, told, _MAX_REMEMBERED)
 
 
@@ -72,14 +73,15 @@ def _read(memory_dir: Path) -> dict[str, PeakCorrection]:
 
 
 def _correction(value: object) -> PeakCorrection | None:
-    if not isinstance(value, list) or len(cast(list[object], value)) != 3:
-        return None
-    factor, largest, count = cast(list[object], value)
-    if not isinstance(factor, float) or not LEAST <= factor <= MOST:
-        return None
-    if not (isinstance(largest, int) and isinstance(count, int) and largest >= 0 and count >= 0):
-        return None
-    return PeakCorrection(factor, largest, count)
+    match value:
+        case [float(factor), int(largest), int(count)]:
+            found = PeakCorrection(factor, largest, count)
+        case [float(factor), int(largest), int(count), float(held_factor)]:
+            found = PeakCorrection(factor, largest, count, held_factor)
+        case _:
+            return None
+    is_bounded = LEAST <= found.factor <= MOST and 1 <= found.held_factor <= MOST_HELD
+    return found if is_bounded and min(found.largest_bytes, found.num_measured) >= 0 else None
 
 
 __all__ = ("PeakMemory", "recall", "remember")

@@ -33,13 +33,24 @@ class PeakMeter:
     ) -> None:
         """`keep` is told a correction that has changed. `is_ahead`: chunks may be under way when their call returns."""
         self._shape, self._correction, self._keep, self._is_ahead = shape, correction, keep, is_ahead
-        self._told = correction.factor
+        self._told = correction
         self._num_chunks = 0
 
     @property
     def shape(self) -> MemoryShape:
         """With what was learnt so far."""
         return self._correction.applied(self._shape)
+
+    def most_ahead(self, position: int, chunk: int, num_logits: int) -> int | None:
+        """What the `chunk` tokens behind `position`, and the logits of so many of them, are to keep alive at most
+        beyond what is held; None: what they like. By the estimate as it was before anything was learnt, so that it
+        never depends on what is measured of it."""
+        shape, end = self._shape, position + chunk
+        held = shape.held_ahead_bytes(chunk, end)
+        if not held:
+            return None
+        grown = max(0, shape.state_bytes(end, chunk) - shape.state_bytes(position))
+        return held + grown + (shape.logit_bytes * num_logits + shape.sample_bytes if num_logits else 0)
 
     def begin(self, finish: Callable[[], None]) -> bool:
         """Before a chunk: whether it is measured. `finish` waits for every chunk."""
@@ -57,11 +68,15 @@ class PeakMeter:
         when the shape is another one now."""
         finish()
         taken = mx.get_peak_memory() - mx.get_active_memory()
-        self._correction = self._correction.learnt(self._shape.step.bytes_at(chunk, position), taken)
-        if abs(self._correction.factor - self._told) < _TOLD_CHANGE:
+        shape, known = self._shape, self._correction
+        held = shape.held_ahead_bytes(chunk, position)
+        needed = shape.chunk_bytes(chunk, position) - held if held else 0
+        self._correction = now = known.learnt(shape.step.bytes_at(chunk, position), taken, held, needed)
+        changes = now.factor - self._told.factor, now.held_factor - self._told.held_factor
+        if max(map(abs, changes)) < _TOLD_CHANGE:
             return False
-        self._told = self._correction.factor
-        self._keep(self._correction)
+        self._told = now
+        self._keep(now)
         return True
 
 

@@ -14,7 +14,6 @@ from application.events import (
     EngineRecovered,
     EngineRestarted,
     EngineStuck,
-    Event,
     FaultObserved,
     FirstToken,
     HttpRefused,
@@ -31,6 +30,7 @@ from application.events import (
     RequestRefused,
     RequestWaits,
     StoreFault,
+    StoreOpened,
     ToolCallProblems,
 )
 from application.services.event_router import EventRouter
@@ -45,16 +45,16 @@ _requests = logging.getLogger("cairn.requests")
 _engine = logging.getLogger("cairn.engine")
 
 
-class EventLog:
-    """An EventSink. `close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and
-    `span_id` of an open request, empty where it is not traced."""
+class EventLog(EventRouter):
+    """`close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and `span_id` of an
+    open request, empty where it is not traced."""
 
     def __init__(self, trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}) -> None:
         self._trace_ids = trace_ids
         self._timelines = RequestTimelines()
         self._occurrences: Counter[str] = Counter()
         self._writer = LogWriter()
-        self._router = EventRouter(
+        super().__init__(
             "the request log",
             {
                 RequestQueued: self._timelines.queued,
@@ -74,15 +74,13 @@ class EventLog:
                 ModelUnloaded: self._unloaded,
                 FaultObserved: self._fault,
                 StoreFault: self._store_fault,
+                StoreOpened: self._store_opened,
                 RecordsDropped: self._dropped,
                 EngineStuck: self._stuck,
                 EngineRecovered: self._recovered,
                 EngineRestarted: self._restarted,
             },
         )
-
-    def emit(self, event: Event) -> None:
-        self._router.emit(event)
 
     def close(self) -> None:
         self._writer.close()
@@ -123,6 +121,10 @@ class EventLog:
 
     def _store_fault(self, event: StoreFault) -> None:
         self._write_sparsely(logging.ERROR, f"fault in store: {event.kind}", event.message)
+
+    def _store_opened(self, event: StoreOpened) -> None:
+        line = f"the store is ours after {event.waited_ns / 1e9:.0f}s: what is computed from now on is stored"
+        self._writer.write(_engine, logging.WARNING, line)
 
     def _dropped(self, event: RecordsDropped) -> None:
         self._write_sparsely(logging.WARNING, f"records not stored: {event.reason}", f"{event.num_records} records")

@@ -57,6 +57,12 @@ class BufferPool:
             self._trim()
         return taken
 
+    def keep_at_most(self, num_bytes: int) -> None:
+        """From now on."""
+        with self._lock:
+            self._keep_bytes = num_bytes
+            self._trim()
+
     @property
     def kept_bytes(self) -> int:
         with self._lock:

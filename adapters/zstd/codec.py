@@ -18,11 +18,11 @@ from adapters.zstd import frame as layout
 from adapters.zstd import planes
 from adapters.zstd.buffer_pool import POOL, BufferPool
 from adapters.zstd.cursor import FrameCursor
-from adapters.zstd.decoding import decode
+from adapters.zstd.decoding import decode, decode_split
 from adapters.zstd.frame import Plane, Segment
 from adapters.zstd.planes import Bytes
 from application.ports.state_codec import CodecError
-from domain.payload import HostPayload, StatePayload, TensorSpec
+from domain.payload import StatePayload, TensorSpec
 
 _HUFFMAN = ZstdCompressionParameters(
     strategy=STRATEGY_FAST, window_log=17, hash_log=6, min_match=7, target_length=0, write_content_size=True
@@ -43,10 +43,12 @@ _context = _Context()
 
 
 class ZstdStateCodec:
-    """See the port. `compress` False writes raw planes only; either way every frame can be read."""
+    """See the port. `compress` False writes raw planes only; either way every frame can be read. `keeps_planes`:
+    what is decoded and bfloat16 throughout stays in planes, for a device that merges them in no time."""
 
-    def __init__(self, *, compress: bool = True, pool: BufferPool | None = None) -> None:
+    def __init__(self, *, compress: bool = True, keeps_planes: bool = False, pool: BufferPool | None = None) -> None:
         self._compress = compress
+        self._decode = decode_split if keeps_planes else decode
         self._pool = pool or POOL
 
     def encode(self, payload: StatePayload) -> Sequence[memoryview]:
@@ -63,8 +65,8 @@ class ZstdStateCodec:
             stored.extend(data)
         return [memoryview(layout.pack(segments)), *(view for view in stored if view.nbytes)]
 
-    def decode(self, frame: Sequence[memoryview]) -> HostPayload:
-        return decode(FrameCursor(frame), self._pool)
+    def decode(self, frame: Sequence[memoryview]) -> StatePayload:
+        return self._decode(FrameCursor(frame), self._pool)
 
     def raw_bytes(self, frame: Sequence[memoryview]) -> int:
         return sum(segment.size_bytes for segment in layout.parse(FrameCursor(frame)))
@@ -75,7 +77,7 @@ class ZstdStateCodec:
             parts = [buffer for buffer in buffers if buffer.nbytes]
             size = sum(part.nbytes for part in parts)
             return Segment(transform, specs, (Plane(layout.RAW, size, size),)), parts
-        raw = _split(transform, specs, buffers)
+        raw = _split(transform, specs, buffers, self._pool)
         encoded = [
             _compress(plane, is_exponent=index == 0 and transform != layout.IDENTITY) for index, plane in enumerate(raw)
         ]
@@ -85,11 +87,11 @@ class ZstdStateCodec:
         return Segment(transform, specs, described), [data for _, data in encoded]
 
 
-def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> list[Bytes]:
+def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview], pool: BufferPool) -> list[Bytes]:
     sizes = layout.plane_sizes(transform, specs)
     if transform == layout.IDENTITY and len(buffers) == 1:
         return [np.frombuffer(buffers[0], np.uint8)] if sizes[0] else [np.empty(0, np.uint8)]
-    result = [np.empty(size, np.uint8) for size in sizes]
+    result = [pool.take(size) for size in sizes]
     position = 0
     for buffer in buffers:
         if not buffer.nbytes:

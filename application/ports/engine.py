@@ -165,7 +165,9 @@ class EngineStatus:
     `limits`: what it may hold; None: nothing bounds it. `ledger`: what it holds, at the end of its last step; None:
     it keeps none. `pressure`: a level of `domain/memory/pressure` by its name in small letters; empty where nobody
     looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values. `computing`: what computes,
-    for people; empty while that is not known. `loading`: the load under way, None for none.
+    for people; empty while that is not known. `loading`: the load under way, None for none. `stuck_after_s`: longer
+    than a step, or a piece of a load, legitimately takes where it computes; None while that is not known. `coming`: of
+    an engine that is to take over from this one, which has ended; None: there is none.
     """
 
     is_alive: bool
@@ -184,6 +186,8 @@ class EngineStatus:
     waiting_for: Mapping[str, int] = field(default_factory=dict[str, int])
     computing: str = ""
     loading: LoadProgress | None = None
+    stuck_after_s: float | None = None
+    coming: Heartbeat | None = None
 
     @property
     def heartbeat(self) -> Heartbeat:

@@ -7,7 +7,7 @@ store's work, so a codec may trust bytes that passed one, and must still never r
 from collections.abc import Sequence
 from typing import Protocol
 
-from domain.payload import HostPayload, StatePayload
+from domain.payload import StatePayload
 
 
 class CodecError(Exception):
@@ -21,7 +21,7 @@ class StateCodec(Protocol):
         """The frame as consecutive buffers, not joined, so that the writer copies once."""
         ...
 
-    def decode(self, frame: Sequence[memoryview]) -> HostPayload:
+    def decode(self, frame: Sequence[memoryview]) -> StatePayload:
         """Inverse of `encode`, on the same bytes in consecutive buffers, cut anywhere. The result refers to none of
         them."""
         ...

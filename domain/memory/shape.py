@@ -4,6 +4,10 @@ All in bytes. A cache's buffer grows in steps and is charged as it is allocated.
 while a chunk is prefilled the chunk beside it; a recurrent one is the same at every length. What a step needs beyond
 the states is a plane over the chunk's length and the position it ends at, because every temporary of a layer has a row
 for each token of the chunk, for each token it looks at, or for both.
+
+A backend that runs ahead of the device holds the temporaries of many operations at once. Where prefill is held to so
+many bytes of that (`AheadBound`), a chunk needs what one operation at a time takes, and the bound; never more than it
+takes without one.
 """
 
 from dataclasses import dataclass
@@ -57,12 +61,23 @@ class StepCost:
         return min(plane, self.most_bytes) if is_bounded else plane
 
 
+@dataclass(frozen=True, slots=True)
+class AheadBound:
+    """How far prefill may run ahead of the device. `needed`: what it takes without running ahead at all, one operation
+    after another; `num_bytes`: so much more may be alive, which is as many groups of operations as keep a device busy.
+    """
+
+    needed: StepCost
+    num_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShape:
     """One model. The default costs nothing: nobody estimated it.
 
-    `states`: by state group, in the layout's order. `step`: of a forward pass without its logits. `logit_bytes`: for
-    each token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
+    `states`: by state group, in the layout's order. `step`: of a forward pass without its logits, as far as the backend
+    runs ahead of itself; `ahead`: what prefill is held to, None where nothing holds it. `logit_bytes`: for each token
+    whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
     """
 
     weight_bytes: int = 0
@@ -70,6 +85,7 @@ class MemoryShape:
     step: StepCost = StepCost()
     logit_bytes: int = 0
     sample_bytes: int = 0
+    ahead: AheadBound | None = None
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """The live caches of one sequence at this length. `chunk`: how many tokens were prefilled last."""
@@ -84,10 +100,21 @@ class MemoryShape:
         if chunk <= 0:
             return 0
         logits = self.logit_bytes * min(chunk, num_logits) + self.sample_bytes
-        return max(self.step.bytes_at(chunk, end), self.step.bytes_at(min(chunk, num_logits), end) + logits)
+        return max(self.chunk_bytes(chunk, end), self.chunk_bytes(min(chunk, num_logits), end) + logits)
+
+    def chunk_bytes(self, chunk: int, end: int) -> int:
+        """As `peak_bytes`, without any logits."""
+        free = self.step.bytes_at(chunk, end)
+        return free if self.ahead is None else min(free, self.ahead.needed.bytes_at(chunk, end) + self.ahead.num_bytes)
+
+    def held_ahead_bytes(self, chunk: int, end: int) -> int:
+        """How much of `chunk_bytes` is the bound on running ahead; 0 where it is not reached, or there is none."""
+        is_reached = self.ahead is not None and self.chunk_bytes(chunk, end) < self.step.bytes_at(chunk, end)
+        return self.ahead.num_bytes if self.ahead is not None and is_reached else 0
 
     def decode_bytes(self, num_rows: int, num_tokens: int) -> int:
-        """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once."""
+        """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once. Decoding is
+        held to nothing."""
         base = self.step.base_bytes
         row = self.step.bytes_at(1, num_tokens) - base + self.logit_bytes + self.sample_bytes
         return base + num_rows * row
@@ -97,4 +124,4 @@ def _rounded_up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-__all__ = ("NUM_LAST_TOKENS", "MemoryShape", "StateCost", "StepCost")
+__all__ = ("NUM_LAST_TOKENS", "AheadBound", "MemoryShape", "StateCost", "StepCost")

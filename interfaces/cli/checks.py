@@ -69,7 +69,8 @@ def _versions() -> Iterator[Check]:
 
 
 def _computing(settings: Settings) -> Iterator[Check]:
-    from interfaces.composition.machine_facts import describe_engine, device_and_blas
+    from interfaces.composition.engine_kind import server_kind
+    from interfaces.composition.machine_facts import device_and_blas
 
     try:
         device, blas = device_and_blas(settings)
@@ -77,7 +78,7 @@ def _computing(settings: Settings) -> Iterator[Check]:
         yield Check("device", f"MLX cannot be imported: {error}", "on Linux install the extra cpu, cuda12 or cuda13")
         return
     yield Check("device", f"{device}, {usable_cpus()} CPUs")
-    yield Check("engine", describe_engine(settings))
+    yield Check("engine", str(server_kind(settings)))
     if blas is not None:
         slow = blas.is_needed and not blas.is_active
         yield Check("BLAS", blas.describe(), blas.remedy if slow else "")
@@ -158,7 +159,10 @@ def _data(settings: Settings) -> Iterator[Check]:
     yield Check(
         "disk speed",
         f"writes {speed.write_bytes_s / 1e6:.0f} MB/s, reads {speed.read_bytes_s / 1e6:.0f} MB/s",
-        "slow: restoring prefixes from this disk may take longer than recomputing them" if slow else "",
+        "slow: restoring prefixes from this disk may take longer than recomputing them, and what is computed faster"
+        " than it is written waits in memory, where a kill loses it"
+        if slow
+        else "",
     )
 
 

@@ -12,15 +12,17 @@ from adapters.config.locations import config_file
 from adapters.engine_process.child import ChildProcess
 from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes
+from domain.engine_kind import THREAD, EngineKind
 from domain.errors import DomainError
-from interfaces.cli.banner import banner
+from domain.model_card import ModelDescription
+from interfaces.cli.banner import banner, describe_slow_disk
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.stop_signals import StopSignals
 from interfaces.cli.supervision import last_resort_here, leave_stuck, supervisor_here
-from interfaces.composition.machine_facts import describe_computing, describe_engine
+from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
-from interfaces.composition.store import quota_bytes, store_dir
+from interfaces.composition.store import quota_bytes, store_dir, writes_state_s
 from interfaces.http.server import HttpServer
 
 
@@ -32,9 +34,11 @@ class Outcome:
     is_clean: bool
 
 
-async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess | None = None) -> Outcome:
-    """Serve until a signal, or until the default model turns out not to load. `first_child`: as in Container. Raises
-    AddressUnavailable, and InvalidKeys."""
+async def serve_until_stopped(
+    loaded: LoadedSettings, kind: EngineKind, first_child: ChildProcess | None = None
+) -> Outcome:
+    """Serve until a signal, or until the default model turns out not to load. `kind`, `first_child`: as in Container.
+    Raises AddressUnavailable, and InvalidKeys."""
     settings = loaded.settings
     server, supervisor = HttpServer(settings.server), supervisor_here()
 
@@ -44,12 +48,13 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess 
 
     signals = StopSignals(stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
-    runs_here = settings.engine.kind == "thread"
+    runs_here = kind.name == THREAD
     if runs_here:  # imports what computes, and nobody waits for that on the loop
         await asyncio.to_thread(describe_computing, settings)
     service = build_service(
         settings,
         origins=loaded.origins,
+        kind=kind,
         first_child=first_child,
         supervisor=supervisor,
         make_last_resort=last_resort_here,
@@ -74,7 +79,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess 
         else:
             if runs_here:
                 await service.start()
-            await server.serve(app, started)
+            await server.serve(app, started, service.container.requests().cut_off)
     finally:
         if announcing is not None:
             announcing.cancel()
@@ -92,19 +97,20 @@ async def _announce(service: Service, server: HttpServer, base_url: str, supervi
         server.stop()
         return error.message
     notes = [("note", served.source.note)] if served.source.note else []
-    facts = [*notes, *await _facts(service)]
+    facts = [*notes, *await _facts(service, served.description)]
     typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts))
     supervisor.ready()
     return ""
 
 
-async def _facts(service: Service) -> list[tuple[str, str]]:
+async def _facts(service: Service, model: ModelDescription) -> list[tuple[str, str]]:
     status = service.engine.status()
     return [
         ("device", status.computing),
-        ("engine", describe_engine(service.settings)),
+        ("engine", str(service.container.kind())),
         ("memory", describe_limits(status.limits)),
         ("data", await _data_fact(service)),
+        *_disk_fact(service, model),
         ("config", _config_fact()),
     ]
 
@@ -117,7 +123,16 @@ async def _data_fact(service: Service) -> str:
     stats = await service.engine.cache.stats()
     if stats.store is None and not stats.problem:
         return f"none: the store in {folder} could not be opened"
+    if stats.store is not None and not stats.store.quota_bytes:
+        return f"none yet: another process has the store in {folder}"
     return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
+
+
+def _disk_fact(service: Service, model: ModelDescription) -> list[tuple[str, str]]:
+    """Said of a disk that may be slower than this model computes."""
+    bytes_s = writes_state_s(service.settings.store) if service.settings.store.kind == "lmdb" else None
+    slow = "" if bytes_s is None else describe_slow_disk(bytes_s, model)
+    return [("disk", slow)] if slow else []
 
 
 def _config_fact() -> str:

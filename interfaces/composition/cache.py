@@ -11,11 +11,13 @@ from application.events import FaultObserved
 from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.services.faults import described
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import Land, StoredTier
+from application.services.prefix.stored_tier import Land, StoredTier, Upload
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
@@ -24,7 +26,7 @@ from domain.block_grid import BlockGrid
 from domain.memory.ledger import MemoryLimits
 from domain.scheduling import StepLimits
 
-FLUSH_TIMEOUT_S = 30.0
+FLUSH_TIMEOUT_S = 25.0
 """How long shutting down may write captured state that still waits for the store."""
 
 CLOSE_TIMEOUT_S = 5.0
@@ -48,8 +50,9 @@ class CacheTiers:
         clock: Clock,
         land: Land | None = None,
         memory: MemoryLimits | None = None,
+        upload: Upload | None = None,
     ) -> None:
-        """`memory`: what shares of memory are shares of; None: all of the host's."""
+        """`land`, `upload`: as in Backend. `memory`: what shares of memory are shares of; None: all of the host's."""
         total_bytes = memory.total_bytes if memory is not None else SystemMemory().read().total_bytes or 0
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
         self.store = store
@@ -61,11 +64,12 @@ class CacheTiers:
         if store is not None:
             max_bytes = int(total_bytes * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
-            stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land))
-        self.hot = HotTier(hot_bytes)
-        tiers = PrefixTiers(self.hot, stored, self._lanes)
-        is_enabled = bool(hot_bytes) or store is not None
+            stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land, upload))
         cache = settings.cache
+        self.hot = HotTier(hot_bytes)
+        self.live = LiveStates(cache.live_states.resolve(total_bytes), self._live_fault)
+        tiers = PrefixTiers(self.hot, stored, self._lanes, self.live)
+        is_enabled = bool(hot_bytes) or store is not None
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
         self.prefix_cache = PrefixCache(
             tiers=tiers,
@@ -78,21 +82,27 @@ class CacheTiers:
         )
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
 
+    def _live_fault(self, error: Exception) -> None:
+        self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))
+
     def queued_bytes(self) -> int:
-        """Captured state that waits for the store."""
-        return self.writer.queued_bytes if self.writer is not None else 0
+        """Captured state that waits for the store, with what was made of it for that."""
+        return self.writer.held_bytes if self.writer is not None else 0
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.
 
-        A store whose reads return has as long again to close, because what it holds back may be much.
+        A store whose reads return has what is left of that to close, because what it holds back may be much. All of it
+        takes `timeout_s` and twice CLOSE_TIMEOUT_S at most.
         """
+        began_ns = self._clock.now_ns()
         self._hashing.close()
         self._lanes.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
         are_done = self._lanes.join(patience_s)
-        is_closed = self.store is None or _closes(self.store, timeout_s if are_done else patience_s)
+        left_s = timeout_s - (self._clock.now_ns() - began_ns) / 1e9
+        is_closed = self.store is None or _closes(self.store, max(patience_s, left_s) if are_done else patience_s)
         if not (are_done and is_closed):
             message = "the store's volume hangs: what was under way is left behind"
             self._events.emit(FaultObserved("store.close", message, self._clock.now_ns()))

@@ -18,7 +18,9 @@ from interfaces.composition.token_side import SWITCH_INTERVAL_S
 if TYPE_CHECKING:
     from litestar import Litestar
 
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+"""How long the engine may take to end its step. With all that may take long after it, and before it, a stop must be
+over when a supervisor's patience is (`TimeoutStopSec=` in deploy/cairn.service)."""
 
 _logger = logging.getLogger("cairn")
 

@@ -26,7 +26,7 @@ _THREADS = ("cairn-compute", "MainThread", "cairn-")
 
 
 def stuck_after_s(settings: EngineSettings, may_be_cpu: bool) -> float:
-    """As set, or what no step of this device legitimately takes. `may_be_cpu`: it is one, or nobody here knows."""
+    """As set, or what no step of this device legitimately takes. `may_be_cpu`: it is one, or nobody knows yet."""
     if settings.stuck_after_s is not None:
         return settings.stuck_after_s
     return STUCK_AFTER_CPU_S if may_be_cpu else STUCK_AFTER_GPU_S

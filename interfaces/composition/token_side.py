@@ -22,6 +22,7 @@ from interfaces.composition.cache import CacheTiers
 from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import build_guard, memory_limits
 from interfaces.composition.store import build_store
+from interfaces.composition.supervision import stuck_after_s
 
 NUM_GRAMMAR_THREADS = 4
 
@@ -60,10 +61,20 @@ class TokenSide(containers.DeclarativeContainer):
     backend = providers.Singleton(choose_backend, settings)
     limits = providers.Singleton(step_limits, settings, backend)
     engine_events = providers.Singleton(Outlet, clock)
-    store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
+    store = providers.Singleton(
+        build_store, settings.provided.store, engine_events, clock, keeps_planes=backend.provided.merges_planes
+    )
     memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
     cache = providers.Singleton(
-        CacheTiers, settings, limits, store, engine_events, clock, backend.provided.land, memory
+        CacheTiers,
+        settings,
+        limits,
+        store,
+        engine_events,
+        clock,
+        backend.provided.land,
+        memory,
+        backend.provided.upload,
     )
     guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
@@ -84,6 +95,7 @@ class TokenSide(containers.DeclarativeContainer):
         waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
         hold=hold,
         computing=providers.Singleton(describe_computing, settings),
+        stuck_after_s=providers.Singleton(stuck_after_s, settings.provided.engine, backend.provided.holds_host),
     )
 
 

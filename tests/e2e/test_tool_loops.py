@@ -15,7 +15,7 @@ from tests.support.demo_chats import DemoChat, demo_conversation
 from tests.support.live_service import LiveService, live_service
 
 SEEDS = range(3)
-"""Of the questions. What is asked in other dialects than the first are the first two, so that their prompts are known."""
+"""Of the questions. Other dialects than the first ask the first two again, whose prompts are known by then."""
 
 NUM_WRONG = 1
 """Of the loops, at most: the models' cards promise 0.96 and more of a single question."""

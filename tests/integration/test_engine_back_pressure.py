@@ -33,18 +33,12 @@ NUM_TOKENS = 600
 
 
 class WatchedGate(ReaderGate):
-    """Tells when the compute thread was made to wait, and the most that was ever unsent. A step of the toy takes some
-    microseconds: here each waits until the loop has had its turn, as it has in a real one."""
+    """Tells when it was closed by what is unsent, and the most that ever was."""
 
     def __init__(self) -> None:
         super().__init__(HIGH_BYTES)
         self.most_bytes = 0
         self.closed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def wait(self) -> None:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(PATIENCE_S)
-        super().wait()
 
     def unsent(self, num_bytes: int) -> None:
         super().unsent(num_bytes)

@@ -5,11 +5,12 @@ import socket
 import threading
 from collections.abc import Callable
 
-from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess
+from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess, Patience
 from adapters.fake.clock import FakeClock
 from application.ports.tokenizer import EncodedPrompt
 from domain.engine_health import engine_health
 from domain.ids import ModelId, RequestId
+from tests.support.engine_client import EngineClient
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission
 
@@ -35,6 +36,9 @@ class SilentChild:
 
     def kill(self) -> None:
         self.told.append("kill")
+        self.end()
+
+    def end(self) -> None:
         assert self._theirs is not None
         self._theirs.close()
         self._killed.set()
@@ -67,6 +71,50 @@ def test_what_it_has_not_taken_up_is_outstanding_and_it_is_stuck_in_silence() ->
         assert child.told == ["abort"]
         engine.kill()
         await engine.stop(PATIENCE_S)
+
+    asyncio.run(run())
+
+
+class EternalChild(SilentChild):
+    """It hangs in a driver: no signal ends it, and its socket stays open."""
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+
+def test_one_that_cannot_be_killed_is_given_up_when_it_is_abandoned() -> None:
+    async def run() -> None:
+        child, lost = EternalChild(), asyncio.Event()
+        whys = list[str]()
+
+        def note(why: str) -> None:
+            whys.append(why)
+            lost.set()
+
+        engine = EngineProcess(child, b"", FakeClock(), lost=note, patience=Patience(abort_s=0, gone_s=0))
+        client = EngineClient(engine)
+        engine.start(client.receive)
+        engine.submit(submission("a", ModelId("m"), EncodedPrompt.of_text((1, 2)), 4))
+        engine.abandon()
+        async with asyncio.timeout(PATIENCE_S):
+            await lost.wait()
+        assert whys == ["the engine's process does not end"]
+        assert child.told == ["abort", "kill"]
+        assert (await client.end("a")).error is not None
+        child.end()
+
+    asyncio.run(run())
+
+
+def test_one_that_cannot_be_killed_does_not_hold_up_a_stop() -> None:
+    async def run() -> None:
+        child = EternalChild()
+        engine = EngineProcess(child, b"", FakeClock(), patience=Patience(close_s=0, gone_s=0))
+        engine.start(lambda _batch: None)
+        async with asyncio.timeout(PATIENCE_S):
+            assert not await engine.stop(0)
+        assert child.told == ["kill"]
+        child.end()
 
     asyncio.run(run())
 

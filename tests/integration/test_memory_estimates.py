@@ -7,26 +7,30 @@ a quarter more than estimated; the most that any of these takes more is a fifth 
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
+from adapters.mlx import memory_shape
 from adapters.mlx.assembly import context_length_of
 from adapters.mlx.caches.layout import layout_of, new_caches
 from adapters.mlx.caches.state_costs import state_costs
+from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_meter import PeakMeter, highest_bytes, uncorrected
 from adapters.mlx.planned_network import network_of
+from application.ports.compute import DecodeStart
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
 from domain.memory.correction import LEAST, MIN_BYTES, MOST, PeakCorrection
 from domain.memory.shape import MemoryShape
 from domain.model_card import LoadOptions, ModelSource
+from domain.sampling import SamplingParams
 from tests.support import tiny_models
 
 MARGIN = 1.25
@@ -109,6 +113,40 @@ def test_a_model_corrects_its_own_estimate():
     assert model.description.memory == kept[-1].applied(low)
 
 
+def test_a_chunk_that_is_held_takes_no_more_than_is_said_then(monkeypatch: pytest.MonkeyPatch):
+    """On a CPU MLX's limit holds it as on CUDA. What it computes is the same."""
+    free = tiny_models.tiny_model("qwen3")
+    monkeypatch.setattr(memory_shape, "_traced_steps", {})
+    monkeypatch.setattr(memory_shape, "most_ahead_bytes", lambda: 1 << 12)
+    held = tiny_models.tiny_model("qwen3")
+    shape, tokens = held.description.memory, [(17 * index + 5) % 90 for index in range(CHUNK)]
+    before, limits, put = mx.get_memory_limit(), list[int](), ChunkQueue.put
+
+    def seen(queue: ChunkQueue, state: Sequence[mx.array]) -> None:
+        limits.append(mx.get_memory_limit() - mx.get_active_memory())
+        put(queue, state)
+
+    monkeypatch.setattr(ChunkQueue, "put", seen)
+    for model in (held, free):
+        model.open(ID)
+    for end in (CHUNK, 2 * CHUNK):
+        mx.reset_peak_memory()
+        held.prefill(ID, tokens)
+        assert mx.get_peak_memory() - mx.get_active_memory() <= shape.chunk_bytes(CHUNK, end)
+        assert shape.chunk_bytes(CHUNK, end) < shape.step.bytes_at(CHUNK, end), "or nothing is held"
+        free.prefill(ID, tokens)
+    start = DecodeStart(tuple(tokens), SamplingParams(temperature=0), seed=1)
+    for model in (held, free):
+        model.start_decode(ID, tokens, start)
+    bounded, unbounded = limits[0::2], limits[1::2]
+    assert max(bounded) < 4 * shape.chunk_bytes(CHUNK, CHUNK) < before // 4 < min(unbounded)
+    assert mx.get_memory_limit() == before
+    first, second = (model.decode([ID])[0].token_ids for model in (held, free))
+    assert first == second
+    for model in (held, free):
+        model.release()
+
+
 def test_the_highest_use_of_memory_is_told_however_often_it_is_measured_anew():
     large = mx.zeros(1 << 24)
     mx.eval(large)
@@ -131,7 +169,7 @@ def test_what_is_learnt_while_it_serves_is_kept(tmp_path: Path):
     model.open(ID)
     model.prefill(ID, [(17 * index + 5) % 90 for index in range(num_tokens)])
     again = whole(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
-    factor, largest, count = json.loads(kept.read_text())[key]
+    factor, largest, count, _ = json.loads(kept.read_text())[key]
     assert LEAST < factor < MOST
     assert (largest > MIN_BYTES, count) == (True, 2)
     assert again.description.memory == PeakCorrection(factor, largest, count).applied(told.memory)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from adapters.zstd.buffer_pool import BufferPool
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.state_codec import CodecError
-from domain.payload import ITEM_BYTES, HostPayload, TensorSpec
+from domain.payload import ITEM_BYTES, HostPayload, SplitPayload, StatePayload, TensorSpec
 from tests.support.effort import scaled
 
 CODECS = {"zstd": ZstdStateCodec(), "raw": ZstdStateCodec(compress=False)}
+KEEPS_PLANES = ZstdStateCodec(keeps_planes=True)
 # Patterns that trouble anything which looks at values: signalling and quiet NaNs with payloads, infinities, denormals,
 # negative zero; as 16-bit words, which are the upper half of the same things in float32.
 SPECIAL_WORDS = np.array(
@@ -51,7 +52,7 @@ def payloads(draw: st.DrawFn) -> HostPayload:
     return HostPayload(specs, tuple(memoryview(part).toreadonly() for part in data))
 
 
-def assert_same(found: HostPayload, payload: HostPayload) -> None:
+def assert_same(found: StatePayload, payload: HostPayload) -> None:
     assert found.specs == payload.specs
     assert [bytes(view) for view in found.buffers()] == [bytes(view) for view in payload.buffers()]
     assert all(view.readonly and view.format == "B" and view.contiguous for view in found.buffers())
@@ -62,7 +63,7 @@ def assert_same(found: HostPayload, payload: HostPayload) -> None:
 @settings(max_examples=scaled(150), deadline=None)
 def test_every_payload_comes_back(name: str, payload: HostPayload) -> None:
     frame = b"".join(CODECS[name].encode(payload))
-    for codec in CODECS.values():
+    for codec in (*CODECS.values(), KEEPS_PLANES):
         assert_same(codec.decode([memoryview(frame)]), payload)
 
 
@@ -94,7 +95,11 @@ def test_a_frame_in_small_pieces_comes_back(dtype: str, size: int) -> None:
 def test_large_tensors_of_every_dtype_come_back(dtype: str, kind: str) -> None:
     spec = TensorSpec(dtype, (3, 100_003))
     payload = HostPayload((spec,), (memoryview(content(kind, spec.size_bytes, 5)),))
-    assert_same(CODECS["zstd"].decode([memoryview(b"".join(CODECS["zstd"].encode(payload)))]), payload)
+    frame = memoryview(b"".join(CODECS["zstd"].encode(payload)))
+    assert_same(CODECS["zstd"].decode([frame]), payload)
+    kept = KEEPS_PLANES.decode([frame])
+    assert isinstance(kept, SplitPayload) == (dtype == "bfloat16")
+    assert_same(kept, payload)
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("bfloat16", 0.69), ("float32", 0.87)])
@@ -123,12 +128,13 @@ def test_damaged_frames_are_refused_or_decode_to_something_of_their_size(
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     del frame[data.draw(st.integers(0, len(frame)) | st.just(len(frame))) :]
-    try:
-        found = CODECS["zstd"].decode([memoryview(bytes(frame))])
-    except CodecError:
-        return
-    for spec, view in zip(found.specs, found.buffers(), strict=True):
-        assert view.nbytes == spec.size_bytes == prod(spec.shape) * ITEM_BYTES[spec.dtype]
+    for codec in (CODECS["zstd"], KEEPS_PLANES):
+        try:
+            found = codec.decode([memoryview(bytes(frame))])
+        except CodecError:
+            continue
+        for spec, view in zip(found.specs, found.buffers(), strict=True):
+            assert view.nbytes == spec.size_bytes == prod(spec.shape) * ITEM_BYTES[spec.dtype]
 
 
 @given(noise=st.binary(max_size=200))

@@ -25,8 +25,8 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
     )
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "interfaces.cli", *arguments]
+def command(*arguments: str, module: str = "interfaces.cli") -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
 
 
 def run_cairn(home: Path, *arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
@@ -52,6 +52,10 @@ class CairnProcess:
         self.seen: list[str] = []
         self._reader = threading.Thread(target=self._read, name="cairn-output", daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def read_until(self, text: str) -> str:
         """The first line that holds `text`; an AssertionError if the process ends or falls silent before."""
@@ -93,10 +97,13 @@ class CairnProcess:
 
 
 @contextmanager
-def cairn_process(home: Path, arguments: Sequence[str], **variables: str) -> Iterator[CairnProcess]:
+def cairn_process(
+    home: Path, arguments: Sequence[str], *, module: str = "interfaces.cli", **variables: str
+) -> Iterator[CairnProcess]:
+    """`module`: what is run in place of the command."""
     process = CairnProcess(
         subprocess.Popen(
-            command(*arguments),
+            command(*arguments, module=module),
             cwd=ROOT,
             env=environment(home, **variables),
             stdin=subprocess.DEVNULL,

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 from litestar import Litestar
@@ -48,6 +48,7 @@ from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
+from domain.engine_kind import AUTO, embedded_kind
 from domain.ids import ModelId
 from domain.key_ring import KeyRing
 from domain.load_room import LoadRoom
@@ -124,6 +125,7 @@ def fake_service(
     reuses: bool = False,
     read_timeout_s: float = 20.0,
     hot_bytes: int = 1 << 28,
+    live_bytes: int = 0,
     store: BlockStore | None = None,
     cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
@@ -139,7 +141,8 @@ def fake_service(
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
-    `reuses`: with a prefix cache of `hot_bytes` over `store`. `store` and `documents` are closed at the end.
+    `reuses`: with a prefix cache of `hot_bytes` over `store`, and of `live_bytes` beside it: most tests are about
+    records, which taking states over would leave unused. `store` and `documents` are closed at the end.
     `room_bytes`: what the engine says one request may take of memory; None: nothing.
     """
     settings = settings or ServerSettings(port=0)
@@ -153,7 +156,7 @@ def fake_service(
     tiers = CacheTiers(
         Settings(
             store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0), read_timeout_s=read_timeout_s),
-            cache=cache_settings or CacheSettings(),
+            cache=replace(cache_settings or CacheSettings(), live_states=ByteSize(num_bytes=live_bytes)),
         ),
         limits,
         store if reuses else None,
@@ -196,16 +199,18 @@ def fake_service(
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60, kind=embedded_kind(AUTO)),
         ExplainPrompt(
             pool,
             loop.cache,
             encoder,
+            requests.preparations,
+            clock,
             shows_text=whole.shows_text,
         ),
         CountTokens(pool, encoder),
         Tokenize(pool, encoder),
-        WarmPrompt(pool, generate, loop.cache),
+        WarmPrompt(pool, generate, loop.cache, requests.preparations, clock),
         ManageModels(pool, repository),
         loop.cache.stats,
         loop.cache.clear,
@@ -229,7 +234,7 @@ def fake_service(
     async def serve() -> None:
         loop.start(requests.receive)
         try:
-            await server.serve(app, lambda _url: started.set())
+            await server.serve(app, lambda _url: started.set(), requests.cut_off)
         finally:
             assert await loop.stop(PATIENCE_S), "the compute thread did not end"
 

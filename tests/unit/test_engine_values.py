@@ -33,7 +33,7 @@ from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.memory.shape import AheadBound, MemoryShape, StateCost, StepCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
@@ -96,6 +96,7 @@ EVENTS: tuple[Event, ...] = (
     events.RecordsDropped(1, 2, "orphan", 3),
     events.RecordsEvicted(1, 2),
     events.StoreFault("checksum", "where", 1),
+    events.StoreOpened(5, 9),
     events.PrefixMatched(
         id=ID,
         num_prompt=9,
@@ -215,6 +216,7 @@ OTHERS = (
                 step=StepCost(base_bytes=7, token_bytes=8, seen_bytes=9, pair_bytes=10),
                 logit_bytes=11,
                 sample_bytes=12,
+                ahead=AheadBound(StepCost(base_bytes=13), 14),
             ),
         ),
         "a note",

@@ -11,7 +11,7 @@ from application.ports.engine import EngineStatus
 from application.services.lane import Lane
 from application.services.text_side.engine_watch import EXIT_STUCK, EngineWatch, WatchLimits
 from application.services.text_side.stuck_report import TELL_AGAIN_S
-from domain.engine_health import EVENT_LOOP, WAITING, Activity
+from domain.engine_health import ENDED, EVENT_LOOP, WAITING, Activity, Heartbeat
 from domain.ids import RequestId
 from tests.support.fake_service import wait_until
 from tests.support.lanes import HeldLane, InlineLane
@@ -300,3 +300,30 @@ def test_a_defect_of_what_it_asks_is_told_and_ends_nothing(monkeypatch: pytest.M
     world.status = status
     wait_until(lambda: "moving" in world.told, "a look that went well")
     world.watch.stop()
+
+
+def test_what_the_engine_tells_of_its_device_counts_before_what_was_set_for_any() -> None:
+    world = World(exits=False)
+    world.status = dataclasses.replace(world.status, stuck_after_s=5.0)
+    world.does("decode", num_running=1)
+    world.looks(4)
+    assert not world.stuck()
+    world.looks(1)
+    assert [event.stuck_in for event in world.stuck()] == ["decode"]
+
+
+def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_told_by_its_end_alone() -> None:
+    world = World(exits=False)
+    for _ in range(2):
+        now_ns = world.clock.now_ns()
+        beat = Heartbeat(last_step_ns=now_ns, last_progress_ns=now_ns, activity=Activity("load", now_ns)).waited_for()
+        world.status = dataclasses.replace(world.status, is_alive=False, fault="lost", coming=beat)
+        num_before = len(world.abandoned)
+        world.looks(STUCK_AFTER_S - 1)
+        assert len(world.abandoned) == num_before
+        world.looks(10)
+        assert len(world.abandoned) == num_before + 1
+        world.status = dataclasses.replace(world.status, coming=None)
+        world.looks(1)
+    assert {event.stuck_in for event in world.stuck()} == {ENDED}
+    assert not world.recovered()

@@ -46,7 +46,7 @@ def test_a_request_from_its_queue_to_its_end() -> None:
     figures.emit(script.ended())
     found = read(figures)
     assert totals(found) == {"hot": 512, "store": 256, "computed": 513, "output": 4}
-    assert found.reuse[0].hit_rate == {"hot": 512 / 1025, "store": 256 / 1025}
+    assert found.reuse[0].hit_rate == {"live": 0.0, "hot": 512 / 1025, "store": 256 / 1025}
     assert near(found.time_to_first_token.p50_s, 2.25)
     assert found.inter_token.num == 3
     assert near(found.inter_token.p50_s, 0.3)
@@ -64,6 +64,17 @@ def test_what_is_done_again_after_a_preemption_is_told_apart() -> None:
     found = read(figures)
     assert totals(found) == {"hot": 512, "computed": 513, "recomputed": 2}
     assert found.reuse[0].num_lookups == 1
+
+
+def test_a_request_of_many_choices_is_looked_up_once() -> None:
+    figures = LiveFigures(FakeClock(START_NS))
+    for choice in range(4):
+        figures.emit(Script(f"r.{choice}", choice=choice).queued())
+        figures.emit(matched(f"r.{choice}", {"hot": 1024} if choice else {}, "last-token" if choice else "never-seen"))
+    found = read(figures)
+    assert (found.reuse[0].num_lookups, found.reuse[0].num_prompt_tokens) == (1, 1025)
+    assert found.reuse[0].hit_rate == {"hot": 0.0, "store": 0.0}
+    assert totals(found) == {}
 
 
 def test_who_takes_no_part_in_reuse_has_no_hit_rate() -> None:

@@ -9,8 +9,8 @@ import pytest
 from adapters.mlx.peak_memory import PeakMemory, recall, remember
 from application.services.lane import Lane
 from application.services.token_side.model_loads import whole
-from domain.memory.correction import LEAST, MIN_BYTES, MOST, PeakCorrection
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.memory.correction import LEAST, MIN_BYTES, MOST, MOST_HELD, PeakCorrection
+from domain.memory.shape import AheadBound, MemoryShape, StateCost, StepCost
 from tests.support.patience import PATIENCE_S
 
 LARGE = 100 * MIN_BYTES
@@ -58,22 +58,70 @@ def test_only_steps_are_corrected():
     assert (corrected.weight_bytes, corrected.states, corrected.logit_bytes) == (10, (StateCost(3),), 7)
 
 
+HELD = MemoryShape(step=StepCost(base_bytes=8 * LARGE), ahead=AheadBound(StepCost(base_bytes=LARGE // 10), LARGE))
+"""A step of it is held to LARGE."""
+
+
+def learnt(correction: PeakCorrection, measured_bytes: int) -> PeakCorrection:
+    held = HELD.held_ahead_bytes(1, 1)
+    assert held == LARGE
+    return correction.learnt(8 * LARGE, measured_bytes, held, HELD.chunk_bytes(1, 1) - held)
+
+
+def test_a_bound_is_never_scaled():
+    correction = learnt(PeakCorrection(), LARGE + LARGE // 5)
+    assert (correction.factor, correction.held_factor) == (1.0, 2.0)
+    assert correction.applied(HELD).chunk_bytes(1, 1) == LARGE + LARGE // 5
+    for _ in range(200):
+        correction = learnt(correction, LARGE // 2)
+    assert correction.held_factor == pytest.approx(1.0, abs=0.01)
+    assert correction.factor == 1.0, "what is held says nothing of what is not"
+
+
+@pytest.mark.parametrize("measured_bytes", [LARGE, 3 * LARGE, 4 * LARGE])
+def test_a_held_step_that_took_more_is_covered_at_once_whatever_was_learnt_before(measured_bytes: int):
+    """Held to the bound after all or not, and by either of the two estimates."""
+    correction = learnt(PeakCorrection(factor=LEAST), measured_bytes)
+    assert correction.applied(HELD).chunk_bytes(1, 1) >= measured_bytes
+    assert learnt(PeakCorrection(), 1 << 60).held_factor <= MOST_HELD
+
+
 def test_it_is_remembered_by_model(tmp_path: Path):
     remember(tmp_path / "new", "a", PeakCorrection(1.25, 10, 2))
     remember(tmp_path / "new", "b", PeakCorrection(0.75, 20, 3))
+    remember(tmp_path / "new", "held", PeakCorrection(0.75, 20, 3, 8.0))
+    assert recall(tmp_path / "new", "held") == PeakCorrection(0.75, 20, 3, 8.0)
     assert recall(tmp_path / "new", "a") == PeakCorrection(1.25, 10, 2)
     assert recall(tmp_path / "new", "b") == PeakCorrection(0.75, 20, 3)
     assert recall(tmp_path / "new", "c") == recall(None, "a") == PeakCorrection()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "[" * 100_000, '{"a": 1}', '{"a": [99.0, 1, 1]}', '{"a": ["1.0", 1, 1]}', '{"a": [1.0, -1, 1]}']
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"a": 1}',
+        '{"a": [99.0, 1, 1]}',
+        '{"a": ["1.0", 1, 1]}',
+        '{"a": [1.0, -1, 1]}',
+        '{"a": [1.0, 1, 1, 0.5]}',
+        '{"a": [1.0, 1, 1, 65.0]}',
+        '{"a": [1.0, 1, 1, NaN]}',
+        '{"a": [1.0, 1, 1, 1.0, 1.0]}',
+    ],
 )
 def test_what_is_not_to_be_believed_counts_as_nothing(tmp_path: Path, text: str):
     (tmp_path / "memory-peaks.json").write_text(text)
     assert recall(tmp_path, "a") == PeakCorrection()
     remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
-    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1, 1]}
+    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1, 1, 1.0]}
+
+
+def test_what_was_remembered_before_there_were_bounds_counts(tmp_path: Path):
+    (tmp_path / "memory-peaks.json").write_text('{"a": [2.0, 1, 1]}')
+    assert recall(tmp_path, "a") == PeakCorrection(2.0, 1, 1)
 
 
 def test_what_cannot_be_remembered_leaves_nothing_behind(tmp_path: Path):

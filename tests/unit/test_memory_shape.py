@@ -1,6 +1,8 @@
 """The sums of domain/memory/shape."""
 
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+import pytest
+
+from domain.memory.shape import AheadBound, MemoryShape, StateCost, StepCost
 
 
 def test_a_buffer_is_charged_as_it_is_allocated():
@@ -47,3 +49,29 @@ def test_every_row_of_a_decode_step_chooses_a_token():
 
 def test_a_model_nobody_estimated_costs_nothing():
     assert MemoryShape().state_bytes(1000) == MemoryShape().peak_bytes(100, 1000) == 0
+
+
+def test_a_chunk_needs_its_operations_and_the_bound_or_less_where_less_is_run_ahead():
+    shape = MemoryShape(step=StepCost(token_bytes=100), ahead=AheadBound(StepCost(token_bytes=2), 500))
+    assert (shape.chunk_bytes(5, 5), shape.held_ahead_bytes(5, 5)) == (500, 0)
+    assert (shape.chunk_bytes(10, 10), shape.held_ahead_bytes(10, 10)) == (520, 500)
+    assert shape.peak_bytes(10, 10) == 520
+    assert shape.decode_bytes(3, 100) == 300, "nothing holds it"
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("end", "all_measured", "known", "natural", "needed"),
+    [(8192, 10874, 8824, 10886, 120), (32768, 14366, 12280, 11265, 120), (65536, 19046, 16888, 11770, 154)],
+)
+def test_the_estimate_of_a_held_chunk_is_what_was_measured(
+    end: int, all_measured: int, known: int, natural: int, needed: int
+):
+    """MiB on an H100, Qwen3-4B's shape, chunks of 2,048 tokens, held to 2 GiB: weights and states, and beyond them what
+    was traced of an eager MLX, and of one operation after another."""
+    step, alone = StepCost(base_bytes=natural * MIB), StepCost(base_bytes=needed * MIB)
+    shape = MemoryShape(step=step, ahead=AheadBound(alone, 2 << 30))
+    estimate = known + shape.peak_bytes(2048, end) / MIB
+    assert 1 <= estimate / all_measured < 1.02

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from application.services.prefix.live_states import LIVE
 from application.services.prefix.tiers import HOT, PrefixTiers
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
@@ -64,6 +65,10 @@ def explain(
 ) -> Explanation:
     """What a request with this prompt would find."""
     found = tiers.match(chain, rules, tiers.find_all(chain) if asks_stores else tiers.unanswered())
+    reused = _expected(tiers, found)
+    live = tiers.live.find(chain, info.model, rules.grid)
+    if live is not None and live.position >= found.match.position:
+        found, reused = live.told(found, rules.grid), {LIVE: live.position}
     match = found.match
     parent = chain.parent(match.num_known // chain.block_size)
     followers = list[tuple[int, ...]]()
@@ -71,10 +76,10 @@ def explain(
         followers += tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
         for tier in tiers.stored if asks_stores else ():
             followers += tier.reader.followers(chain.namespace, parent, MAX_FOLLOWERS)
-    explained = told(found, _expected(tiers, found), match.reason, followers, forks)
-    if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
-        return _elsewhere(tiers, explained, chain, fingerprint, info)
-    return explained
+    explained = told(found, reused, match.reason, followers, forks)
+    if not reused and match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
+        explained = _elsewhere(tiers, explained, chain, fingerprint, info)
+    return explained if explained.note else replace(explained, note=_not_stored(tiers, chain, match.num_known))
 
 
 def _expected(tiers: PrefixTiers, found: Found) -> dict[str, int]:
@@ -90,6 +95,16 @@ def _expected(tiers: PrefixTiers, found: Found) -> dict[str, int]:
         is_hot = here is not None and groups <= here
         reused[HOT if is_hot else found.holder(key, index, names) or (names or [HOT])[0]] += num_tokens
     return dict(+reused)
+
+
+def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
+    """What the next block met on its way to a store, if it was computed lately and did not get there."""
+    index = num_known // chain.block_size
+    if (index + 1) * chain.block_size > chain.num_prompt:
+        return ""
+    key = BlockKey(chain.namespace, chain.hashes[index])
+    lost = [(tier.name, tier.writer.why_lost(key)) for tier in tiers.stored if tier.writer is not None]
+    return "; ".join(f"what follows was computed, and the {name} did not take it: {why}" for name, why in lost if why)
 
 
 def _elsewhere(

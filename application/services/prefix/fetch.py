@@ -4,6 +4,13 @@ A record is used only if it is what its key says: the prompt's own ids, the posi
 in exact mode, computed on the grid). Whatever is not is named in `missing`, and the lookup is repeated without it:
 eviction and faults between lookup and fetch cost time, never a wrong state. A store that hangs costs a deadline,
 counted anew for each read of a few records: then what has arrived is kept, and nobody waits for the rest.
+
+    cold records   |--read--|--read--|--read--|--read--|--read--|   in the order of the prompt
+    workers                           reading  reading  waiting     at most READS_AHEAD that are not landed
+    this thread      landed   landing
+
+Where the compute thread has to land what comes, it does so read by read, in between steps, while workers read on; they
+wait where it falls behind, so that host memory holds a few reads and not the prompt's whole state.
 """
 
 from collections import Counter
@@ -11,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from application.services.prefix.store_lanes import StoreRead
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import HOT, PrefixTiers
 from domain.holdings import Found
 from domain.ids import GroupIndex
@@ -18,8 +26,29 @@ from domain.payload import GroupPayloads
 from domain.prefix import ReuseRules
 from domain.record import BlockKey, Provenance, Record, RecordKey
 
-RECORDS_PER_READ = 8
+RECORDS_PER_READ = 4
 """Records one worker reads and decodes in a row; a long prefix is spread over all workers."""
+
+READS_AHEAD = 4
+"""Reads under way or waiting to be landed by the compute thread: two that the lane's threads work on, and as many more,
+so that neither waits for the other's next one."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """A few records of one tier. `answer`: None before it was started, and when the store was stuck then. `is_over`:
+    what it brought is in place, or nothing comes of it any more."""
+
+    tier: StoredTier
+    indices: Sequence[int]
+    answer: StoreRead[Sequence[Record | None]] | None = None
+    is_started: bool = False
+    is_over: bool = False
+    is_answered: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        return self.is_started and (self.answer is None or self.answer.is_done or self.answer.is_hopeless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +114,35 @@ class PrefixFetch:
         self._records = tiers.hot.acquire(self._keys, self._groups)
         self._pinned = [record.key for record in self._records if record is not None]
         self._sources = [HOT if record is not None else "" for record in self._records]
-        self._reads: list[tuple[list[int], StoreRead[Sequence[Record | None]] | None]] = []
-        self._start_reads(found, on_progress)
+        self._on_progress = on_progress
+        self._reads = self._plan_reads(found)
         self.missing: frozenset[RecordKey] = frozenset()
+        self._start_reads()
 
     @property
     def is_settled(self) -> bool:
         """Everything has arrived, or will not in time."""
-        return all(read is None or read.is_done or read.is_hopeless for _, read in self._reads)
+        return all(read.is_over or (read.is_settled and read.tier.upload is None) for read in self._reads)
 
     @property
     def is_answered(self) -> bool:
         """Whether the stores have answered for all that is not hot; False when one was stuck, or is."""
-        return all(read is not None and read.is_done for _, read in self._reads)
+        return all(read.is_answered or (read.answer is not None and read.answer.is_done) for read in self._reads)
+
+    def advance(self) -> bool:
+        """Land what one read brought, if this thread has to, and have workers read on. True when there is more to land
+        already: others compute in between."""
+        due = [read for read in self._reads if not read.is_over and read.is_settled and read.tier.upload is not None]
+        for read in due[:1]:
+            self._take(read)
+        self._start_reads()
+        return len(due) > 1
 
     def finish(self) -> Fetched | None:
         """Once settled: the prefix, or None when `missing` names what could not be had (in time)."""
-        for indices, read in self._reads:
-            found = (read.answer if read is not None and read.is_done else None) or ()
-            for index, record in zip(indices, found, strict=False):
-                self._records[index] = record
+        for read in self._reads:
+            if not read.is_over:
+                self._take(read)
         checked = zip(self._keys, self._groups, self._records, strict=True)
         self.missing = frozenset(
             key
@@ -125,24 +163,46 @@ class PrefixFetch:
 
     def close(self) -> None:
         """Give up what is still to be read, and the pins. Repeating it does nothing."""
-        for _, read in self._reads:
-            if read is not None:
-                read.abandon()
+        for read in self._reads:
+            read.is_started = read.is_over = True
+            if read.answer is not None:
+                read.answer.abandon()
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
 
-    def _start_reads(self, found: Found, on_progress: Callable[[], None]) -> None:
+    def _plan_reads(self, found: Found) -> list[_Read]:
         names = [tier.name for tier in self._tiers.stored]
         for index, record in enumerate(self._records):
             if record is None:
                 # What memory has evicted since may be anywhere.
                 self._sources[index] = found.holder(self._keys[index], index, names) or (names or [""])[0]
+        reads: list[_Read] = []
         for tier in self._tiers.stored:
             cold = [index for index, source in enumerate(self._sources) if source == tier.name]
-            for at in range(0, len(cold), RECORDS_PER_READ):
-                indices = cold[at : at + RECORDS_PER_READ]
-                keys, groups = [self._keys[index] for index in indices], [self._groups[index] for index in indices]
-                self._reads.append((indices, tier.fetch(keys, groups, on_progress)))
+            reads += [_Read(tier, cold[at : at + RECORDS_PER_READ]) for at in range(0, len(cold), RECORDS_PER_READ)]
+        return reads
+
+    def _start_reads(self) -> None:
+        num_ahead = sum(read.is_started and not read.is_over for read in self._reads)
+        for read in self._reads:
+            if read.is_started:
+                continue
+            if read.tier.upload is not None and num_ahead >= READS_AHEAD:
+                break
+            keys = [self._keys[index] for index in read.indices]
+            read.answer = read.tier.fetch(keys, [self._groups[index] for index in read.indices], self._on_progress)
+            read.is_started, num_ahead = True, num_ahead + 1
+
+    def _take(self, read: _Read) -> None:
+        """Put a read's records in their places, and let go of it: what has landed need not be kept as it was."""
+        answer, read.answer, read.is_over = read.answer, None, True
+        if answer is None or not answer.is_done:
+            if answer is not None:
+                answer.abandon()
+            return
+        read.is_answered = True
+        for index, record in zip(read.indices, read.tier.uploaded(answer.answer or ()), strict=False):
+            self._records[index] = record
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:
         end = record.position
@@ -152,7 +212,7 @@ class PrefixFetch:
 
     def _promote(self) -> None:
         """Keep in the hot tier what was read, parents first, and pinned like the rest."""
-        cold = {index for indices, _ in self._reads for index in indices}
+        cold = {index for read in self._reads for index in read.indices}
         fresh = [
             record
             for index, record in enumerate(self._records)
@@ -163,4 +223,4 @@ class PrefixFetch:
         self._pinned += [record.key for record in kept if record is not None]
 
 
-__all__ = ("RECORDS_PER_READ", "Fetched", "PrefixFetch")
+__all__ = ("READS_AHEAD", "RECORDS_PER_READ", "Fetched", "PrefixFetch")

@@ -29,7 +29,7 @@ from application.services.faults import described
 from application.services.lane import Lane
 from application.services.text_side.loop_lag import CallSoon, LoopLag
 from application.services.text_side.stuck_report import StuckReport
-from domain.engine_health import ENDED, EVENT_LOOP, EngineHealth, engine_health
+from domain.engine_health import ENDED, EVENT_LOOP, EngineHealth, Heartbeat, engine_health
 from domain.errors import ServerUnavailable
 
 LOOK_S = 1.0
@@ -47,8 +47,9 @@ _NAME = "cairn-engine-watch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchLimits:
-    """`stuck_after_s`: as in `engine_health`. `exit_after_s`: how long anything may be stuck before the process ends;
-    None: for ever. `loop_after_s`: how long the event loop may be blocked; nothing that it does takes long."""
+    """`stuck_after_s`: as in `engine_health`, of an engine that does not say so itself. `exit_after_s`: how long
+    anything may be stuck before the process ends; None: for ever. `loop_after_s`: how long the event loop may be
+    blocked; nothing that it does takes long."""
 
     stuck_after_s: float
     exit_after_s: float | None = None
@@ -91,7 +92,7 @@ class EngineWatch:
         self._lag = LoopLag(clock, self._call_soon)
         self._reports = StuckReport(), StuckReport()
         self._looked_ns = self._counted_from_ns = clock.now_ns()
-        self._has_ended = False
+        self._has_ended = self._is_coming_stuck = False
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
 
@@ -139,22 +140,36 @@ class EngineWatch:
         self._looked_ns = now_ns
 
     def _engine_health(self, now_ns: int) -> EngineHealth:
-        beat = self._status().heartbeat.counted_from(self._counted_from_ns)
-        health = engine_health(beat, now_ns, self._limits.stuck_after_s)
+        status = self._status()
+        after_s = status.stuck_after_s or self._limits.stuck_after_s
+        self._see_it_come(status.coming, now_ns, after_s)
+        health = engine_health(status.heartbeat.counted_from(self._counted_from_ns), now_ns, after_s)
         had_ended, self._has_ended = self._has_ended, health.stuck_in == ENDED
         if self._has_ended and not had_ended:  # another one may be about to take over: the next look tells
             return dataclasses.replace(health, is_stuck=False, stuck_in="", stuck_since_ns=None, request_ids=())
         return health
+
+    def _see_it_come(self, coming: Heartbeat | None, now_ns: int, after_s: float) -> None:
+        """One that hangs before it has taken over is no better than one that hangs later; its own end tells of it."""
+        was_stuck, self._is_coming_stuck = self._is_coming_stuck, False
+        if coming is not None:
+            health = engine_health(coming.counted_from(self._counted_from_ns), now_ns, after_s)
+            self._is_coming_stuck = health.is_stuck
+        if self._is_coming_stuck and not was_stuck:
+            self._ask_to_abandon()
 
     def _tell(self, event: EngineStuck | EngineRecovered) -> None:
         if isinstance(event, EngineRecovered):
             self._emit(event)
             return
         self._emit(dataclasses.replace(event, stack=self._stacks.read()))
-        abandon = self._abandon
-        if abandon is not None and event.is_first and event.stuck_in not in (EVENT_LOOP, ENDED):
+        if event.is_first and event.stuck_in not in (EVENT_LOOP, ENDED):
+            self._ask_to_abandon()
+
+    def _ask_to_abandon(self) -> None:
+        if self._abandon is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
-                self._call_soon(abandon)
+                self._call_soon(self._abandon)
 
     def _emit(self, event: Event) -> None:
         try:

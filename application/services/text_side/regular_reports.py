@@ -11,7 +11,7 @@ from typing import Protocol
 from application.cache_events import CacheMeasured, TierReading
 from application.events import FaultObserved
 from application.health_events import ReadinessMeasured
-from application.ports.cache_stats import CacheStats
+from application.ports.cache_stats import CacheStats, QueueCounts
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache
 from application.ports.event_sink import EventSink
@@ -57,12 +57,22 @@ class RegularReports:
         except Exception as error:
             self._events.emit(FaultObserved("cache.stats", described(error), self._clock.now_ns()))
         else:
-            queued_bytes = stats.queue.queued_bytes if stats.queue is not None else 0
-            self._events.emit(CacheMeasured(tuple(_readings(stats)), queued_bytes, self._clock.now_ns()))
+            queue = stats.queue or QueueCounts()
+            readings = tuple(_readings(stats))
+            self._events.emit(CacheMeasured(readings, queue.queued_bytes, self._clock.now_ns(), queue.lag_s))
 
 
 def _readings(stats: CacheStats) -> Iterator[TierReading]:
-    hot, store = stats.hot, stats.store
+    live, hot, store = stats.live, stats.hot, stats.store
+    if live is not None:
+        yield TierReading(
+            name="live",
+            num_blocks=0,
+            num_snapshots=live.num_states,
+            used_bytes=live.used_bytes,
+            limit_bytes=live.budget_bytes,
+            evicted=live.evicted,
+        )
     yield TierReading(
         name="hot",
         num_blocks=hot.num_blocks,

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
-from application.events import EngineRestarted, Event, RequestAdmitted, RequestPreempted
+from application.events import Event, RequestAdmitted, RequestPreempted
 from application.ports.clock import Clock
 from application.ports.engine import (
     Ended,
@@ -30,9 +30,11 @@ from application.ports.engine import (
     Submission,
 )
 from application.ports.model_repository import ModelPreview
+from application.services.text_side.downtime import Downtime
 from application.services.text_side.mortal_engine import MakeMortal, MortalEngine
 from application.services.text_side.open_work import OpenWork
 from application.services.text_side.revived_cache import RevivedCache
+from application.services.text_side.wanted_models import WantedModels
 from domain.errors import DomainError, EngineLost, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
@@ -69,19 +71,15 @@ class RevivedEngine:
         self._state = _State.NEW
         self._life = 0
         self._engine = make(partial(self._lost, 1))
-        self._born_ns = self._lost_ns = clock.now_ns()
-        self._num_tries = 0
-        self._why, self._is_brief = "", True
-        self._status = self._engine.status()
-        """Before the engine was lost; until there is another, it says what there was. Whether that one moves while it
-        loads its models it says itself, unless so many were lost that this one is not counted on."""
+        self._down = Downtime(clock.now_ns(), self._engine.status(), "")
+        """The present one, while there is no engine; else the last."""
+        self._living_ns = clock.now_ns()
+        """Since when the present engine has been there, with all that it should have."""
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._open: dict[RequestId, OpenWork] = {}
         self._sent: set[RequestId] = set()
         self._choices: dict[RequestId, tuple[OpenWork, int]] = {}
-        self._models: dict[ModelId, tuple[ModelSource, LoadOptions]] = {}
-        self._missing: set[ModelId] = set()
-        """Models that the present engine should have, and could not load again."""
+        self._models = WantedModels()
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_engine = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,8 +89,8 @@ class RevivedEngine:
     def start(self, receive: Callable[[StepBatch], None]) -> None:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
-        self._state = _State.LIVING
         self._begin()
+        self._live()
 
     async def stop(self, timeout_s: float) -> bool:
         if self._state is not _State.ENDED:
@@ -112,31 +110,17 @@ class RevivedEngine:
             status = self._engine.status()
             is_ending = self._state is _State.LIVING and bool(status.fault)  # it will be lost in a moment
             return replace(status, is_alive=True) if is_ending else status
-        is_coming = self._is_brief and self._has_engine.is_set()
-        num_open, coming = len(self._choices), self._engine.status() if is_coming else None
-        return replace(
-            self._status,
-            is_alive=self._is_brief,
-            is_busy=bool(num_open),
-            last_progress_ns=max(self._lost_ns, coming.last_progress_ns if coming else 0),
-            last_step_ns=max(self._lost_ns, coming.last_step_ns if coming else 0),
-            num_calls=coming.num_calls if coming else 0,
-            num_waiting=num_open,
-            num_running=0,
-            activity=coming.activity if coming else None,
-            fault=f"the engine is being restarted: {self._why}",
-            loading=coming.loading if coming else None,
-        )
+        return self._down.status(len(self._choices), self._engine.status() if self._has_engine.is_set() else None)
 
     def submit(self, submission: Submission) -> None:
         if self._state in (_State.NEW, _State.ENDED):
-            raise ServerUnavailable(self._why or "the engine is not running")
+            raise ServerUnavailable(self._down.why or "the engine is not running")
         work = self._open[submission.id] = OpenWork(submission)
         for choice in work.choices:
             self._choices[choice_id(submission.id, choice)] = work, choice
         if self._state is _State.REVIVING:
             return
-        if submission.model in self._missing:
+        if self._models.lacks(submission.model):
             self._run(self._send_when_loaded(work))
             return
         try:
@@ -165,13 +149,11 @@ class RevivedEngine:
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
         model = await self._asked(source.id, lambda engine: engine.load(source, options))
-        self._models[source.id] = source, options
-        self._missing.discard(source.id)
+        self._models.add(source, options)
         return model
 
     async def unload(self, id: ModelId) -> None:
-        self._models.pop(id, None)
-        self._missing.discard(id)
+        self._models.remove(id)
         engine, life = await self._next(), self._life
         try:
             await engine.unload(id)
@@ -201,16 +183,19 @@ class RevivedEngine:
     def _begin(self) -> None:
         """Start the engine that was made."""
         self._life += 1
-        self._num_tries += 1
-        self._born_ns = self._clock.now_ns()
-        self._missing.clear()
+        self._down.num_tries += 1
+        self._models.begin()
         self._sent.clear()
         self._has_engine.set()
         self._engine.start(partial(self._took, self._life))
 
+    def _live(self) -> None:
+        """It has all that it should have."""
+        self._state, self._living_ns = _State.LIVING, self._clock.now_ns()
+
     def _present(self) -> MortalEngine:
         if self._state is _State.REVIVING:
-            raise ServerUnavailable(f"the engine is being restarted: {self._why}")
+            raise ServerUnavailable(self._down.fault)
         return self._engine
 
     async def _next(self) -> MortalEngine:
@@ -228,7 +213,7 @@ class RevivedEngine:
             except ServerUnavailable:
                 if self._is_present(life):
                     raise
-        why = f"the engine was lost {MAX_LOSSES} times while it loaded {id}: {self._why}"
+        why = f"the engine was lost {MAX_LOSSES} times while it loaded {id}: {self._down.why}"
         raise EngineLost(why, param="model")
 
     def _is_there(self, life: int) -> bool:
@@ -274,14 +259,14 @@ class RevivedEngine:
         self._has_engine.clear()
         if self._state is _State.ENDED:
             return
+        now_ns, lived_s = self._clock.now_ns(), 0.0
         if self._state is _State.LIVING:
-            self._lost_ns, self._num_tries = self._clock.now_ns(), 0
-            self._status = self._engine.status()
-        self._state, self._why = _State.REVIVING, why
+            lived_s = (now_ns - self._living_ns) / 1e9
+            self._down = Downtime(now_ns, self._engine.status(), why)
+        self._state, self._down.why = _State.REVIVING, why
         self._end_lost()
-        lived_s = (self._clock.now_ns() - self._born_ns) / 1e9
         delay_s = self._pace.next_delay_s(lived_s)
-        self._is_brief = not delay_s
+        self._down.is_brief = not delay_s
         self._run(self._revive(delay_s))
 
     def _end_lost(self) -> None:
@@ -293,7 +278,9 @@ class RevivedEngine:
                 if (end := work.cancelled(choice)) is not None:
                     ended.append((work, choice, end))
                 elif work.num_losses >= MAX_LOSSES:
-                    error = EngineLost(f"the engine was lost {work.num_losses} times over this request: {self._why}")
+                    error = EngineLost(
+                        f"the engine was lost {work.num_losses} times over this request: {self._down.why}"
+                    )
                     ended.append((work, choice, work.failed(choice, error)))
                 elif work.has_left_queue(choice):
                     id = choice_id(work.submission.id, choice)
@@ -308,40 +295,26 @@ class RevivedEngine:
         self._begin()
         life = self._life
         await self._engine.begun()
-        for id in tuple(self._models):
+        for id in self._models.ids:
             if self._is_there(life):
                 await self._load_again(id)
         if not self._is_there(life):
             return  # lost again, and somebody else sees to it
-        self._state = _State.LIVING
-        num_resumed = len(self._choices)
+        self._live()
+        over = self._down.over(len(self._choices), self._clock.now_ns())
         for work in tuple(self._open.values()):
             self._send(work)
-        now = self._clock.now_ns()
-        restarted = EngineRestarted(
-            why=self._why,
-            num_resumed=num_resumed,
-            down_ns=now - self._lost_ns,
-            num_tries=self._num_tries,
-            at_ns=now,
-        )
-        self._receive(StepBatch(now, events=(restarted,)))
+        self._receive(StepBatch(over.at_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
         """What is open for a model that cannot be loaded any more ends with the reason."""
-        engine, wanted = self._engine, self._models.get(id)
-        if wanted is None:  # it was unloaded while another one was loaded
-            return
+        engine = self._engine
         try:
-            await engine.load(*wanted)
+            await self._models.load(id, engine)
         except DomainError as error:
             if engine is self._engine and self._has_engine.is_set():
-                self._missing.add(id)
+                self._models.miss(id)
                 self._end_all(error, (work for work in tuple(self._open.values()) if work.submission.model == id))
-            return
-        self._missing.discard(id)
-        if id not in self._models:  # it was unloaded meanwhile
-            await engine.unload(id)
 
     async def _send_when_loaded(self, work: OpenWork) -> None:
         await self._load_again(work.submission.model)

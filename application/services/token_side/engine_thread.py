@@ -85,17 +85,18 @@ class EngineThread:
         waits: QueueWaits | None = None,
         hold: Callable[[], object] = lambda: None,
         computing: str = "",
+        stuck_after_s: float | None = None,
     ) -> None:
         """`make_backend` runs on the compute thread. `cache`: the way to `prefix_cache` for the text side. `outlet`: to
         which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread.
         `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting. `hold`:
         called on the compute thread before each step; it may wait for whoever receives, until the engine stops.
-        `computing`: as in EngineStatus."""
+        `computing`, `stuck_after_s`: as in EngineStatus."""
         self.cache = cache
         self._make_backend = make_backend
         self._close_cache = close_cache
         self._hold = hold
-        self._computing = computing
+        self._computing, self._stuck_after_s = computing, stuck_after_s
         self._clock = clock
         self._outlet = outlet
         outlet.connect(self._hand_over)
@@ -151,6 +152,7 @@ class EngineThread:
             memory=runner.memory,
             fault=self._fault,
             computing=self._computing,
+            stuck_after_s=self._stuck_after_s,
             limits=self._guard.limits,
             ledger=self._guard.ledger,
             pressure=self._guard.pressure,
