@@ -46,6 +46,7 @@ class _Batch:
     offers: Sequence[Offer]
     put: PreparedPut | None
     begun_ns: int
+    hurried: bool
 
     @property
     def raw_bytes(self) -> int:
@@ -220,7 +221,7 @@ class WriteBehind:
             self._guarded(partial(self.store.open_namespace, info))
         hurry = self._pace.hurries(self._queue.queued_bytes, (now_ns - oldest_ns) / 1e9)
         records = [record for offer in offers for record in offer.records]
-        batch = _Batch(offers, self._guarded(partial(self.store.prepare, records, hurry=hurry)), now_ns)
+        batch = _Batch(offers, self._guarded(partial(self.store.prepare, records, hurry=hurry)), now_ns, hurry)
         self._prepared_bytes += batch.raw_bytes
         return batch
 
@@ -230,7 +231,7 @@ class WriteBehind:
         self._written_ns = self._clock.now_ns()
         self._prepared_bytes -= batch.raw_bytes
         if reason is None:
-            self._pace.stored(batch.raw_bytes, (self._written_ns - started_ns) / 1e9)
+            self._pace.stored(batch.raw_bytes, (self._written_ns - started_ns) / 1e9, hurried=batch.hurried)
         for offer in batch.offers:
             # One bad offer must not take the others with it.
             retry = reason is not None and len(batch.offers) > 1
