@@ -95,6 +95,14 @@ class StoreFault:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoreOpened:
+    """The store that another process had is ours to use, `waited_ns` after it could not be opened."""
+
+    waited_ns: int
+    at_ns: int
+
+
 __all__ = (
     "CacheMeasured",
     "RecordsDropped",
@@ -103,5 +111,6 @@ __all__ = (
     "RecordsPersisted",
     "RecordsRead",
     "StoreFault",
+    "StoreOpened",
     "TierReading",
 )

@@ -149,6 +149,18 @@ class DecodeGroup:
         for row in rows:
             row.group = self
 
+    def part(self, row: Row, *, may_copy: bool) -> Caches | None:
+        """The state of a row that ends, as plain caches of its own; the row is out of the group. Of one that is alone
+        it moves, otherwise it is copied. None where that may not be, or the state was lost."""
+        others = [other for other in self.rows if other is not row and other.group is self]
+        caches: Caches | None = None
+        if self.caches and len(self.rows) == 1:
+            caches = self.caches
+        elif self.caches and may_copy:
+            caches = take_row(self.caches, self.rows.index(row), is_last=not others)
+        self.remove([row])
+        return caches
+
     def remove(self, leaving: Sequence[Row]) -> None:
         """Rows that end. Their state is dropped by `narrow`, or at once when nobody is left."""
         for row in leaving:

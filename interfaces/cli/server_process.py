@@ -123,6 +123,8 @@ async def _data_fact(service: Service) -> str:
     stats = await service.engine.cache.stats()
     if stats.store is None and not stats.problem:
         return f"none: the store in {folder} could not be opened"
+    if stats.store is not None and not stats.store.quota_bytes:
+        return f"none yet: another process has the store in {folder}"
     return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
 
 

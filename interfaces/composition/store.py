@@ -3,9 +3,11 @@
 import json
 import os
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from shutil import disk_usage
 
+from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
@@ -16,7 +18,7 @@ from adapters.system.memory_probe import SystemMemory
 from adapters.zstd.codec import ZstdStateCodec
 from adapters.zstd.rates import measure_decode_rate
 from application.events import StoreFault
-from application.ports.block_store import BlockStore, StoreOpenError
+from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.settings import StoreSettings
@@ -82,18 +84,20 @@ def num_threads() -> int:
 def build_store(
     settings: StoreSettings, events: EventSink, clock: Clock, *, keeps_planes: bool = False
 ) -> BlockStore | None:
-    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without.
+    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without, for
+    good, or as long as another process has it.
     `keeps_planes`: as in the codec."""
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
         total_bytes = SystemMemory().read().total_bytes or 0
         return MemoryBlockStore(settings.quota.resolve(total_bytes) if settings.quota is not None else None)
+    opens = partial(open_lmdb_store, settings, events, clock, keeps_planes=keeps_planes)
     try:
-        return open_lmdb_store(settings, events, clock, keeps_planes=keeps_planes)
+        return opens()
     except StoreOpenError as failure:
         events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
-        return None
+        return AwaitedStore(opens, failure, events, clock) if failure.failure is OpenFailure.BUSY else None
 
 
 def store_rates(path: Path) -> StoreRates | None:
