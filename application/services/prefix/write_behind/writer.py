@@ -184,8 +184,10 @@ class WriteBehind:
         until_ns = self._clock.now_ns() + int(timeout_s * 1e9)
         self._queue.close()
         self._queue.await_empty(timeout_s)
-        late = [offer for batch in iter(self._next_ahead, None) for offer in batch.offers]
-        for offer in (*late, *(self._queue.take(_EVERYTHING_BYTES) or ())):
+        late = list(iter(self._next_ahead, None))
+        self._prepared_bytes -= sum(batch.raw_bytes for batch in late)
+        prepared = [offer for batch in late for offer in batch.offers]
+        for offer in (*prepared, *(self._queue.take(_EVERYTHING_BYTES) or ())):
             self._settle(offer, SHUTDOWN)
         # The batch being written cannot be called back; what it becomes is in the counts if it ends in time.
         self._thread.join(max(0.0, (until_ns - self._clock.now_ns()) / 1e9))
@@ -213,7 +215,10 @@ class WriteBehind:
 
     def _next_ahead(self) -> _Batch | None:
         """What was prepared first. Whoever closes takes it from the thread."""
-        return self._ahead.popleft() if self._ahead else None
+        try:
+            return self._ahead.popleft()
+        except IndexError:
+            return None
 
     def _prepare(self, offers: Sequence[Offer]) -> _Batch:
         now_ns, oldest_ns = self._clock.now_ns(), min(offer.offered_ns for offer in offers)
