@@ -203,13 +203,16 @@ class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
     explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
     write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
-    `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts."""
+    `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts.
+    `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
+    give way to everything else. 0 keeps none."""
 
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
     remember_calls: bool = True
     rewrites: tuple[str, ...] = ()
+    live_states: ByteSize = ByteSize(share=0.25)
 
     @property
     def rewrite_rules(self) -> tuple[RewriteRule, ...]:
