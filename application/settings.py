@@ -201,13 +201,15 @@ class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
     explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
     write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
-    `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts."""
+    `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts.
+    `restore`: always, or auto: not where reading the store was measured to be clearly slower than computing."""
 
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
     remember_calls: bool = True
     rewrites: tuple[str, ...] = ()
+    restore: str = "auto"
 
     @property
     def rewrite_rules(self) -> tuple[RewriteRule, ...]:
@@ -215,6 +217,7 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
+        require(self.restore in {"auto", "always"}, "cache.restore", "must be auto or always")
         blocks = [rule.block for rule in self.rewrite_rules]
         require(len(set(blocks)) == len(blocks), "cache.rewrites", "must not name a block twice")
 
