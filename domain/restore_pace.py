@@ -4,8 +4,8 @@ Restoring takes about the same time for every token, computing longer the furthe
 restoring pays for one of a prompt's stored tokens it pays for those that follow, and of all places to stop at, the end
 or the start is best: all is restored, or nothing.
 
-Restoring is what a cache is for. Computing is chosen only when it is clearly faster by enough samples of both, and every
-so often restoring is tried all the same, because a disk that was slow need not stay so.
+Restoring is what a cache is for. Computing is chosen only when it is clearly faster by enough samples of both, and
+every so often restoring is tried all the same, because a disk that was slow need not stay so.
 """
 
 from collections.abc import Mapping
