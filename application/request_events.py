@@ -12,7 +12,8 @@ from domain.sampling import SamplingParams
 class RequestQueued:
     """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
     client set. `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `operation`:
-    by which it came, as in the OpenAPI document; empty for none. `priority`: a Priority value."""
+    by which it came, as in the OpenAPI document; empty for none. `priority`: a Priority value. `choice`: which of the
+    request's choices, from 0; it is the first whose lookup counts as the request's."""
 
     id: RequestId
     model: ModelId
@@ -28,6 +29,7 @@ class RequestQueued:
     rewrites: tuple[str, ...] = ()
     operation: str = ""
     priority: str = ""
+    choice: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from application.model_settings import ModelSettings
 from application.model_table import ModelTable
 from domain.byte_size import ByteSize
 from domain.duration import Duration
+from domain.engine_kind import AUTO, KINDS
 from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.model_alias import parsed_alias
@@ -115,7 +116,8 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The compute side. `kind`: whether it is a thread of the server, or a process of its own. `prefill_grid` 0 means
+    """The compute side. `kind`: whether it is a thread of the server or a process of its own; `auto`: what
+    `cairn serve` knows to be better on what computes here, and a thread in any other program. `prefill_grid` 0 means
     the measured best of the device (512 on CPU, 2048 on a GPU). `memory`: what the computing process may hold in all,
     of the memory it computes in; None: what nobody else holds at the start, less a tenth. `memory_wait_s`: how long a
     request may wait in the queue for memory that others hold.
@@ -123,7 +125,7 @@ class EngineSettings:
     a GPU, 900 on a CPU, where a chunk of a long prompt takes minutes. `exit_when_stuck_s`: how long it may be stuck
     before the process ends, for who started it to start it again; None: it stays."""
 
-    kind: str = "thread"
+    kind: str = AUTO
     backend: str = "mlx"
     max_batch: int = 32
     queue: int = 256
@@ -135,7 +137,7 @@ class EngineSettings:
     exit_when_stuck_s: float | None = None
 
     def __post_init__(self) -> None:
-        require(self.kind in {"thread", "process"}, "engine.kind", "must be thread or process")
+        require(self.kind in KINDS, "engine.kind", "must be auto, thread or process")
         require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
         if self.memory is not None:
             num_bytes, share = self.memory.num_bytes, self.memory.share

@@ -126,11 +126,11 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
-    def cpu_s(self) -> float:
-        """Processor time it has taken so far, all threads together. Where there is a /proc."""
+    def cpu_s(self, *, with_children: bool = False) -> float:
+        """Processor time it has taken so far, all threads together; `with_children`: and all that it has started and
+        not left to somebody else. Where there is a /proc."""
         assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_s(self._process.pid, with_children=with_children)
 
     def __enter__(self) -> "ServerProcess":
         self.start()
@@ -151,3 +151,13 @@ class ServerProcess:
                 time.sleep(0.2)
         self.kill()
         raise RuntimeError(f"{self._arguments} did not start:\n{self._log_path.read_text()[-2000:]}")
+
+
+def _cpu_s(pid: int, *, with_children: bool) -> float:
+    process = Path(f"/proc/{pid}")
+    fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
+    own_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    if not with_children:
+        return own_s
+    lists = [task.joinpath("children").read_text().split() for task in process.joinpath("task").iterdir()]
+    return own_s + sum(_cpu_s(int(child), with_children=True) for children in lists for child in children)

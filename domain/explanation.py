@@ -43,6 +43,12 @@ class StopReason(Enum):
     """The request asks for log probabilities of its prompt: every token is computed, whatever is stored."""
 
 
+TAKES_NO_PART = frozenset(
+    reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
+)
+"""Where nothing could have been reused: no rate of hits counts it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """The first token that differs from the nearest stored chain, with what stands around it on both sides, as key ids.
@@ -189,6 +195,7 @@ def nearest_fork(fork_points: Sequence[ForkPoint], position: int) -> ForkPoint |
 
 __all__ = (
     "CONTEXT_TOKENS",
+    "TAKES_NO_PART",
     "TIER_NAMES",
     "Divergence",
     "Explanation",

@@ -18,7 +18,7 @@ from adapters.mlx.logprobs import LogprobArrays
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.sampling_lane import lanes_of
-from adapters.mlx.token_masks import masked
+from adapters.mlx.token_masks import TokenMasks
 
 
 class GroupSampler:
@@ -32,6 +32,7 @@ class GroupSampler:
         self._places = mx.array([order.index(index) for index in range(len(order))])
         wanted = [row.params.num_logprobs for row in rows]
         self._asking = tuple(index for index, count in enumerate(wanted) if count is not None)
+        self._masks_of_asking = TokenMasks([self._rows[index] for index in self._asking])
         self._num_tops = tuple(count for count in wanted if count is not None)
 
     def sample(self, logits: mx.array) -> Sampled:
@@ -60,7 +61,7 @@ class GroupSampler:
     def _logprobs(self, logits: mx.array, tokens: mx.array) -> LogprobArrays:
         """Of the model's own distribution over what a grammar allows, before penalties and temperature."""
         rows = mx.array(self._asking)
-        asked = masked(logits[rows].astype(mx.float32), [self._rows[index] for index in self._asking])
+        asked = self._masks_of_asking.apply(logits[rows].astype(mx.float32))
         return LogprobArrays.of(asked, tokens[rows], self._asking, self._num_tops)
 
 

@@ -19,7 +19,7 @@ from adapters.mlx.arrays import map_rows
 from adapters.mlx.penalties import Penalties
 from adapters.mlx.sampler_row import SamplerRow, noise_key
 from adapters.mlx.token_filters import TokenFilters, ranking_of
-from adapters.mlx.token_masks import masked
+from adapters.mlx.token_masks import TokenMasks
 
 
 class LaneKind(NamedTuple):
@@ -44,6 +44,7 @@ class Lane:
         self.members = tuple(members)
         self._rows = tuple(rows)
         self._kind = kind
+        self._masks = TokenMasks(rows)
         self._penalties = Penalties(rows) if any(row.counts is not None for row in rows) else None
         self._bias = _stacked([row.bias for row in rows])
         self._ends = None if not any(row.is_too_short for row in rows) else _stacked([row.ends for row in rows])
@@ -53,7 +54,7 @@ class Lane:
         """uint32 [rows] from the lane's logits [rows, vocab]. Lazy; nothing is recorded."""
         if self._kind.is_greedy and all(row.is_untouched for row in self._rows):
             return mx.argmax(logits, axis=-1)
-        adjusted = self._adjusted(masked(logits.astype(mx.float32), self._rows))
+        adjusted = self._adjusted(self._masks.apply(logits.astype(mx.float32)))
         if self._filters is not None:
             adjusted = self._filters.apply(adjusted) + self._noise(logits.shape[-1])
         return mx.argmax(adjusted, axis=-1)

@@ -9,15 +9,7 @@ from adapters.otel.metric_spec import counter, histogram
 from adapters.otel.trace_lookup import TraceLookup
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
 from application.services.event_router import Handler
-from domain.explanation import StopReason
 
-PREFIX_LOOKUPS = counter(
-    names.CAIRN_PREFIX_LOOKUPS,
-    "{lookup}",
-    "Prefix lookups by what came of them (full: all that can be reused; partial; none), and why they reused no more.",
-    names.CAIRN_RESULT,
-    names.CAIRN_STOP_REASON,
-)
 PREFIX_LOOKUP_TIME = histogram(
     names.CAIRN_PREFIX_LOOKUP_TIME, "s", "From looking a prefix up to what is reused being in place.", STEP_BUCKETS
 )
@@ -30,7 +22,6 @@ CAPTURE_TIME = histogram(names.CAIRN_CAPTURE_TIME, "s", "Time a capture took of 
 CAPTURED = counter(names.CAIRN_CAPTURED, "By", "Bytes of state captured.")
 
 METRICS = (
-    PREFIX_LOOKUPS,
     PREFIX_LOOKUP_TIME,
     PREFIX_AWAITED,
     RESTORE_TIME,
@@ -39,13 +30,9 @@ METRICS = (
     CAPTURED,
 )
 
-_TAKES_NO_PART = frozenset(
-    reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
-)
-
 
 class CacheMetrics:
-    """One caller at a time. Tokens by origin are counted with the requests."""
+    """One caller at a time. Tokens by origin, and what lookups found, are counted with the requests."""
 
     def __init__(self, instruments: Instruments, trace_of: TraceLookup) -> None:
         self._instruments = instruments
@@ -60,8 +47,6 @@ class CacheMetrics:
         }
 
     def _matched(self, event: PrefixMatched) -> None:
-        found = {names.CAIRN_RESULT: _result(event), names.CAIRN_STOP_REASON: event.reason}
-        self._instruments.add(PREFIX_LOOKUPS, 1, found)
         seconds = (event.at_ns - event.started_ns) / 1e9
         self._instruments.record(PREFIX_LOOKUP_TIME, seconds, {}, self._trace_of(event.id))
 
@@ -78,14 +63,6 @@ class CacheMetrics:
         seconds = (event.at_ns - event.started_ns) / 1e9
         self._instruments.record(CAPTURE_TIME, seconds, {}, self._trace_of(event.id))
         self._instruments.add(CAPTURED, event.size_bytes, {})
-
-
-def _result(event: PrefixMatched) -> str:
-    if event.reason in _TAKES_NO_PART:
-        return "off"
-    if event.reason == StopReason.LAST_TOKEN.value:
-        return "full"
-    return "partial" if any(event.reused.values()) else "none"
 
 
 __all__ = (

@@ -89,6 +89,13 @@ PROMPT_TOKENS = counter(
 OUTPUT_TOKENS = counter(
     names.CAIRN_OUTPUT_TOKENS, "{token}", "Tokens of ended completions.", names.GEN_AI_RESPONSE_MODEL
 )
+PREFIX_LOOKUPS = counter(
+    names.CAIRN_PREFIX_LOOKUPS,
+    "{lookup}",
+    "Requests by what their prefix lookup found (full: all that can be reused; partial; none), and why no more.",
+    names.CAIRN_RESULT,
+    names.CAIRN_STOP_REASON,
+)
 ENGINE_STEP_AGE = gauge(
     names.CAIRN_ENGINE_STEP_AGE, "s", "Since the last engine step ended, while requests are open; 0 without any."
 )
@@ -109,6 +116,7 @@ METRICS = (
     REQUESTS_PREEMPTED,
     PROMPT_TOKENS,
     OUTPUT_TOKENS,
+    PREFIX_LOOKUPS,
     ENGINE_STEP_AGE,
 )
 
@@ -119,6 +127,7 @@ __all__ = (
     "METRICS",
     "OUTPUT_TOKENS",
     "PREFILL_TIME",
+    "PREFIX_LOOKUPS",
     "PROMPT_TOKENS",
     "QUEUE_TIME",
     "REQUESTS_ENDED",

@@ -2,7 +2,7 @@
 
 Names a client invents never become attribute values: a refused request counts under the model it named only if that
 model has been served here. Computed prompt tokens are counted as they are computed, so a cancelled prefill counts for
-what it cost; output and reused tokens when the request ends.
+what it cost; output tokens, and those its first choice reused, when it ends.
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ from application.events import (
     FirstToken,
     ModelLoaded,
     PrefillChunkComputed,
+    PrefixMatched,
     RequestAdmitted,
     RequestEnded,
     RequestPreempted,
@@ -31,7 +32,7 @@ from application.ports.clock import Clock
 from application.services.event_router import Handler
 from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
 from application.token_events import TokensReceived
-from domain.explanation import TIER_NAMES
+from domain.explanation import TAKES_NO_PART, TIER_NAMES, StopReason
 from domain.ids import ModelId
 
 MAX_KNOWN_MODELS = 1_024
@@ -57,6 +58,7 @@ class RequestMetrics:
             RequestQueued: self._queued,
             RequestWaits: self._timelines.waits,
             RequestAdmitted: self._admitted,
+            PrefixMatched: self._matched,
             PrefillChunkComputed: self._computed,
             DecodeStarted: self._decode_started,
             FirstToken: self._first_token,
@@ -83,6 +85,11 @@ class RequestMetrics:
     def _admitted(self, event: RequestAdmitted) -> None:
         if (timeline := self._timelines.admitted(event)) is not None:
             self._record_stage(catalogue.QUEUE_TIME, timeline, Stage.WAITING, event.at_ns)
+
+    def _matched(self, event: PrefixMatched) -> None:
+        if self._timelines.matched(event) is not None:
+            found = {names.CAIRN_RESULT: _result(event), names.CAIRN_STOP_REASON: event.reason}
+            self._instruments.add(catalogue.PREFIX_LOOKUPS, 1, found)
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (timeline := self._timelines.computed(event)) is not None:
@@ -131,7 +138,7 @@ class RequestMetrics:
             record(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request, trace)
         add(catalogue.REQUESTS_ENDED, 1, {**model, names.CAIRN_REASON: event.reason, **error})
         add(catalogue.OUTPUT_TOKENS, usage.completion_tokens, model)
-        for tier in TIER_NAMES:
+        for tier in TIER_NAMES if not timeline.choice else ():  # a further choice takes over what the first one has
             self._count_prompt(timeline, tier, usage.reused.get(tier, 0))
 
     def _refused(self, event: RequestRefused) -> None:
@@ -164,6 +171,14 @@ class RequestMetrics:
 
     def _num_waiting_for(self) -> Iterable[tuple[float, Attributes]]:
         return [(count, {names.CAIRN_REASON: reason}) for reason, count in self._timelines.num_waiting_for().items()]
+
+
+def _result(event: PrefixMatched) -> str:
+    if event.reason in TAKES_NO_PART:
+        return "off"
+    if event.reason == StopReason.LAST_TOKEN.value:
+        return "full"
+    return "partial" if any(event.reused.values()) else "none"
 
 
 def _model_attributes(model: ModelId) -> dict[str, str]:

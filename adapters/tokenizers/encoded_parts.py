@@ -1,7 +1,8 @@
 """Parts of long texts and what they were encoded to, so that a conversation's next turn encodes only what is new.
 
 Parts are found by a digest of their owner and their text: how long an encoding takes tells nobody what somebody else
-has sent. The least recently used go first.
+has sent. The least recently used go first. One text displaces half of them at most: of what is longer the beginning is
+kept, and the rest with the next turn.
 """
 
 from array import array
@@ -86,8 +87,12 @@ class EncodedParts:
         return [found[key] for key in keys]
 
     def _keep(self, made: dict[bytes, Part]) -> None:
+        room = self._max_tokens // 2
         with self._lock:
             for key, part in made.items():
+                room -= len(part.ids) + PART_TOKENS
+                if room < 0:
+                    break
                 self._forget(key)
                 self._parts[key] = part
                 self._num_tokens += len(part.ids) + PART_TOKENS

@@ -2,10 +2,10 @@
 
     text side     GrammarChecker.check          before a request is submitted; what cannot be enforced is a 400
     token side    ConstraintCompiler.compile    at submission; compiles in a worker, and the first mask with it
-                  TokenConstraint.accept        after each token; the next mask is computed in a worker meanwhile
+                  TokenConstraint.accept        after each token; the next mask is made then, in a worker if it is dear
                   TokenConstraint.allowed       where a token is chosen
 
-A step of decoding: the forward pass of token i is queued, token i is accepted, its mask is computed while the device
+A step of decoding: the forward pass of token i is queued, token i is accepted, the next mask is made while the device
 computes, and token i+1 is chosen with it. So a constrained sequence runs ahead as a free one does, and never with a
 token that its grammar does not allow. What fails is ComputeFailed, of that sequence alone.
 """
@@ -55,8 +55,9 @@ class TokenConstraint(Protocol):
         ...
 
     def accept(self, token_id: int) -> None:
-        """The next token was chosen: start to compute what may follow it. One that ends the answer leaves only such
-        tokens allowed. Raises ComputeFailed for a token that is not allowed; the constraint is of no use then."""
+        """The next token was chosen: make what may follow it, or have a worker begin to where that would take long.
+        One that ends the answer leaves only such tokens allowed. Raises ComputeFailed for a token that is not allowed;
+        the constraint is of no use then."""
         ...
 
 

@@ -1,8 +1,8 @@
 """The last minutes in figures, folded from events: `domain/live_windows` fed as requests go through their stages.
 
-A prompt counts as looked up once, and only where something could have been reused: not of models whose cache cannot be
-captured, nor of requests that want every token computed. Of an open choice is kept when it last gave a token; past
-`max_open` of them the oldest is dropped, which only happens if ends get lost.
+A request's prompt counts as looked up once, whatever `n` is, and only where something could have been reused: not of
+models whose cache cannot be captured, nor of requests that want every token computed. Of an open choice is kept when it
+last gave a token; past `max_open` of them the oldest is dropped, which only happens if ends get lost.
 """
 
 from collections import OrderedDict
@@ -23,14 +23,10 @@ from application.ports.clock import Clock
 from application.services.event_router import EventRouter
 from application.services.request_timelines import MAX_OPEN, RequestTimelines
 from application.token_events import TokensReceived
-from domain.explanation import StopReason
+from domain.explanation import TAKES_NO_PART
 from domain.ids import RequestId
 from domain.live_reading import LiveReading
 from domain.live_windows import LiveWindows
-
-_TAKES_NO_PART = frozenset(
-    reason.value for reason in (StopReason.UNSUPPORTED_LAYOUT, StopReason.DISABLED, StopReason.SCORED)
-)
 
 
 @dataclass(slots=True)
@@ -38,7 +34,6 @@ class _Choice:
     """`last_ns`: when its last token came."""
 
     last_ns: int | None = None
-    is_looked_up: bool = False
 
 
 class LiveFigures:
@@ -88,10 +83,8 @@ class LiveFigures:
             self._open.popitem(last=False)
 
     def _matched(self, event: PrefixMatched) -> None:
-        choice = self._open.get(event.id)
-        if choice is not None and not choice.is_looked_up:  # once more after each preemption
-            choice.is_looked_up = True
-            takes_part = event.reason not in _TAKES_NO_PART
+        if self._timelines.matched(event) is not None:
+            takes_part = event.reason not in TAKES_NO_PART
             self._windows.add_lookup(event.reused, event.num_prompt, event.at_ns, takes_part=takes_part)
 
     def _computed(self, event: PrefillChunkComputed) -> None:

@@ -46,7 +46,8 @@ class RequestTimeline:
     """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
     `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `waits_for`: a WaitReason
     value, empty where it does not wait; `waited_for`: each that it ever waited for. `followed`: whose computing of the
-    same prefix it waited for, empty for nobody's. `matched`: what its first lookup found."""
+    same prefix it waited for, empty for nobody's. `matched`: what its first lookup found. `choice`: which of its
+    request's."""
 
     id: RequestId
     model: ModelId
@@ -67,6 +68,7 @@ class RequestTimeline:
     matched: PrefixMatched | None = None
     num_preemptions: int = 0
     last_tokens_ns: int | None = None
+    choice: int = 0
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
         """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
@@ -108,6 +110,7 @@ class RequestTimelines:
             queued_ns=event.at_ns,
             client=event.client,
             rewrites=event.rewrites,
+            choice=event.choice,
         )
         if (replaced := self._open.pop(event.id, None)) is not None:
             self._forget(replaced)
@@ -132,10 +135,13 @@ class RequestTimelines:
         return timeline
 
     def matched(self, event: PrefixMatched) -> RequestTimeline | None:
+        """None for a lookup that is not its request's: of a further choice, which takes over what the first one has,
+        and once more after a preemption."""
         timeline = self._open.get(event.id)
-        if timeline is not None and timeline.matched is None:
-            timeline.matched = event
-        return timeline
+        if timeline is None or timeline.matched is not None:
+            return None
+        timeline.matched = event
+        return None if timeline.choice else timeline
 
     def awaited(self, event: PrefixAwaited) -> RequestTimeline | None:
         timeline = self._open.get(event.id)

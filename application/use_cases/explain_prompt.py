@@ -6,8 +6,10 @@ An explanation can quote what is stored, which is what somebody else sent. It do
 import asyncio
 from dataclasses import dataclass, replace
 
+from application.ports.clock import Clock
 from application.ports.engine import EngineCache
 from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.preparations import Preparation, Preparations
 from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
 from domain.explanation import Explanation
 from domain.ids import ModelId
@@ -30,18 +32,28 @@ class ExplainPrompt:
         pool: ModelPool,
         cache: EngineCache,
         encoder: PromptEncoder,
+        preparations: Preparations,
+        clock: Clock,
         *,
         shows_text: bool = False,
     ) -> None:
-        """`shows_text`: quote what is stored where the prompt differs from it."""
+        """`preparations`: where it is seen, and can be cancelled. `shows_text`: quote what is stored where the prompt
+        differs from it."""
         self._pool = pool
         self._cache = cache
         self._encoder = encoder
+        self._preparations = preparations
+        self._clock = clock
         self._shows_text = shows_text
 
     async def __call__(self, request: GenerationRequest) -> ExplainedPrompt:
         """Loads the model on first use. Raises what Generate raises for the same request, but for a full queue."""
+        with self._preparations.of(request, self._clock.now_ns()) as preparation:
+            return await self._explained(request, preparation)
+
+    async def _explained(self, request: GenerationRequest, preparation: Preparation) -> ExplainedPrompt:
         served = await self._pool.acquire(request.model)
+        preparation.has_model = True
         try:
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
             check_fit(request, prompt, served.description)

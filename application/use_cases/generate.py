@@ -166,6 +166,7 @@ class Generate:
             rewrites=submission.prompt.rewrites,
             operation=request.operation,
             priority=request.priority.value,
+            choice=choice,
         )
 
 

@@ -5,9 +5,11 @@ An ordinary generation of one token, so that what is kept is exactly what a requ
 
 from dataclasses import dataclass, replace
 
+from application.ports.clock import Clock
 from application.ports.engine import EngineCache
 from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.preparations import Preparations
 from application.use_cases.generate import Generate
 from domain.errors import InvalidRequest, RequestCancelled
 from domain.ids import ModelId
@@ -39,15 +41,21 @@ class WarmPrompt:
         pool: ModelPool,
         generate: Generate,
         cache: EngineCache,
+        preparations: Preparations,
+        clock: Clock,
     ) -> None:
+        """`preparations`: where it is seen, and can be cancelled, while it waits for its model."""
         self._pool = pool
         self._generate = generate
         self._cache = cache
+        self._preparations = preparations
+        self._clock = clock
 
     async def __call__(self, request: GenerationRequest) -> WarmedPrompt:
         """Raises any DomainError; InvalidRequest for a model of which nothing can be kept, StoreUnresponsive when
         nobody can tell what was stored."""
-        served = await self._pool.acquire(request.model)
+        with self._preparations.of(request, self._clock.now_ns()):
+            served = await self._pool.acquire(request.model)
         try:
             if served.reuse_note:
                 raise InvalidRequest(

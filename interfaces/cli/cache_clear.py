@@ -2,10 +2,11 @@
 the store itself."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from domain.shown import shown
 from interfaces.cli.cache_requests import ApiKey, Url
 from interfaces.cli.cache_store import FaultPrinter, OfModel, StoreDir, num_records, open_store, tell, working
 from interfaces.cli.failure import FAILED, fail
@@ -106,18 +107,21 @@ def _documents(directory: str | None) -> "DocumentStore | None":
 
 
 def _by_server(url: str | None, api_key: str | None, model: str | None, salt: str | None) -> dict[str, object]:
-    from interfaces.cli.running_server import running_server
+    import asyncio
+
+    from interfaces.cli.running_server import needed, running_server
+    from interfaces.http.cache.bodies import ClearedBody
 
     server = running_server(url, api_key, settings_with({}).settings.server)
-    answer = server.post("/v1/cache/clear", json.dumps({"model": model, "salt": salt}).encode())
-    if answer.get("object") != "cairn.cleared":
-        fail("what answers there is not a Cairn server that can do this")
+    with needed():
+        answer = asyncio.run(server.ask("/v1/cache/clear", json.dumps({"model": model, "salt": salt}).encode()))
+        told = server.understood(answer, ClearedBody)
     return {
-        "removed": cast(int, answer["records"]),
-        "removed_bytes": cast(int, answer["bytes"]),
-        "removed_documents": cast(int, answer["documents"]),
-        "removed_from_memory": cast(int, answer["hot_records"]),
-        "problem": answer["problem"],
+        "removed": told.records,
+        "removed_bytes": told.bytes,
+        "removed_documents": told.documents,
+        "removed_from_memory": told.hot_records,
+        "problem": None if told.problem is None else shown(told.problem),
     }
 
 

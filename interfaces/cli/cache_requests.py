@@ -2,9 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -25,27 +24,27 @@ ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="The server's ke
 OtherModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Instead of the request's model.")]
 
 
-class _WarmedPrompt(TypedDict):
-    prompt_tokens: int
-    reused_tokens: int
-    computed_tokens: int
-    stored_tokens: int | None
-
-
 def explain(
     file: RequestFile, url: Url = None, model: OtherModel = None, api_key: ApiKey = None, as_json: AsJson = False
 ) -> None:
     """Say what a running server would reuse of a request, and why no more. Computes nothing."""
+    import asyncio
+
+    from interfaces.cli.running_server import needed
+    from interfaces.http.cache.bodies import ExplanationBody
+
     server, body = _server(url, api_key), _read_request(file, model)
-    answer = _with_prompts(lambda: server.post("/v1/cache/explain", body))
+    with needed():
+        answer = asyncio.run(server.ask("/v1/cache/explain", body))
+        told = server.understood(answer, ExplanationBody)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(answer, indent=2))
         return
     from rich.console import Console
 
-    from interfaces.cli.explanation_view import PromptView, show_explanation
+    from interfaces.cli.explanation_view import show_explanation
 
-    show_explanation(Console(), str(answer["model"]), cast("list[PromptView]", answer["prompts"]))
+    show_explanation(Console(), told)
 
 
 def warm(
@@ -54,19 +53,23 @@ def warm(
     """Let a running server compute a request's prompt now, so that the request finds it."""
     import asyncio
 
+    from interfaces.cli.running_server import needed
     from interfaces.cli.warming import warmed
+    from interfaces.http.cache.bodies import WarmedBody
 
     server, body = _server(url, api_key), _read_request(file, model)
-    answer = _with_prompts(lambda: asyncio.run(warmed(server, body, quiet=as_json)))
+    with needed():
+        answer = asyncio.run(warmed(server, body, quiet=as_json))
+        told = server.understood(answer, WarmedBody)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
-    for prompt in cast("list[_WarmedPrompt]", answer["prompts"]):
-        stored = prompt["stored_tokens"]
+    for prompt in told.prompts:
+        stored = prompt.stored_tokens
         kept = f"{stored:,} stored" if stored is not None else "kept in memory only: the server has no store"
         typer.echo(
-            f"{shown(str(answer['model']))}: {prompt['prompt_tokens']:,} prompt tokens,"
-            f" {prompt['reused_tokens']:,} reused, {prompt['computed_tokens']:,} computed, {kept}"
+            f"{shown(told.model)}: {prompt.prompt_tokens:,} prompt tokens,"
+            f" {prompt.reused_tokens:,} reused, {prompt.computed_tokens:,} computed, {kept}"
         )
 
 
@@ -74,19 +77,6 @@ def _server(url: str | None, api_key: str | None) -> "RunningServer":
     from interfaces.cli.running_server import running_server
 
     return running_server(url, api_key, settings_with({}).settings.server)
-
-
-def _with_prompts(ask: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """What was answered; ends the command when that is nothing of the kind."""
-    from interfaces.cli.running_server import NoAnswer
-
-    try:
-        answer = ask()
-    except NoAnswer as why:
-        fail(str(why), why.exit_status)
-    if "prompts" not in answer:
-        fail("what answers there is not a Cairn server that can do this")
-    return answer
 
 
 def _read_request(file: str, model: str | None) -> bytes:

@@ -69,7 +69,8 @@ def _versions() -> Iterator[Check]:
 
 
 def _computing(settings: Settings) -> Iterator[Check]:
-    from interfaces.composition.machine_facts import describe_engine, device_and_blas
+    from interfaces.composition.engine_kind import server_kind
+    from interfaces.composition.machine_facts import device_and_blas
 
     try:
         device, blas = device_and_blas(settings)
@@ -77,7 +78,7 @@ def _computing(settings: Settings) -> Iterator[Check]:
         yield Check("device", f"MLX cannot be imported: {error}", "on Linux install the extra cpu, cuda12 or cuda13")
         return
     yield Check("device", f"{device}, {usable_cpus()} CPUs")
-    yield Check("engine", describe_engine(settings))
+    yield Check("engine", str(server_kind(settings)))
     if blas is not None:
         slow = blas.is_needed and not blas.is_active
         yield Check("BLAS", blas.describe(), blas.remedy if slow else "")

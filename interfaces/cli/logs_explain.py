@@ -69,14 +69,13 @@ def _ask(id: str, url: str | None, api_key: str | None) -> "RequestStory":
 
     from interfaces.cli.request_story import from_server
     from interfaces.cli.running_server import NoAnswer, running_server
-    from interfaces.http.admin.answers import body_of
     from interfaces.http.admin.request_body import RequestBody
 
     server = running_server(url, api_key, settings_with({}).settings.server)
     answer = asyncio.run(server.ask(f"/admin/api/requests/{quote(id, safe='')}", timeout_s=TIMEOUT_S))
     try:
-        return from_server(body_of(answer, RequestBody))
-    except (ValueError, OverflowError, OSError) as error:  # the latter two: a time that no calendar has
+        return from_server(server.understood(answer, RequestBody))
+    except (ValueError, OverflowError, OSError) as error:  # a time that no calendar has
         raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {shown(str(error))}") from None
 
 

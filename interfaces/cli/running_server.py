@@ -1,8 +1,10 @@
 """A running Cairn server as commands talk to it: one JSON request, one JSON answer, and a plain word when it fails."""
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import urlsplit
 
 from application.settings import ServerSettings, is_loopback
@@ -12,6 +14,8 @@ from interfaces.cli.foreign_answer import content_of, decoded
 
 if TYPE_CHECKING:
     import httpx
+
+_Body = TypeVar("_Body")
 
 CONNECT_TIMEOUT_S = 5.0
 """Answers may take as long as loading a model or computing a prompt does."""
@@ -31,6 +35,15 @@ class NoAnswer(Exception):
         self.http_status = http_status
 
 
+@contextmanager
+def needed() -> Generator[None]:
+    """Ends the command with what a NoAnswer says."""
+    try:
+        yield
+    except NoAnswer as why:
+        fail(str(why), why.exit_status)
+
+
 @dataclass(frozen=True, slots=True)
 class RunningServer:
     """`url` without a path."""
@@ -38,13 +51,15 @@ class RunningServer:
     url: str
     api_key: str | None = None
 
-    def post(self, path: str, body: bytes) -> dict[str, object]:
-        """The answer to a JSON body. Ends the command when there is none."""
-        return self._needed(path, body)
+    def understood(self, answer: dict[str, object], body: type[_Body]) -> _Body:
+        """An answer as what this version of Cairn would have answered. Raises NoAnswer."""
+        from interfaces.http.answers import body_of
 
-    def get(self, path: str) -> dict[str, object]:
-        """What is there. Ends the command when there is none."""
-        return self._needed(path, None)
+        try:
+            return body_of(answer, body)
+        except ValueError as error:
+            message = f"what answers at {self.url} is not this version of Cairn: {shown(str(error))}"
+            raise NoAnswer(message) from None
 
     async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
         """The answer to a JSON body, or to GET. `timeout_s`: most to wait; None: as long as it takes. Raises
@@ -75,12 +90,6 @@ class RunningServer:
         except httpx.HTTPError as error:
             raise NoAnswer(f"asking {self.url} failed: {shown(str(error)) or type(error).__name__}") from None
 
-    def _needed(self, path: str, body: bytes | None) -> dict[str, object]:
-        try:
-            return asyncio.run(self.ask(path, body))
-        except NoAnswer as why:
-            fail(str(why), why.exit_status)
-
     async def _answer(self, response: "httpx.Response") -> dict[str, object]:
         try:
             answer: object = decoded(await content_of(response))
@@ -107,4 +116,4 @@ def running_server(url: str | None, api_key: str | None, settings: ServerSetting
     return RunningServer(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key or settings.api_key)
 
 
-__all__ = ("CONNECT_TIMEOUT_S", "NoAnswer", "RunningServer", "running_server")
+__all__ = ("CONNECT_TIMEOUT_S", "NoAnswer", "RunningServer", "needed", "running_server")

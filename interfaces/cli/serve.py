@@ -25,7 +25,7 @@ Memory = Annotated[
 BlockSize = Annotated[int | None, typer.Option(help="Tokens in a block.")]
 PrefillGrid = Annotated[int | None, typer.Option(help="Tokens in a prefill chunk; 0 fits the device.")]
 EngineKind = Annotated[
-    str | None, typer.Option("--engine", metavar="thread|process", help="Where computing runs: here, or apart.")
+    str | None, typer.Option("--engine", metavar="auto|thread|process", help="Where computing runs: here, or apart.")
 ]
 MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
@@ -93,9 +93,12 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 def _run(loaded: "LoadedSettings") -> None:
     import asyncio
 
+    from domain.engine_kind import PROCESS
     from interfaces.composition.engine_entry import engine_child
+    from interfaces.composition.engine_kind import server_kind
 
-    child = engine_child() if loaded.settings.engine.kind == "process" else None
+    kind = server_kind(loaded.settings)
+    child = engine_child() if kind.name == PROCESS else None
     if child is not None:  # it has as much to import as this process, and does it at the same time
         with suppress(OSError):  # it is tried again where that can be told
             child.launch()
@@ -105,7 +108,7 @@ def _run(loaded: "LoadedSettings") -> None:
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            outcome = runner.run(serve_until_stopped(loaded, child))
+            outcome = runner.run(serve_until_stopped(loaded, kind, child))
     except (AddressUnavailable, InvalidKeys) as error:
         fail(str(error))
     if not outcome.is_clean:

@@ -12,12 +12,13 @@ from adapters.config.locations import config_file
 from adapters.engine_process.child import ChildProcess
 from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes
+from domain.engine_kind import THREAD, EngineKind
 from domain.errors import DomainError
 from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.stop_signals import StopSignals
 from interfaces.cli.supervision import last_resort_here, leave_stuck, supervisor_here
-from interfaces.composition.machine_facts import describe_computing, describe_engine
+from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir
@@ -32,9 +33,11 @@ class Outcome:
     is_clean: bool
 
 
-async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess | None = None) -> Outcome:
-    """Serve until a signal, or until the default model turns out not to load. `first_child`: as in Container. Raises
-    AddressUnavailable, and InvalidKeys."""
+async def serve_until_stopped(
+    loaded: LoadedSettings, kind: EngineKind, first_child: ChildProcess | None = None
+) -> Outcome:
+    """Serve until a signal, or until the default model turns out not to load. `kind`, `first_child`: as in Container.
+    Raises AddressUnavailable, and InvalidKeys."""
     settings = loaded.settings
     server, supervisor = HttpServer(settings.server), supervisor_here()
 
@@ -44,12 +47,13 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess 
 
     signals = StopSignals(stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
-    runs_here = settings.engine.kind == "thread"
+    runs_here = kind.name == THREAD
     if runs_here:  # imports what computes, and nobody waits for that on the loop
         await asyncio.to_thread(describe_computing, settings)
     service = build_service(
         settings,
         origins=loaded.origins,
+        kind=kind,
         first_child=first_child,
         supervisor=supervisor,
         make_last_resort=last_resort_here,
@@ -74,7 +78,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess 
         else:
             if runs_here:
                 await service.start()
-            await server.serve(app, started)
+            await server.serve(app, started, service.container.requests().cut_off)
     finally:
         if announcing is not None:
             announcing.cancel()
@@ -102,7 +106,7 @@ async def _facts(service: Service) -> list[tuple[str, str]]:
     status = service.engine.status()
     return [
         ("device", status.computing),
-        ("engine", describe_engine(service.settings)),
+        ("engine", str(service.container.kind())),
         ("memory", describe_limits(status.limits)),
         ("data", await _data_fact(service)),
         ("config", _config_fact()),

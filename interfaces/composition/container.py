@@ -28,6 +28,7 @@ from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
+from domain.engine_kind import EngineKind, embedded_kind
 from domain.load_room import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.documents import build_documents, generated_calls
@@ -52,13 +53,14 @@ class Container(TokenSide):
     """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
     LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
     `supervisor`, `make_last_resort` and `give_up` (see EngineWatch). Of the token side only the engine is asked for,
-    and where that has a process of its own, nothing of the token side is made here; `first_child` is one that was
-    launched already."""
+    and where that has a process of its own, as `kind` says, nothing of the token side is made here; `first_child` is
+    one that was launched already."""
 
     settings = TokenSide.settings
     clock = TokenSide.clock
     origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
+    kind: providers.Provider[EngineKind] = providers.Singleton(embedded_kind, settings.provided.engine.kind)
     first_child: providers.Provider[ChildProcess | None] = providers.Object(None)
     supervisor = providers.Singleton(NoSupervisor)
     make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
@@ -75,15 +77,15 @@ class Container(TokenSide):
     documents = providers.Singleton(build_documents, settings, events, clock)
 
     engine_process = providers.Singleton(build_engine_process, settings, clock, first_child)
-    engine = providers.Selector(settings.provided.engine.kind, thread=TokenSide.engine_thread, process=engine_process)
+    engine = providers.Selector(kind.provided.name, thread=TokenSide.engine_thread, process=engine_process)
     models = providers.Selector(
-        settings.provided.engine.kind,
+        kind.provided.name,
         thread=TokenSide.backend,
         process=providers.Singleton(models_for, settings, engine_process),
     )
 
     stuck_after = providers.Selector(
-        settings.provided.engine.kind,
+        kind.provided.name,
         thread=providers.Singleton(stuck_after_s, settings.provided.engine, TokenSide.backend.provided.holds_host),
         process=providers.Singleton(stuck_after_s, settings.provided.engine, True),
     )
@@ -98,9 +100,7 @@ class Container(TokenSide):
         make_last_resort,
         give_up,
         request_log.provided.close,
-        providers.Selector(
-            settings.provided.engine.kind, thread=providers.Object(None), process=engine_process.provided.abandon
-        ),
+        providers.Selector(kind.provided.name, thread=providers.Object(None), process=engine_process.provided.abandon),
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
@@ -155,6 +155,7 @@ class Container(TokenSide):
         requests=requests,
         pool=pool,
         clock=clock,
+        kind=kind,
         stuck_after_s=stuck_after,
         loop_lag_s=watch.provided.loop_lag_s,
     )
@@ -163,12 +164,21 @@ class Container(TokenSide):
         pool=pool,
         cache=engine.provided.cache,
         encoder=encoder,
+        preparations=requests.provided.preparations,
+        clock=clock,
         shows_text=settings.provided.shows_text,
     )
     count_tokens = providers.Singleton(CountTokens, pool=pool, encoder=encoder)
     tokenize = providers.Singleton(Tokenize, pool=pool, encoder=encoder)
     reports = providers.Singleton(RegularReports, engine.provided.cache, check_health, events, clock)
-    warm_prompt = providers.Singleton(WarmPrompt, pool=pool, generate=generate, cache=engine.provided.cache)
+    warm_prompt = providers.Singleton(
+        WarmPrompt,
+        pool=pool,
+        generate=generate,
+        cache=engine.provided.cache,
+        preparations=requests.provided.preparations,
+        clock=clock,
+    )
 
 
 __all__ = ("Container",)

@@ -20,9 +20,4 @@ def describe_computing(settings: Settings) -> str:
     return f"{device}, {blas.describe()}" if blas and blas.is_needed else device
 
 
-def describe_engine(settings: Settings) -> str:
-    """Where it runs."""
-    return "a process of its own" if settings.engine.kind == "process" else "a thread of the server"
-
-
-__all__ = ("describe_computing", "describe_engine", "device_and_blas")
+__all__ = ("describe_computing", "device_and_blas")

@@ -22,6 +22,9 @@ KEEP_ALIVE_S = 75
 GRACE_S = 10
 """How long running requests may take to finish once the server is told to stop."""
 
+LAST_WORDS_S = 2
+"""How long those that did not may take to be told so."""
+
 BACKLOG = 2048
 
 
@@ -39,14 +42,23 @@ class AddressUnavailable(Exception):
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None], cut_off: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._cut_off = cut_off
+        self.grace_s: float = GRACE_S
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
             self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        grace_is_over = asyncio.get_running_loop().call_later(self.grace_s, self._cut_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            grace_is_over.cancel()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -61,7 +73,7 @@ class HttpServer:
         self._settings = settings
         self._socket = _listen(settings.host, settings.port)
         self.bodies = BodyBudget(settings.max_bodies.num_bytes or 0)
-        self._server: uvicorn.Server | None = None
+        self._server: _Server | None = None
 
     @property
     def port(self) -> int:
@@ -75,9 +87,14 @@ class HttpServer:
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to connect to
         return f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
 
-    async def serve(self, app: Litestar, on_started: Callable[[str], None] = lambda _url: None) -> None:
-        """Serve what `create_app` made, until `stop`; then let running requests finish for a while. Closes the
-        socket."""
+    async def serve(
+        self,
+        app: Litestar,
+        on_started: Callable[[str], None] = lambda _url: None,
+        cut_off: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serve what `create_app` made, until `stop`; then let running requests finish for a while, and have `cut_off`
+        end those that are left. Closes the socket."""
         refusals: Refusals = app.state.refusals
         connection = partial(BoundedConnection, connection_limits(self._settings), self.bodies, refusals)
         config = uvicorn.Config(
@@ -90,17 +107,18 @@ class HttpServer:
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=GRACE_S + LAST_WORDS_S,
         )
-        self._server = _Server(config, lambda: on_started(self.base_url))
+        self._server = _Server(config, lambda: on_started(self.base_url), cut_off)
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
             self._socket.close()
 
-    def stop(self) -> None:
-        """Ask `serve` to return. Any thread."""
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Ask `serve` to return; requests may take so long, and no longer than GRACE_S. Any thread."""
         if self._server is not None:
+            self._server.grace_s = grace_s
             self._server.should_exit = True
 
     def close(self) -> None:

@@ -1,10 +1,13 @@
 """Whatever answers where a command looks for a server: it says so in one line, and takes no more than a bound."""
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -65,6 +68,30 @@ def said(*arguments: str) -> str:
     return line
 
 
+PROMPT = {"prompt": "a"}
+WARMED: dict[str, Any] = {"prompt_tokens": 1, "reused_tokens": 0, "computed_tokens": 1, "stored_tokens": None}
+EXPLAINED: dict[str, Any] = {
+    **{"prompt_tokens": 1, "hot_tokens": 0, "store_tokens": 0, "computed_tokens": 1, "stopped_at": 0},
+    **{"reason": "never-seen", "sentence": "s", "known_tokens": 0, "divergence": None, "nearest_fork": None},
+    **{"note": "", "rewrites": []},
+}
+NO_PROMPTS: tuple[Any, ...] = (1, ["x"], [None], [{}], [[]])
+CLEARED: dict[str, Any] = {
+    "hot_records": 0,
+    "records": 0,
+    "bytes": 0,
+    "documents": 0,
+    "document_bytes": 0,
+    "problem": None,
+}
+
+
+def of_cache(command: str, url: str, tmp_path: Path) -> list[str]:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(PROMPT))
+    return ["cache", command, *(["-y"] if command == "clear" else [str(file)]), "--url", url]
+
+
 def asked(command: str, url: str) -> str:
     return said("bench", url) if command == "bench" else said("top", "--once", "--url", url)
 
@@ -105,3 +132,45 @@ def test_names_of_models_are_shown_harmless() -> None:
 def test_a_stream_that_goes_on_is_left(content: bytes) -> None:
     with answering(content, endless=True) as url:
         assert "and it has not ended" in said("bench", url, "--model", "m")
+
+
+@pytest.mark.parametrize("command", ["explain", "warm", "clear"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>It works!</html>",
+        b"[]",
+        b'{"prompts": [{"prompt_',
+        b"{}",
+        *(json.dumps({"model": "m", "prompts": prompts}).encode() for prompts in NO_PROMPTS),
+        json.dumps({"object": "cairn.warmed", "prompts": [WARMED]}).encode(),
+        json.dumps({"model": "m", "prompts": [{**WARMED, "reused_tokens": "many"}]}).encode(),
+        json.dumps({"model": "m", "prompts": [{**EXPLAINED, "divergence": {"position": 0}}]}).encode(),
+        json.dumps({"model": "m", "prompts": [{**EXPLAINED, "reason": "weather"}]}).encode(),
+        json.dumps({"object": "cairn.cleared", **CLEARED, "bytes": "all"}).encode(),
+        json.dumps({"object": "cairn.cleared", "records": 1}).encode(),
+    ],
+)
+def test_what_the_cache_commands_cannot_read_is_said_to_be_foreign(command: str, answer: bytes, tmp_path: Path) -> None:
+    with answering(answer) as url:
+        assert re.search("not (as|this version of) Cairn", said(*of_cache(command, url, tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("explain", {"object": "cairn.explanation", "model": ESCAPE, "prompts": [{**EXPLAINED, "sentence": ESCAPE}]}),
+        ("warm", {"object": "cairn.warmed", "model": ESCAPE, "prompts": [WARMED]}),
+        ("clear", {"object": "cairn.cleared", **CLEARED, "problem": ESCAPE}),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_what_the_cache_commands_are_told_is_shown_harmless(
+    command: str, answer: dict[str, Any], flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    told = json.dumps(answer).replace("title", "title\\udc9b\\u009b")
+    with answering(told.encode()) as url:
+        result = CliRunner().invoke(app, [*of_cache(command, url, tmp_path), *flags])
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert all(line.isprintable() for line in result.output.splitlines())
+    assert "title" in result.output

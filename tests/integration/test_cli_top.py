@@ -19,9 +19,9 @@ from interfaces.cli.running_server import NoAnswer, RunningServer
 from interfaces.cli.top.reading import Reading, read
 from interfaces.cli.top.screen import Fatal, trouble, watch
 from interfaces.cli.top.view import frame
-from interfaces.http.admin.answers import body_of
 from interfaces.http.admin.overview import OverviewBody
 from interfaces.http.admin.requests import RequestListBody
+from interfaces.http.answers import body_of
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.terminal import terminal
 

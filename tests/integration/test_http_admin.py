@@ -1,7 +1,6 @@
-"""The admin's API on a whole server: what a page is told while requests run and after, cancelling, and who may ask."""
+"""The admin's API on a whole server: what a page is told, which text of requests, and who may ask."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -11,18 +10,13 @@ from adapters.fake.options import FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
 from domain.client import Client
-from domain.ids import SequenceId
-from domain.scheduling import StepLimits
+from tests.support.admin_api import LONG, complete, read
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
-from tests.support.gate import Gate
 from tests.support.hanging_store import HangingStore
 from tests.support.keyed_service import headers, keyed_service
-from tests.support.raw_client import RawClient
 
-LONG = "x" * 700
 SECRET = "The launch code is 0451." + "".join(f" Rule {number}." for number in range(100))
 CHANGED = SECRET[:300] + "?" * 12
-ONE_AT_A_TIME = StepLimits(max_batch=1, prefill_budget=256, grid=256)
 ROUTES = (
     ("GET", "/admin/api/overview"),
     ("GET", "/admin/api/requests"),
@@ -30,39 +24,6 @@ ROUTES = (
     ("POST", "/admin/api/requests/x/cancel"),
     ("GET", "/admin/api/settings"),
 )
-
-
-def read(service: FakeService, path: str, status: int = 200, **asked: Any) -> dict[str, Any]:
-    response = service.client.get(f"/admin/api/{path}", **asked)
-    assert response.status_code == status, response.text
-    told: dict[str, Any] = response.json()
-    return told
-
-
-def complete(service: FakeService, prompt: str, **fields: Any) -> str:
-    """The request's id."""
-    asked: dict[str, Any] = {"headers": fields.pop("headers", None)}
-    body = {"prompt": prompt, "max_tokens": 3, **fields}
-    response = service.client.post("/v1/completions", json=body, **asked)
-    assert response.status_code == 200, response.text
-    id: str = response.json()["id"]
-    return id
-
-
-def cancel(service: FakeService, id: str, **asked: Any) -> httpx.Response:
-    return service.client.post(f"/admin/api/requests/{id}/cancel", json={}, **asked)
-
-
-def only_open(service: FakeService, is_there: Callable[[dict[str, Any]], bool] = lambda _told: True) -> dict[str, Any]:
-    """The one open request, once it is as wanted."""
-
-    def found() -> bool:
-        told = read(service, "requests")["open"]
-        return len(told) == 1 and is_there(told[0])
-
-    service.wait_until(found, "a request to be seen")
-    told: dict[str, Any] = read(service, "requests")["open"][0]
-    return told
 
 
 def read_with_tiers(service: FakeService) -> dict[str, Any]:
@@ -129,134 +90,6 @@ class TestOverview:
             assert (told["tiers"], told["tiers_age_s"]) == (before, 8.0)
             store.recover()
             service.wait_until(lambda: read(service, "overview")["tiers_age_s"] == 0.0, "the store to be read again")
-
-
-class TestRequests:
-    @pytest.fixture
-    def gate(self) -> Gate:
-        return Gate("prefill", 1)
-
-    @pytest.fixture
-    def service(self, gate: Gate) -> Iterator[FakeService]:
-        with fake_service(FakeOptions(eos_every=0, hook=gate)) as running:
-            yield running
-
-    def test_one_that_runs_tells_how_far_it_is(self, service: FakeService, gate: Gate) -> None:
-        client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "max_tokens": 2})
-        gate.wait_until_reached()
-        service.clock.advance(2)
-        found = only_open(service, lambda told: told["done_tokens"] == 256)
-        assert (found["stage"], found["prompt_tokens"], found["output_tokens"]) == ("prefill", 700, 0)
-        assert (found["operation"], found["priority"], found["model"]) == (
-            "createCompletion",
-            "interactive",
-            DEFAULT_MODEL,
-        )
-        assert (found["age_s"], found["times"]["prefill_s"], found["end"]) == (2.0, 2.0, None)
-        assert read(service, f"requests/{found['id']}")["id"] == found["id"]
-        gate.open()
-        client.read_until(b'"usage"')
-        (ended,) = read(service, "requests")["ended"]
-        assert (ended["id"], ended["output_tokens"], ended["end"]["reason"]) == (found["id"], 2, "length")
-        client.leave()
-
-    @pytest.mark.parametrize("stream", [False, True])
-    def test_anybodys_request_is_cancelled_and_its_client_told(
-        self, service: FakeService, gate: Gate, stream: bool
-    ) -> None:
-        client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "stream": stream})
-        gate.wait_until_reached()
-        id = only_open(service)["id"]
-        assert cancel(service, id).json() == {"object": "cairn.cancelled", "id": id}
-        gate.open()
-        answer = client.read_until(b"cancelled").lower()
-        assert b"retry-after" not in answer  # SDKs would ask again by themselves
-        assert stream or b"x-should-retry: false" in answer
-        service.wait_until_idle()
-        (ended,) = read(service, "requests")["ended"]
-        assert (ended["id"], ended["end"]["reason"]) == (id, "cancelled")
-        assert cancel(service, id).status_code == 404
-        client.leave()
-
-    def test_one_that_waits_for_its_model_is_seen_and_cancelled(self) -> None:
-        loads = Future[None]()
-        with fake_service(FakeOptions(load_waits_for=loads)) as service:
-            client = RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "n": 2})
-            service.wait_until(lambda: read(service, "requests")["preparing_count"] == 1, "it to wait for its model")
-            told = read(service, "requests")
-            (waiting,) = told["preparing"]
-            assert (waiting["waits_for"], waiting["choices"], waiting["operation"]) == ("model", 2, "createCompletion")
-            assert told["open"] == []
-            assert read(service, "overview")["requests"]["waiting"] == 2
-            assert cancel(service, waiting["id"]).status_code == 200
-            answer = client.read_until(b"request_cancelled").lower()
-            assert answer.startswith(b"http/1.1 503")
-            assert b"x-should-retry: false" in answer
-            assert b"retry-after" not in answer
-            assert read(service, "requests")["preparing"] == []
-            assert read(service, "overview")["requests"]["waiting"] == 0
-            loads.set_result(None)
-            client.leave()
-
-    def test_one_choice_of_several(self, service: FakeService, gate: Gate) -> None:
-        body = {"prompt": LONG, "n": 2, "stream": True, "max_tokens": 9}
-        client = RawClient(service.base_url, "/v1/completions", body)
-        gate.wait_until_reached()
-        told = [one["id"] for one in read(service, "requests")["open"]]
-        assert told[1] == f"{told[0]}.1"
-        assert cancel(service, told[1]).status_code == 200
-        gate.open()
-        client.read_until(b"cancelled")
-        service.wait_until_idle()
-        reasons = {one["id"]: one["end"]["reason"] for one in read(service, "requests")["ended"]}
-        assert reasons[told[1]] == "cancelled"
-        client.leave()
-
-    def test_what_waits_says_for_what(self) -> None:
-        gates = [Gate("prefill", 0), Gate("prefill", 1)]
-
-        def hook(operation: str, sequence: SequenceId | None, count: int) -> None:
-            for gate in gates:
-                gate(operation, sequence, count)
-
-        with fake_service(FakeOptions(eos_every=0, hook=hook), limits=ONE_AT_A_TIME) as service:
-            clients = list[RawClient]()
-            for number in range(2):
-                clients.append(RawClient(service.base_url, "/v1/completions", {"prompt": LONG, "max_tokens": 1}))
-                service.wait_until(lambda: read(service, "requests")["open_count"] > number, "it to be open")  # noqa: B023
-                gates[0].wait_until_reached()
-            gates[0].open()
-            gates[1].wait_until_reached()  # this step was planned with both
-            service.wait_until(
-                lambda: read(service, "requests")["open"][1]["waits_for"] == "place", "what it waits for to be told"
-            )
-            first, second = read(service, "requests")["open"]
-            assert (first["waits_for"], second["stage"], second["done_tokens"]) == (None, "queue", 0)
-            assert read(service, "overview")["requests"]["waiting_for"] == {"place": 1}
-            gates[1].open()
-            for client in clients:
-                client.read_until(b'"usage"')
-                client.leave()
-
-    def test_unknown_ids_are_404_and_short(self, service: FakeService) -> None:
-        for response in (
-            service.client.get("/admin/api/requests/nobody"),
-            cancel(service, "nobody"),
-            cancel(service, "n" * 5000),
-        ):
-            assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
-            assert len(response.text) < 500
-
-    @pytest.mark.parametrize("value", ["-1", "257", "x", ""])
-    def test_how_many_that_ended_is_bounded(self, service: FakeService, value: str) -> None:
-        error = read(service, f"requests?ended={value}", 400)["error"]
-        assert (error["param"], error["message"][:6]) == ("ended", "ended:")
-
-    def test_the_last_that_ended_come_first(self, service: FakeService) -> None:
-        ids = [complete(service, "x") for _ in range(3)]
-        told = read(service, "requests?ended=2")
-        assert [one["id"] for one in told["ended"]] == [ids[2], ids[1]]
-        assert (told["open"], told["open_count"]) == ([], 0)
 
 
 class TestText:

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from concurrent.futures import Future
+from typing import Any
 
 import httpx
 import pytest
@@ -71,6 +73,52 @@ def test_running_requests_finish_before_the_server_stops() -> None:
         service.server.stop()
         gate.open()
         client.read_until(b"data: [DONE]")
+        client.leave()
+
+
+ASKED = [{"role": "user", "content": "x"}]
+STREAMS: dict[str, tuple[dict[str, Any], bytes]] = {
+    "/v1/completions": ({"prompt": "x"}, b'"code":"server_unavailable"'),
+    "/v1/chat/completions": ({"messages": ASKED}, b'"code":"server_unavailable"'),
+    "/v1/responses": ({"input": "x"}, b"event: response.failed"),
+    "/v1/messages": ({"messages": ASKED, "max_tokens": 9000}, b"event: error"),
+    "/api/chat": ({"messages": ASKED}, b'"error":"the server is stopping'),
+}
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_stream_that_outlives_the_grace_ends_with_its_dialect_s_error(path: str) -> None:
+    body, error = STREAMS[path]
+    gate = Gate("decode", 2)
+    with fake_service(FakeOptions(eos_every=0, hook=gate)) as service:
+        client = RawClient(service.base_url, path, {"model": service.model, "stream": True, **body})
+        gate.wait_until_reached()
+        service.server.stop(grace_s=0)
+        told = client.read_until(b"\r\n0\r\n\r\n")  # the body's proper end
+        gate.open()
+        assert error in told
+        assert b"the server is stopping" in told
+        client.leave()
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_who_waits_for_an_answer_when_the_grace_is_over_is_refused(loads: bool) -> None:
+    gate, files = Gate("decode", 2), Future[None]()
+    with fake_service(FakeOptions(eos_every=0, hook=gate, load_waits_for=files)) as service:
+        if not loads:
+            files.set_result(None)
+        client = RawClient(service.base_url, "/v1/completions", {"prompt": "x"})
+        if loads:
+            service.wait_until(lambda: bool(service.requests.preparations.all()), "it to wait for its model")
+        else:
+            gate.wait_until_reached()
+        service.server.stop(grace_s=0)
+        told = client.read_until(b"the server is stopping").lower()
+        gate.open()
+        if loads:
+            files.set_result(None)
+        assert told.startswith(b"http/1.1 503")
+        assert b"retry-after" in told
         client.leave()
 
 

@@ -1,6 +1,7 @@
 """Metrics driven through events by hand; `GET /metrics`' text; and that what documents them names nothing else."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from adapters.otel.request_catalogue import REQUEST_DURATION, TIME_TO_FIRST_TOKE
 from application.events import (
     Event,
     ModelUnloaded,
+    PrefixMatched,
     RequestRefused,
     StepCompleted,
 )
 from application.health_events import EngineRecovered
 from domain.ids import ModelId
+from domain.request import Usage
 from tests.support.all_metrics import EVERYTHING, exposed
 from tests.support.event_script import Script, at
 from tests.support.otel import MetricRecorder, clear_otel_variables
@@ -208,6 +211,20 @@ def test_what_is_stuck_now_and_how_often_something_was() -> None:
 
 def test_engines_that_were_lost_are_counted() -> None:
     assert Board(EVERYTHING).value("cairn.engine.restarts") == 1
+
+
+def test_the_choices_of_a_request_are_one_lookup_and_reuse_once() -> None:
+    board = Board([])
+    for choice in range(3):
+        script = Script(f"r.{choice}", choice=choice)
+        found = PrefixMatched(
+            id=script.id, num_prompt=9, reused={}, num_known=0, reason="never-seen", started_ns=at(0), at_ns=at(0)
+        )
+        ended = replace(script.ended(), usage=Usage(9, 1, {"hot": 512}))
+        board.emit([script.queued(), found, found, ended])
+    why = ("cairn.cache.result", "none"), ("cairn.cache.stop_reason", "never-seen")
+    assert board.value("cairn.prefix.lookups", *why) == 1
+    assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "hot")) == 512
 
 
 def test_the_documentation_lists_the_catalogue() -> None:

@@ -153,6 +153,22 @@ def test_what_is_kept_has_a_bound_and_the_last_used_stay():
     assert parts.num_tokens <= 40
 
 
+@pytest.mark.parametrize("num_parts", [1, 100])
+def test_one_long_text_leaves_others_half_of_the_room(num_parts: int):
+    counting = Counting()
+    parts = EncodedParts(counting, max_tokens=400)
+    others = [f"fox {number}" for number in range(15)]
+    parts.of(others, "another")
+    assert 150 < parts.num_tokens <= 200
+    long = [f"{number} " + "fox " * (800 // num_parts) for number in range(num_parts)]
+    parts.of(long, "")
+    counting.texts.clear()
+    parts.of(others, "another")
+    assert counting.texts == []
+    parts.of(long, "")
+    assert (long[0] not in counting.texts) == (num_parts > 1)
+
+
 def test_what_is_encoded_to_nothing_has_a_bound_too():
     """A tokenizer may drop what it does not know, such as a client's first 2,048 characters."""
     knows_one = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))

@@ -41,6 +41,7 @@ class Script:
         sampling: SamplingParams | None = None,
         stop: StopRules | None = None,
         carrier: dict[str, str] | None = None,
+        choice: int = 0,
     ) -> None:
         self.id = RequestId(id)
         stop = stop or StopRules()
@@ -55,6 +56,7 @@ class Script:
             max_tokens=stop.max_tokens,
             num_stop_strings=len(stop.stop),
             trace_carrier=carrier or {},
+            choice=choice,
         )
 
     def queued(self) -> RequestQueued:

@@ -48,6 +48,7 @@ from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
+from domain.engine_kind import AUTO, embedded_kind
 from domain.ids import ModelId
 from domain.key_ring import KeyRing
 from domain.load_room import LoadRoom
@@ -196,16 +197,18 @@ def fake_service(
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60, kind=embedded_kind(AUTO)),
         ExplainPrompt(
             pool,
             loop.cache,
             encoder,
+            requests.preparations,
+            clock,
             shows_text=whole.shows_text,
         ),
         CountTokens(pool, encoder),
         Tokenize(pool, encoder),
-        WarmPrompt(pool, generate, loop.cache),
+        WarmPrompt(pool, generate, loop.cache, requests.preparations, clock),
         ManageModels(pool, repository),
         loop.cache.stats,
         loop.cache.clear,
@@ -229,7 +232,7 @@ def fake_service(
     async def serve() -> None:
         loop.start(requests.receive)
         try:
-            await server.serve(app, lambda _url: started.set())
+            await server.serve(app, lambda _url: started.set(), requests.cut_off)
         finally:
             assert await loop.stop(PATIENCE_S), "the compute thread did not end"
 

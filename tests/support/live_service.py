@@ -30,7 +30,7 @@ def live_service(settings: Settings, **overrides: object) -> Iterator[LiveServic
         try:
             await service.start()
             await service.ready()
-            await server.serve(service.app, lambda _url: started.set())
+            await server.serve(service.app, lambda _url: started.set(), service.container.requests().cut_off)
         except BaseException as error:
             problems.append(error)
             raise

@@ -66,6 +66,17 @@ def test_what_is_done_again_after_a_preemption_is_told_apart() -> None:
     assert found.reuse[0].num_lookups == 1
 
 
+def test_a_request_of_many_choices_is_looked_up_once() -> None:
+    figures = LiveFigures(FakeClock(START_NS))
+    for choice in range(4):
+        figures.emit(Script(f"r.{choice}", choice=choice).queued())
+        figures.emit(matched(f"r.{choice}", {"hot": 1024} if choice else {}, "last-token" if choice else "never-seen"))
+    found = read(figures)
+    assert (found.reuse[0].num_lookups, found.reuse[0].num_prompt_tokens) == (1, 1025)
+    assert found.reuse[0].hit_rate == {"hot": 0.0, "store": 0.0}
+    assert totals(found) == {}
+
+
 def test_who_takes_no_part_in_reuse_has_no_hit_rate() -> None:
     figures = LiveFigures(FakeClock(START_NS))
     for number, reason in enumerate(("disabled", "unsupported-layout", "scored")):

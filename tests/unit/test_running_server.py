@@ -1,11 +1,10 @@
-"""Where the commands that ask a server look for it, and how they show text that is not theirs."""
+"""Where the commands that ask a server look for it and how they read what it says."""
 
 import json
 
 import pytest
 
 from application.settings import ServerSettings
-from interfaces.cli.explanation_view import printable
 from interfaces.cli.foreign_answer import decoded
 from interfaces.cli.running_server import running_server
 
@@ -28,11 +27,6 @@ def test_the_settings_say_where_the_server_is(host: str, url: str) -> None:
 def test_a_given_address_wins_with_or_without_its_version(url: str) -> None:
     server = running_server(url, "mine", ServerSettings(api_key="k"))
     assert (server.url, server.api_key) == ("http://a:1", "mine")
-
-
-def test_text_of_prompts_is_never_a_control_code() -> None:
-    text = "plain ümläut 汉字 [bold]\n\t\x1b[2J\u202e\ud800"
-    assert printable(text) == r"plain ümläut 汉字 [bold]\n\t\x1b[2J\u202e\ud800"
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**64 - 1, 0.5, -1e300])

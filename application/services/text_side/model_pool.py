@@ -288,7 +288,9 @@ class ModelPool:
             )
 
     def _why_no_room(self, id: ModelId) -> str:
-        busy = ", ".join(model.source.id for model in self.loaded()) or "requests"
+        """Names no other model: who asks may not know of it."""
+        num_loaded = len(self.loaded())
+        busy = f"{num_loaded} other model{'s' * (num_loaded != 1)}" if num_loaded else "requests"
         room, reasons = self._turns.room, list[str]()
         if room.limit_bytes is not None and id in self._found:
             held = sum(model.description.weight_bytes for model in self.loaded()) + room.fixed_bytes + room.busy_bytes

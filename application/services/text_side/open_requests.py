@@ -25,6 +25,8 @@ from domain.request import GenerationRequest, Usage, choice_id
 from domain.shown import shown
 from domain.stream import Admitted, Failed, Finished
 
+STOPPING = "the server is stopping; ask again once it is back"
+
 Explained: TypeAlias = Callable[[RequestId, GenerationRequest, Explanation], None]
 """Told what the lookup of a choice found; event loop, must neither block nor raise."""
 
@@ -48,6 +50,7 @@ class OpenRequests:
         self._watch = AnswerWatch(clock)
         self.preparations = Preparations()
         self._open: dict[RequestId, Generation] = {}
+        self._is_cut_off = False
         self.num_waiting = 0
         """Choices that wait in the queue or are being prepared."""
 
@@ -63,6 +66,8 @@ class OpenRequests:
 
     def reserve(self, num_choices: int) -> None:
         """Take places in the queue before preparing a prompt. Raises QueueFull or ServerUnavailable."""
+        if self._is_cut_off:
+            raise ServerUnavailable(STOPPING)
         status = self._engine.status()
         if not status.is_alive:
             raise ServerUnavailable(status.fault or "the engine is not running")
@@ -92,6 +97,15 @@ class OpenRequests:
                     self._engine.cancel(request.id, choice)
                     return
         raise RequestNotFound(f"no request '{shown(id)}' is open")
+
+    def cut_off(self) -> None:
+        """The server stops and waits no longer: whoever is open, waits or comes now is told so."""
+        self._is_cut_off = True
+        for one in self.preparations.all():
+            self.preparations.cancel(one.request.id, ServerUnavailable(STOPPING))
+        for generation in tuple(self._open.values()):
+            for choice in range(generation.request.num_choices):
+                generation.fail(choice, ServerUnavailable(STOPPING))
 
     def receive(self, batch: StepBatch) -> None:
         self.num_waiting -= batch.num_left_queue

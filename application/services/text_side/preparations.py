@@ -1,7 +1,7 @@
 """Requests that are not in the queue yet: their model is looked for or loaded, or their prompt is made into tokens.
 
     enter ──► model ──► prompt ──► left: submitted, refused, or its client is gone
-                 └─────────┴── cancel: whoever waits inside gets RequestCancelled
+                 └─────────┴── cancel: whoever waits inside gets RequestCancelled, or why else it ends
 
 Cancelling ends the waiting, whatever it is for, as a deadline does: by asyncio's own cancellation, made an error again
 where it leaves. What is prepared holds nothing afterwards that it would not release for a client that leaves.
@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from domain.errors import RequestCancelled
+from domain.errors import DomainError, RequestCancelled
 from domain.ids import RequestId
 from domain.request import GenerationRequest
 
@@ -31,7 +31,7 @@ class _Waiting:
     preparation: Preparation
     task: "asyncio.Task[object]"
     num_cancelled: int
-    is_cancelled: bool = False
+    cancelled_for: DomainError | None = None
 
 
 class Preparations:
@@ -46,26 +46,26 @@ class Preparations:
 
     @contextmanager
     def of(self, request: GenerationRequest, started_ns: int) -> Generator[Preparation]:
-        """Around everything that is done for it before it is submitted. Raises RequestCancelled from inside."""
+        """Around everything that is done for it before it is submitted. Raises from inside what `cancel` is given."""
         task = asyncio.current_task()
         assert task is not None  # Event loop only
         waiting = self._waiting[request.id] = _Waiting(Preparation(request, started_ns), task, task.cancelling())
         try:
             yield waiting.preparation
         except asyncio.CancelledError:
-            if waiting.is_cancelled and task.uncancel() <= waiting.num_cancelled:
-                raise RequestCancelled from None
+            if waiting.cancelled_for is not None and task.uncancel() <= waiting.num_cancelled:
+                raise waiting.cancelled_for from None
             raise  # its client left too
         finally:
             del self._waiting[request.id]
 
-    def cancel(self, id: RequestId) -> bool:
-        """False for one that is not prepared now."""
+    def cancel(self, id: RequestId, why: DomainError | None = None) -> bool:
+        """False for one that is not prepared now. `why`: what its client is told, if that is no RequestCancelled."""
         waiting = self._waiting.get(id)
         if waiting is None:
             return False
-        if not waiting.is_cancelled:
-            waiting.is_cancelled = True
+        if waiting.cancelled_for is None:
+            waiting.cancelled_for = why or RequestCancelled()
             waiting.task.cancel()
         return True
 

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from domain.shown import shown
-from interfaces.cli.running_server import NoAnswer, RunningServer
-from interfaces.http.admin.answers import body_of, data_of
+from interfaces.cli.running_server import RunningServer
 from interfaces.http.admin.overview import OverviewBody
 from interfaces.http.admin.requests import RequestListBody
+from interfaces.http.answers import data_of
 
 TIMEOUT_S = 5.0
 NUM_ENDED = 50
@@ -26,10 +25,7 @@ async def read(server: RunningServer) -> Reading:
     """Raises NoAnswer."""
     overview = await server.ask("/admin/api/overview", timeout_s=TIMEOUT_S)
     requests = await server.ask(f"/admin/api/requests?ended={NUM_ENDED}", timeout_s=TIMEOUT_S)
-    try:
-        return Reading(body_of(overview, OverviewBody), body_of(requests, RequestListBody))
-    except ValueError as error:
-        raise NoAnswer(f"what answers at {server.url} is not this version of Cairn: {shown(str(error))}") from None
+    return Reading(server.understood(overview, OverviewBody), server.understood(requests, RequestListBody))
 
 
 __all__ = ("NUM_ENDED", "Reading", "read")

@@ -1,7 +1,6 @@
 """GET /admin/api/requests, GET /admin/api/requests/{id}, POST /admin/api/requests/{id}/cancel. For admins."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from litestar import post
@@ -10,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 from msgspec import Struct
 
-from application.services.recent_requests import MAX_ENDED, SeenRequest
+from application.services.recent_requests import MAX_ENDED
 from application.use_cases.watch_requests import RequestsSeen
 from domain.document import Owner
 from domain.ids import RequestId
@@ -25,7 +24,8 @@ DEFAULT_ENDED = 50
 
 
 class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
-    """`open`: the longest open first, at most 200 of `open_count`; `ended`: the last first; both without any text.
+    """`open`: the longest open first, at most 200 of `open_count`, without their explanations; `ended`: the last first,
+    without any text.
     `preparing`: those that are not in the queue yet, the longest waiting first, at most 200 of `preparing_count`."""
 
     open_count: int
@@ -75,11 +75,11 @@ def request_routes(services: Services, error_type: type[Struct]) -> list[HTTPRou
 
 
 def _list(found: RequestsSeen, now_ns: int, unix_offset_ns: int) -> RequestListBody:
-    def bodies(some: Sequence[SeenRequest]) -> list[RequestBody]:
-        return [request_body(one, one.without_tokens(), now_ns, unix_offset_ns) for one in some]
-
+    # Asked for again and again: what nobody reads in a list is not in it.
+    opened = [request_body(one, None, now_ns, unix_offset_ns) for one in found.open]
+    ended = [request_body(one, one.without_tokens(), now_ns, unix_offset_ns) for one in found.ended]
     preparing = [preparing_body(one, now_ns) for one in found.preparing]
-    return RequestListBody(found.num_open, bodies(found.open), bodies(found.ended), found.num_preparing, preparing)
+    return RequestListBody(found.num_open, opened, ended, found.num_preparing, preparing)
 
 
 __all__ = ("CancelledBody", "RequestListBody", "request_routes")

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from application.ports.cache_stats import Cleared
 from application.services.documents import Documents
+from interfaces.http.cache.bodies import ClearedBody
 from interfaces.http.documented import errors
 from interfaces.http.json_body import json_body
 from interfaces.http.visit import admins_only, visit_of
@@ -25,18 +26,6 @@ class ClearRequest(Struct, forbid_unknown_fields=True):
 
     model: str | None = None
     salt: str | None = None
-
-
-class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
-    """Records that went: of memory; of the store and the queue in front of it, with their bytes in the store; stored
-    responses and the like, with theirs. `problem`: why something may be left in the store's files, else null."""
-
-    hot_records: int
-    records: int
-    bytes: int
-    documents: int
-    document_bytes: int
-    problem: str | None
 
 
 def clear_route(
@@ -70,4 +59,4 @@ def clear_route(
     return clear
 
 
-__all__ = ("ClearRequest", "ClearedBody", "clear_route")
+__all__ = ("ClearRequest", "clear_route")

@@ -1,6 +1,7 @@
 """POST /v1/cache/explain: what a request would reuse and why no more. Takes its body, computes nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from litestar import post
@@ -9,21 +10,15 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from domain.request import GenerationRequest
+from interfaces.http.cache.bodies import ExplanationBody
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors
-from interfaces.http.explanation_body import PromptExplanation, prompt_explanation
+from interfaces.http.explanation_body import prompt_explanation
 from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.visit import visit_of
-
-
-class ExplanationBody(Struct, tag_field="object", tag="cairn.explanation"):
-    """One entry a prompt: a chat has one, a text completion may have several."""
-
-    model: str
-    prompts: list[PromptExplanation]
 
 
 def explain_route(
@@ -49,8 +44,8 @@ def explain_route(
 
 
 async def _explained(services: Services, requests: Sequence[GenerationRequest]) -> ExplanationBody:
-    explained = [await services.explain_prompt(request) for request in requests]
+    explained = [await services.explain_prompt(replace(one, operation="explainCache")) for one in requests]
     return ExplanationBody(explained[0].model, [prompt_explanation(one.explanation) for one in explained])
 
 
-__all__ = ("ExplanationBody", "explain_route")
+__all__ = ("explain_route",)

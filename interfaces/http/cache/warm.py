@@ -12,6 +12,7 @@ from msgspec import Struct
 from application.use_cases.warm_prompt import WarmedPrompt
 from domain.errors import InvalidRequest
 from domain.request import GenerationRequest
+from interfaces.http.cache.bodies import PromptWarmed, WarmedBody
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors
 from interfaces.http.plain_answer import plain_answer
@@ -19,23 +20,6 @@ from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.visit import visit_of
-
-
-class PromptWarmed(Struct):
-    """Tokens: prompt = reused + computed. `stored_tokens`: how many of them a restart would leave, at most all but the
-    last; null when nothing is persisted."""
-
-    prompt_tokens: int
-    reused_tokens: int
-    computed_tokens: int
-    stored_tokens: int | None
-
-
-class WarmedBody(Struct, tag_field="object", tag="cairn.warmed"):
-    """One entry a prompt."""
-
-    model: str
-    prompts: list[PromptWarmed]
 
 
 def warm_route(
@@ -72,4 +56,4 @@ def _prompt(warmed: WarmedPrompt) -> PromptWarmed:
     return PromptWarmed(warmed.num_prompt, warmed.num_reused, warmed.num_computed, warmed.num_stored)
 
 
-__all__ = ("WarmedBody", "warm_route")
+__all__ = ("warm_route",)

@@ -1,10 +1,10 @@
-"""Answers of the admin API as its clients in this repository read them: back into the bodies they were made of."""
+"""Cairn's own answers as its clients in this repository read them: back into the bodies they were made of."""
 
 from typing import TypeVar
 
 import msgspec
 
-_Body = TypeVar("_Body", bound=msgspec.Struct)
+_Body = TypeVar("_Body")
 
 
 def body_of(answer: object, body: type[_Body]) -> _Body:
