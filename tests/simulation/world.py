@@ -192,11 +192,11 @@ class World:
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
+        num_wakes = self.num_wakes
         if not self.runner.step() and self.runner.is_busy:
             is_pausing = self.guard is not None and self.guard.is_pausing
             # A turn is held for a few steps at most, whatever becomes of the prompt that it is held for.
             tries = range(self.plan.limits.max_held)
-            num_wakes = self.num_wakes
             has_moved = self.lane.run() or is_pausing or any(self.runner.step() for _ in tries)
             assert has_moved or self.num_wakes > num_wakes, "everything waits and nothing is under way"
         limits = self.plan.limits
