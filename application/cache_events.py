@@ -19,12 +19,13 @@ class TierReading:
 
 @dataclass(frozen=True, slots=True)
 class CacheMeasured:
-    """What the tiers hold, those that could be read, and what waits for the store. Told every few seconds while the
-    server runs."""
+    """What the tiers hold, those that could be read, and what waits for the store, the oldest of it for `lag_s`. Told
+    every few seconds while the server runs."""
 
     tiers: tuple[TierReading, ...]
     queued_bytes: int
     at_ns: int
+    lag_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,14 @@ class StoreFault:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoreOpened:
+    """The store that another process had is ours to use, `waited_ns` after it could not be opened."""
+
+    waited_ns: int
+    at_ns: int
+
+
 __all__ = (
     "CacheMeasured",
     "RecordsDropped",
@@ -102,5 +111,6 @@ __all__ = (
     "RecordsPersisted",
     "RecordsRead",
     "StoreFault",
+    "StoreOpened",
     "TierReading",
 )

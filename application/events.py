@@ -16,6 +16,7 @@ from application.cache_events import (
     RecordsPersisted,
     RecordsRead,
     StoreFault,
+    StoreOpened,
 )
 from application.engine_events import FaultObserved, HttpRefused, ModelLoaded, ModelUnloaded, StepCompleted
 from application.health_events import EngineRecovered, EngineRestarted, EngineStuck, ReadinessMeasured
@@ -69,6 +70,7 @@ Event: TypeAlias = (
     | EngineRecovered
     | ReadinessMeasured
     | EngineRestarted
+    | StoreOpened
 )
 
 __all__ = (
@@ -105,6 +107,7 @@ __all__ = (
     "StateRestored",
     "StepCompleted",
     "StoreFault",
+    "StoreOpened",
     "TokensReceived",
     "ToolCallProblems",
 )

@@ -12,10 +12,12 @@ TYPICAL_RATIO = 1.47
 
 @dataclass(frozen=True, slots=True)
 class StoreRates:
-    """Raw bytes a second: of the disk when nothing is cached, and of all decoding threads together."""
+    """Bytes a second. `disk_bytes_s`: read from the disk when nothing is cached; `decode_bytes_s`: of raw state, by all
+    decoding threads together; `write_bytes_s`: written and synced."""
 
     disk_bytes_s: float
     decode_bytes_s: float
+    write_bytes_s: float
 
 
 def compression_pays(rates: StoreRates) -> bool:
@@ -24,4 +26,9 @@ def compression_pays(rates: StoreRates) -> bool:
     return compressed_bytes_s >= rates.disk_bytes_s
 
 
-__all__ = ("TYPICAL_RATIO", "StoreRates", "compression_pays")
+def state_bytes_s(write_bytes_s: float, *, compresses: bool) -> float:
+    """Raw bytes of state that a disk takes a second, for as long as anybody likes."""
+    return write_bytes_s * (TYPICAL_RATIO if compresses else 1.0)
+
+
+__all__ = ("TYPICAL_RATIO", "StoreRates", "compression_pays", "state_bytes_s")

@@ -48,12 +48,14 @@ class DocumentKey:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`model`: whose output it is, for clearing by model. `created_s`: Unix time."""
+    """`model`: whose output it is, for clearing by model. `created_s`: Unix time. `is_fleeting`: to be kept in memory
+    alone, never in a file."""
 
     key: DocumentKey
     body: bytes
     model: str = ""
     created_s: int = 0
+    is_fleeting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ def explanation_sentence(told: Explanation) -> str:
 def _never_seen(told: Explanation) -> str:
     if told.divergence is not None:
         return f"From token {told.divergence.position} on the prompt differs from what is stored."
+    why = f": {told.note}" if told.note else ""
     if told.stopped_at == 0:
-        return "Nothing that begins like this prompt is stored."
-    return f"Nothing that goes on like this prompt after token {told.stopped_at} is stored."
+        return f"Nothing that begins like this prompt is stored{why}."
+    return f"Nothing that goes on like this prompt after token {told.stopped_at} is stored{why}."
 
 
 def _no_snapshot(told: Explanation) -> str:

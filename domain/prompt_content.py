@@ -50,7 +50,7 @@ class PromptContent:
 
     @classmethod
     def of_text(cls, token_ids: Sequence[int]) -> "PromptContent":
-        row = tuple(token_ids)
+        row = compacted(token_ids)
         return cls(row, row)
 
     def media_within(self, start: int, end: int) -> tuple[Media, ...]:
@@ -87,9 +87,24 @@ class EncodedPrompt:
         return EncodedPrompt(longer, self.fork_points)
 
 
+_PIECE_TOKENS = 8192
+"""Between pieces, which take a millisecond, other threads get the interpreter."""
+
+
+def compacted(ids: Sequence[int]) -> tuple[int, ...]:
+    """The same ids, each number once: a fifth to a half of what a decoder's own numbers take (40 bytes a token), for as
+    long as the prompt waits and is answered."""
+    known: dict[int, int] = {}
+    row: list[int] = []
+    for start in range(0, len(ids), _PIECE_TOKENS):
+        piece = ids[start : start + _PIECE_TOKENS]
+        row += map(known.setdefault, piece, piece)
+    return tuple(row)
+
+
 def digests_of(media: Sequence[Media]) -> bytes:
     """What media add to a hash, in order; nothing for text."""
     return b"".join(one.digest for one in media)
 
 
-__all__ = ("DIGEST_BYTES", "EncodedPrompt", "Media", "PromptContent", "digests_of")
+__all__ = ("DIGEST_BYTES", "EncodedPrompt", "Media", "PromptContent", "compacted", "digests_of")

@@ -86,13 +86,13 @@ class GenerationRequest:
 
     `cache_salt` separates tenants: prefixes are shared only between equal salts. `trace_carrier` holds W3C trace
     context headers, so that work on the compute thread joins the request's trace. `persist` False: what is computed for
-    this request may be kept in memory, and is never written to the store. Choice i has the id `choice_id(id, i)` and
-    the seed `choice_seed(seed, i)`. `grammar`: what the answer must look like; an answer that ends with STOP and
-    without a stop string is complete. `reasoning`: how long a chat's answer may reason; None for as long as it likes.
-    `client`: the name of the key it came with, empty for none. `num_prompt_logprobs`: report the log probability of
-    each prompt token with so many alternatives (0 to 20), which computes the whole prompt; None for none. Only then may
-    `max_tokens` be 0. `priority`: whether others go first. `operation`: by which it came, for
-    people; empty for none.
+    this request may be kept in memory, and is never written to the store. `keeps_text` False: nor is what it says,
+    whether or not its state is. Choice i has the id `choice_id(id, i)` and the seed `choice_seed(seed, i)`. `grammar`:
+    what the answer must look like; an answer that ends with STOP and without a stop string is complete. `reasoning`:
+    how long a chat's answer may reason; None for as long as it likes. `client`: the name of the key it came with, empty
+    for none. `num_prompt_logprobs`: report the log probability of each prompt token with so many alternatives (0 to
+    20), which computes the whole prompt; None for none. Only then may `max_tokens` be 0. `priority`: whether others go
+    first. `operation`: by which it came, for people; empty for none.
     """
 
     id: RequestId
@@ -104,6 +104,7 @@ class GenerationRequest:
     cache_salt: str = ""
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     persist: bool = True
+    keeps_text: bool = True
     num_choices: int = 1
     grammar: Grammar | None = None
     reasoning: ReasoningLimit | None = None

@@ -17,11 +17,11 @@ from adapters.lmdb.clearing import erase
 from adapters.lmdb.compaction import shrink
 from adapters.lmdb.containment import FAILURES, Containment
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.encoders import Begun, Encoders
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import FaultLog, classify
 from adapters.lmdb.integrity import IntegrityCheck
 from adapters.lmdb.opening import open_for_reading, open_for_writing
-from adapters.lmdb.payload import EncodedRecord, encode
 from adapters.lmdb.read_ahead import ReadAhead
 from adapters.lmdb.reading import CorruptRecord, Reader
 from adapters.lmdb.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
@@ -44,7 +44,7 @@ from application.ports.block_store import (
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
-from application.ports.record_writer import PutOutcome
+from application.ports.record_writer import PreparedPut, PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
@@ -63,8 +63,8 @@ class LmdbOptions:
     """`quota_bytes`: the file never becomes larger. A file that is larger already becomes smaller as soon as the volume
     has room for a copy of what is live. `free_reserve_bytes`: what writing leaves free on the volume.
 
-    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding and decoding. `max_age_s`: what
-    was not used for that long is evicted, by and by.
+    `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding, and as many for decoding.
+    `max_age_s`: what was not used for that long is evicted, by and by.
     """
 
     quota_bytes: int
@@ -79,13 +79,22 @@ class LmdbOptions:
 class LmdbBlockStore:
     """Opens on construction; raises StoreOpenError. One writing process a directory, any number of readers."""
 
-    def __init__(self, path: Path, options: LmdbOptions, codec: StateCodec, events: EventSink, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: LmdbOptions,
+        codec: StateCodec,
+        events: EventSink,
+        clock: Clock,
+        *,
+        quick_codec: StateCodec | None = None,
+    ) -> None:
+        """`quick_codec`: instead of `codec` in a hurry, where that gets more into the store. Each reads the other's."""
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
             size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
             message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
             raise StoreOpenError(OpenFailure.VOLUME, message)
         self._options = options
-        self._codec = codec
         self._events = events
         self._clock = clock
         self._directory = StoreDirectory(path)
@@ -114,6 +123,13 @@ class LmdbBlockStore:
         self._evicted = 0
         self._open()
         self._lane = Lane("store", options.num_threads)
+        self._encoders = Encoders(
+            codec,
+            quick_codec,
+            clock,
+            lambda why: self._faults.note(faults.ENCODE, why),
+            num_threads=options.num_threads,
+        )
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         rows = self._rows(keys)
@@ -153,7 +169,11 @@ class LmdbBlockStore:
         self._announced.note(info)
 
     def put(self, records: Sequence[Record]) -> PutOutcome:
-        return self._write(lambda: self._put(records), PutOutcome.UNAVAILABLE)
+        return self.prepare(records)()
+
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        begun = self._write(lambda: self._begin(records, hurry=hurry), None)
+        return lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return self._write(lambda: sum(self._writer.delete(key) for key in keys), 0)
@@ -201,6 +221,7 @@ class LmdbBlockStore:
         # Outside the lock: a worker may be waiting for it.
         self._lane.close()
         self._lane.join()
+        self._encoders.close()
         self._read_ahead.close()
         try:
             # After the last commit: what the marker stands for is durable now, or the marker stays.
@@ -243,41 +264,49 @@ class LmdbBlockStore:
         except lmdb.MapFullError as failure:  # it waits; a put makes room by itself
             self._faults.note(faults.MAP_FULL, str(failure))
 
-    def _put(self, records: Sequence[Record]) -> PutOutcome:
-        self._age()
-        if free_bytes(self._directory.path) < self._options.free_reserve_bytes:
-            self._faults.note(faults.LOW_SPACE, f"the volume of {self._directory.path} is below its free reserve")
-            return PutOutcome.UNAVAILABLE
-        for _ in range(_PUT_ATTEMPTS):
-            outcome = self._put_once(records)
-            if outcome is not None:
-                self._directory.drop_damaged_beyond(self._options.quota_bytes)
-                return outcome
-        return PutOutcome.UNAVAILABLE
-
-    def _put_once(self, records: Sequence[Record]) -> PutOutcome | None:
-        """None: what was present has gone while the rest was being encoded."""
+    def _begin(self, records: Sequence[Record], *, hurry: bool = False) -> Begun | None:
+        """None when there is no room on the volume for what it would be for."""
+        if self._is_low():
+            return None
         keys = [record.key for record in records]
         present = {key for key, row in zip(keys, self._reader.rows(keys), strict=True) if row is not None}
         absent = list({record.key: record for record in records if record.key not in present}.values())
-        encoded = self._spread(self._encode, absent)
-        if None in encoded:
+        return self._encoders.begin(absent, hurry=hurry)
+
+    def _is_low(self) -> bool:
+        return free_bytes(self._directory.path) < self._options.free_reserve_bytes
+
+    def _put(self, records: Sequence[Record], begun: Begun | None) -> PutOutcome:
+        self._age()
+        if self._is_low():
+            self._faults.note(faults.LOW_SPACE, f"the volume of {self._directory.path} is below its free reserve")
             return PutOutcome.UNAVAILABLE
-        infos = self._announced.of({key.namespace for key in keys})
-        whole = {one.record.key: one for one in encoded if one is not None}
-        batch = Batch(records, whole, infos, self._uses.take_touched())
+        for _ in range(_PUT_ATTEMPTS):
+            begun = begun or self._begin(records)
+            outcome = self._put_once(records, begun) if begun is not None else PutOutcome.UNAVAILABLE
+            if outcome is not None:
+                self._directory.drop_damaged_beyond(self._options.quota_bytes)
+                return outcome
+            begun = None
+        return PutOutcome.UNAVAILABLE
+
+    def _put_once(self, records: Sequence[Record], begun: Begun) -> PutOutcome | None:
+        """None: what was present when it was begun has gone since."""
+        encoded = self._encoders.finish(begun)
+        if encoded is None:
+            return PutOutcome.UNAVAILABLE
+        infos = self._announced.of({record.key.namespace for record in records})
+        batch = Batch(records, {one.record.key: one for one in encoded}, infos, self._uses.take_touched())
+        started_ns = self._clock.now_ns()
         try:
-            return self._writer.put(batch)
+            outcome = self._writer.put(batch)
         except lmdb.MapFullError as failure:
             self._faults.note(faults.MAP_FULL, str(failure))
             return PutOutcome.FULL
-
-    def _encode(self, record: Record) -> EncodedRecord | None:
-        try:
-            return encode(record, self._codec)
-        except Exception as failure:  # a payload may still lie on a device, which fails in its own ways
-            self._faults.note(faults.ENCODE, f"{type(failure).__name__}: {failure}")
-            return None
+        if outcome is PutOutcome.STORED:
+            seconds = (self._clock.now_ns() - started_ns) / 1e9
+            self._encoders.written(sum(one.stream_bytes for one in encoded), seconds)
+        return outcome
 
     def _get_one(self, request: tuple[RecordKey, Row | None, frozenset[GroupIndex] | None]) -> Record | None:
         key, row, wanted = request

@@ -73,6 +73,8 @@ class LmdbDocumentStore:
         self._open()
 
     def put(self, documents: Sequence[Document]) -> bool:
+        if any(one.is_fleeting for one in documents):
+            return False
         return self._containment.write(lambda: self._put(documents), otherwise=False)
 
     def get(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:

@@ -6,6 +6,7 @@ keeps no device memory alive. A record costs its raw bytes plus four a token. No
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 
 from application.ports.block_store import (
@@ -18,7 +19,7 @@ from application.ports.block_store import (
     nobody_looks,
 )
 from application.ports.record_reader import Presence
-from application.ports.record_writer import PutOutcome
+from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, StatePayload
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
@@ -96,6 +97,10 @@ class MemoryBlockStore:
                 self._tree.insert(record, _cost_bytes(record))
             self.touch([record.key for record in records])
             return PutOutcome.STORED
+
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        """There is nothing to do ahead."""
+        return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         with self._lock:

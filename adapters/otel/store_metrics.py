@@ -38,6 +38,7 @@ STORE_RECORDS = counter(
 )
 STORE_WRITTEN = counter(names.CAIRN_STORE_WRITTEN, "By", "Bytes persisted, before encoding.")
 STORE_QUEUED = gauge(names.CAIRN_STORE_QUEUED, "By", "Bytes that waited for the writer at its last batch.")
+STORE_LAG = gauge(names.CAIRN_STORE_LAG, "s", "How long the oldest state that waits for the store has waited.")
 STORE_WRITE_TIME = histogram(names.CAIRN_STORE_WRITE_TIME, "s", "Time to persist one batch.", STEP_BUCKETS)
 STORE_WRITE_LAG = histogram(
     names.CAIRN_STORE_WRITE_LAG, "s", "From state being captured to its being in the store.", LAG_BUCKETS
@@ -59,6 +60,7 @@ METRICS = (
     STORE_RECORDS,
     STORE_WRITTEN,
     STORE_QUEUED,
+    STORE_LAG,
     STORE_WRITE_TIME,
     STORE_WRITE_LAG,
     STORE_READ,
@@ -75,9 +77,11 @@ class StoreMetrics:
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._queued_bytes = 0
+        self._lag_s = 0.0
         self._tiers: tuple[TierReading, ...] = ()
         self._evicted: Counter[str] = Counter()
         instruments.observe(STORE_QUEUED, lambda: [(self._queued_bytes, {})])
+        instruments.observe(STORE_LAG, lambda: [(self._lag_s, {})])
         instruments.observe(CACHE_RECORDS, self._read_records)
         instruments.observe(CACHE_USED, lambda: [(tier.used_bytes, _of(tier)) for tier in self._tiers])
         instruments.observe(CACHE_LIMIT, lambda: [(tier.limit_bytes, _of(tier)) for tier in self._tiers])
@@ -93,7 +97,7 @@ class StoreMetrics:
         }
 
     def _measured(self, event: CacheMeasured) -> None:
-        self._tiers, self._queued_bytes = event.tiers, event.queued_bytes
+        self._tiers, self._queued_bytes, self._lag_s = event.tiers, event.queued_bytes, event.lag_s
 
     def _persisted(self, event: RecordsPersisted) -> None:
         self._queued_bytes = event.queued_bytes

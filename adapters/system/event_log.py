@@ -31,6 +31,7 @@ from application.events import (
     RequestRefused,
     RequestWaits,
     StoreFault,
+    StoreOpened,
     ToolCallProblems,
 )
 from application.services.event_router import EventRouter
@@ -74,6 +75,7 @@ class EventLog:
                 ModelUnloaded: self._unloaded,
                 FaultObserved: self._fault,
                 StoreFault: self._store_fault,
+                StoreOpened: self._store_opened,
                 RecordsDropped: self._dropped,
                 EngineStuck: self._stuck,
                 EngineRecovered: self._recovered,
@@ -123,6 +125,10 @@ class EventLog:
 
     def _store_fault(self, event: StoreFault) -> None:
         self._write_sparsely(logging.ERROR, f"fault in store: {event.kind}", event.message)
+
+    def _store_opened(self, event: StoreOpened) -> None:
+        line = f"the store is ours after {event.waited_ns / 1e9:.0f}s: what is computed from now on is stored"
+        self._writer.write(_engine, logging.WARNING, line)
 
     def _dropped(self, event: RecordsDropped) -> None:
         self._write_sparsely(logging.WARNING, f"records not stored: {event.reason}", f"{event.num_records} records")

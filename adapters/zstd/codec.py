@@ -77,7 +77,7 @@ class ZstdStateCodec:
             parts = [buffer for buffer in buffers if buffer.nbytes]
             size = sum(part.nbytes for part in parts)
             return Segment(transform, specs, (Plane(layout.RAW, size, size),)), parts
-        raw = _split(transform, specs, buffers)
+        raw = _split(transform, specs, buffers, self._pool)
         encoded = [
             _compress(plane, is_exponent=index == 0 and transform != layout.IDENTITY) for index, plane in enumerate(raw)
         ]
@@ -87,11 +87,11 @@ class ZstdStateCodec:
         return Segment(transform, specs, described), [data for _, data in encoded]
 
 
-def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> list[Bytes]:
+def _split(transform: int, specs: tuple[TensorSpec, ...], buffers: list[memoryview], pool: BufferPool) -> list[Bytes]:
     sizes = layout.plane_sizes(transform, specs)
     if transform == layout.IDENTITY and len(buffers) == 1:
         return [np.frombuffer(buffers[0], np.uint8)] if sizes[0] else [np.empty(0, np.uint8)]
-    result = [np.empty(size, np.uint8) for size in sizes]
+    result = [pool.take(size) for size in sizes]
     position = 0
     for buffer in buffers:
         if not buffer.nbytes:

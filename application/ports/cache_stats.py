@@ -19,6 +19,7 @@ class HotUsage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
     """Records since the start; `dropped` by reason: queue_full, orphan, full, unavailable, failed, shutdown or deleted.
+    `lag_s`: how long the oldest of what is queued has waited.
 
     At every reading, enqueued = persisted + queued + everything dropped after it was enqueued. What was refused at the
     door (queue_full, and shutdown once closed) was never enqueued.
@@ -28,6 +29,7 @@ class QueueCounts:
     persisted: int = 0
     queued: int = 0
     queued_bytes: int = 0
+    lag_s: float = 0.0
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
 
 

@@ -5,6 +5,7 @@ Contract
 * Atomicity: one `put` is one transaction, also after kill -9. A document that is there already is replaced, and is the
   youngest again.
 * Quota: usage never exceeds it. The oldest documents make room; what was put last is never evicted by its own `put`.
+* Files: what is fleeting reaches none. A store on disk takes nothing of a `put` that holds such a document.
 * Age: what is older than the maximum age is a miss from that moment, and goes from the store with one of the next puts.
 * Trouble (full disk, vanished volume, corruption) is contained: reads answer None, writes False, and each kind of fault
   is reported once by name and counted in `usage().faults`. What fails its checksum is removed.

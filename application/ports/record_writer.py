@@ -2,7 +2,7 @@
 
 Contract
 * Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Payloads are encoded
-  inside `put`, with the GIL released where the library allows.
+  inside `put`, or from `prepare` on, with the GIL released where the library allows.
 * Atomicity: one `put` is one transaction: its records, index, recency and byte accounting become visible together or
   not at all, also after kill -9. A concurrent `get` sees all of it or none. Deleting goes leaf by leaf in bounded
   transactions, so that every state in between holds whole chains.
@@ -12,9 +12,9 @@ Contract
 * Idempotence: putting a present record refreshes its recency and is STORED. Deleting what is absent does nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from domain.record import NamespaceInfo, Record, RecordKey
 
@@ -29,6 +29,10 @@ class PutOutcome(Enum):
     UNAVAILABLE = "unavailable"
 
 
+PreparedPut: TypeAlias = Callable[[], PutOutcome]
+"""Stores what was prepared, as `put` does. Called once, or never, by any thread."""
+
+
 class RecordWriter(Protocol):
     """See the module docstring."""
 
@@ -41,6 +45,14 @@ class RecordWriter(Protocol):
         """Store a batch in one transaction. Parents are in the store already or earlier in the batch."""
         ...
 
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        """Begin to put a batch, on threads of the store: what takes long and needs no transaction. So one batch is
+        made ready while another is written, the parents of its records perhaps. Returns at once and never raises.
+
+        `hurry`: the store falls behind, so state may take more room if it gets there sooner.
+        """
+        ...
+
     def delete(self, keys: Sequence[RecordKey]) -> int:
         """Remove records with everything that follows them; returns how many records went."""
         ...
@@ -50,4 +62,4 @@ class RecordWriter(Protocol):
         ...
 
 
-__all__ = ("PutOutcome", "RecordWriter")
+__all__ = ("PreparedPut", "PutOutcome", "RecordWriter")

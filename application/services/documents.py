@@ -51,9 +51,9 @@ class Documents:
         """Of what a request leaves."""
         return Owner.of(self._salt, requested_salt, key_name)
 
-    def keep(self, key: DocumentKey, model: str, body: bytes) -> None:
-        """Returns at once."""
-        document = Document(key, body, model, self._clock.unix_ns() // 10**9)
+    def keep(self, key: DocumentKey, model: str, body: bytes, *, is_fleeting: bool = False) -> None:
+        """Returns at once. `is_fleeting`: in memory alone."""
+        document = Document(key, body, model, self._clock.unix_ns() // 10**9, is_fleeting)
         if self._pending_bytes + len(body) > MAX_PENDING_BYTES:
             return self._lost(f"{self._pending_bytes} bytes wait to be written already")
         try:

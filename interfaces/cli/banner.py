@@ -9,6 +9,9 @@ from application.settings import Settings
 from domain.byte_size import format_bytes
 from domain.model_card import DecodeMode, ModelDescription
 
+SLOW_TOKENS_S = 10_000
+"""Prompts are computed at this rate on a large machine; a disk that stores more is never behind for long."""
+
 QUESTION = "My cat is called Miso. What is my cat called?"
 """Within the abilities of the embedded model, which knows nothing that it is not told."""
 
@@ -54,4 +57,13 @@ def describe_model(model: ModelDescription) -> str:
     return text
 
 
-__all__ = ("banner", "curl_lines", "describe_model", "describe_template")
+def describe_slow_disk(state_bytes_s: float, model: ModelDescription) -> str:
+    """Empty unless a disk that takes so much raw state a second stores less than SLOW_TOKENS_S tokens of this model."""
+    token_bytes = sum(state.bytes_per_token for state in model.memory.states)
+    if not token_bytes or state_bytes_s / token_bytes >= SLOW_TOKENS_S:
+        return ""
+    rate = f"{state_bytes_s / token_bytes:,.0f} tokens/s of this model ({state_bytes_s / 1e6:,.0f} MB/s)"
+    return f"slow: stores {rate}; what is computed faster waits in memory, where a kill loses it"
+
+
+__all__ = ("banner", "curl_lines", "describe_model", "describe_slow_disk", "describe_template")

@@ -159,7 +159,10 @@ def _data(settings: Settings) -> Iterator[Check]:
     yield Check(
         "disk speed",
         f"writes {speed.write_bytes_s / 1e6:.0f} MB/s, reads {speed.read_bytes_s / 1e6:.0f} MB/s",
-        "slow: restoring prefixes from this disk may take longer than recomputing them" if slow else "",
+        "slow: restoring prefixes from this disk may take longer than recomputing them, and what is computed faster"
+        " than it is written waits in memory, where a kill loses it"
+        if slow
+        else "",
     )
 
 

@@ -14,14 +14,15 @@ from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes
 from domain.engine_kind import THREAD, EngineKind
 from domain.errors import DomainError
-from interfaces.cli.banner import banner
+from domain.model_card import ModelDescription
+from interfaces.cli.banner import banner, describe_slow_disk
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.stop_signals import StopSignals
 from interfaces.cli.supervision import last_resort_here, leave_stuck, supervisor_here
 from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
-from interfaces.composition.store import quota_bytes, store_dir
+from interfaces.composition.store import quota_bytes, store_dir, writes_state_s
 from interfaces.http.server import HttpServer
 
 
@@ -96,19 +97,20 @@ async def _announce(service: Service, server: HttpServer, base_url: str, supervi
         server.stop()
         return error.message
     notes = [("note", served.source.note)] if served.source.note else []
-    facts = [*notes, *await _facts(service)]
+    facts = [*notes, *await _facts(service, served.description)]
     typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts))
     supervisor.ready()
     return ""
 
 
-async def _facts(service: Service) -> list[tuple[str, str]]:
+async def _facts(service: Service, model: ModelDescription) -> list[tuple[str, str]]:
     status = service.engine.status()
     return [
         ("device", status.computing),
         ("engine", str(service.container.kind())),
         ("memory", describe_limits(status.limits)),
         ("data", await _data_fact(service)),
+        *_disk_fact(service, model),
         ("config", _config_fact()),
     ]
 
@@ -121,7 +123,16 @@ async def _data_fact(service: Service) -> str:
     stats = await service.engine.cache.stats()
     if stats.store is None and not stats.problem:
         return f"none: the store in {folder} could not be opened"
+    if stats.store is not None and not stats.store.quota_bytes:
+        return f"none yet: another process has the store in {folder}"
     return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
+
+
+def _disk_fact(service: Service, model: ModelDescription) -> list[tuple[str, str]]:
+    """Said of a disk that may be slower than this model computes."""
+    bytes_s = writes_state_s(service.settings.store) if service.settings.store.kind == "lmdb" else None
+    slow = "" if bytes_s is None else describe_slow_disk(bytes_s, model)
+    return [("disk", slow)] if slow else []
 
 
 def _config_fact() -> str:

@@ -81,8 +81,8 @@ class CacheTiers:
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
 
     def queued_bytes(self) -> int:
-        """Captured state that waits for the store."""
-        return self.writer.queued_bytes if self.writer is not None else 0
+        """Captured state that waits for the store, with what was made of it for that."""
+        return self.writer.held_bytes if self.writer is not None else 0
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Write what is queued for at most `timeout_s`, then release everything. After the engine stopped.

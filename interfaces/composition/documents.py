@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+from adapters.decorators.fleeting_documents import FleetingDocuments
 from adapters.lmdb.directory import DOCUMENTS_FOLDER, StoreDirectory
 from adapters.lmdb.documents import LmdbDocumentStore
 from adapters.memory.document_store import MemoryDocumentStore
@@ -17,6 +18,9 @@ from application.services.text_side.generated_calls import GeneratedCalls
 from application.settings import CacheSettings, Settings, StoreSettings
 from interfaces.composition.store import free_reserve_bytes, store_dir
 
+FLEETING_BYTES = 32 << 20
+"""Of documents that may not be written to disk, in memory."""
+
 
 def build_documents(settings: Settings, events: EventSink, clock: Clock) -> Documents:
     """Nothing is opened yet."""
@@ -29,14 +33,16 @@ def generated_calls(settings: CacheSettings, documents: Documents) -> GeneratedC
 
 
 def open_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> DocumentStore:
-    """On disk if that is where the store is; in memory otherwise, and when it cannot be opened, which is told."""
+    """On disk if that is where the store is, but what is fleeting; in memory otherwise, and when it cannot be opened,
+    which is told."""
+    num_bytes, max_age_s = settings.documents.num_bytes or 0, settings.documents_age.num_seconds
     try:
-        if settings.kind == "lmdb" and settings.documents.num_bytes:
-            return open_lmdb_documents(settings, events, clock)
+        if settings.kind == "lmdb" and num_bytes:
+            memory = MemoryDocumentStore(min(num_bytes, FLEETING_BYTES), clock, max_age_s=max_age_s)
+            return FleetingDocuments(memory, open_lmdb_documents(settings, events, clock))
     except StoreOpenError as failure:
         events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
-    num_bytes = settings.documents.num_bytes or 0
-    return MemoryDocumentStore(num_bytes, clock, max_age_s=settings.documents_age.num_seconds)
+    return MemoryDocumentStore(num_bytes, clock, max_age_s=max_age_s)
 
 
 def open_lmdb_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> LmdbDocumentStore:

@@ -3,9 +3,11 @@
 import json
 import os
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from shutil import disk_usage
 
+from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
@@ -16,11 +18,11 @@ from adapters.system.memory_probe import SystemMemory
 from adapters.zstd.codec import ZstdStateCodec
 from adapters.zstd.rates import measure_decode_rate
 from application.events import StoreFault
-from application.ports.block_store import BlockStore, StoreOpenError
+from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.settings import StoreSettings
-from domain.codec_choice import StoreRates, compression_pays
+from domain.codec_choice import StoreRates, compression_pays, state_bytes_s
 from interfaces.composition.backends import cache_dir
 from interfaces.composition.store_quota import quota_bytes, remember_quota
 
@@ -54,8 +56,11 @@ def open_lmdb_store(
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
-    codec = ZstdStateCodec(compress=_compresses(settings, path), keeps_planes=keeps_planes)
-    store = LmdbBlockStore(path, options, codec, events, clock)
+    # Who names a codec wants that one, however slow.
+    quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
+    compresses = _compresses(settings, store_rates(path))
+    codec = ZstdStateCodec(compress=compresses, keeps_planes=keeps_planes)
+    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
     try:
         remember_quota(settings, path, num_bytes)
     except OSError as failure:
@@ -79,41 +84,53 @@ def num_threads() -> int:
 def build_store(
     settings: StoreSettings, events: EventSink, clock: Clock, *, keeps_planes: bool = False
 ) -> BlockStore | None:
-    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without.
-    `keeps_planes`: as in the codec."""
+    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without, for
+    good, or as long as another process has it. `keeps_planes`: as in the codec."""
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
         total_bytes = SystemMemory().read().total_bytes or 0
         return MemoryBlockStore(settings.quota.resolve(total_bytes) if settings.quota is not None else None)
+    opens = partial(open_lmdb_store, settings, events, clock, keeps_planes=keeps_planes)
     try:
-        return open_lmdb_store(settings, events, clock, keeps_planes=keeps_planes)
+        return opens()
     except StoreOpenError as failure:
         events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
-        return None
+        return AwaitedStore(opens, failure, events, clock) if failure.failure is OpenFailure.BUSY else None
 
 
 def store_rates(path: Path) -> StoreRates | None:
     """Measured once and remembered in the store's folder; None where it cannot be written to."""
+    if (known := remembered_rates(path)) is not None:
+        return known
     directory = StoreDirectory(path)
     try:
-        return StoreRates(**json.loads(read_private(directory.rates)))
-    except (OSError, StoreOpenError, ValueError, TypeError):
-        pass
-    try:
         directory.prepare()
-        disk_bytes_s = measure_disk_speed(path, _PROBE_BYTES).read_bytes_s
-        rates = StoreRates(disk_bytes_s, measure_decode_rate() * num_threads())
+        disk = measure_disk_speed(path, _PROBE_BYTES)
+        rates = StoreRates(disk.read_bytes_s, measure_decode_rate() * num_threads(), disk.write_bytes_s)
         replace_durably(directory.rates, json.dumps(asdict(rates)).encode())
     except (OSError, StoreOpenError):
         return None
     return rates
 
 
-def _compresses(settings: StoreSettings, path: Path) -> bool:
+def remembered_rates(path: Path) -> StoreRates | None:
+    """None where nothing was measured yet, or not all of it."""
+    try:
+        return StoreRates(**json.loads(read_private(StoreDirectory(path).rates)))
+    except (OSError, StoreOpenError, ValueError, TypeError):
+        return None
+
+
+def writes_state_s(settings: StoreSettings) -> float | None:
+    """Raw bytes of state a second that the store's disk takes, as it was measured; None: it was not."""
+    rates = remembered_rates(store_dir(settings))
+    return rates and state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
+
+
+def _compresses(settings: StoreSettings, rates: StoreRates | None) -> bool:
     if settings.codec != "auto":
         return settings.codec == "zstd"
-    rates = store_rates(path)
     return rates is None or compression_pays(rates)
 
 
@@ -123,6 +140,8 @@ __all__ = (
     "num_threads",
     "open_lmdb_store",
     "quota_bytes",
+    "remembered_rates",
     "store_dir",
     "store_rates",
+    "writes_state_s",
 )

@@ -39,12 +39,14 @@ class StoreBody(Struct):
 
 
 class QueueBody(Struct):
-    """Records on their way into the store, since the start; `dropped` by reason."""
+    """Records on their way into the store, since the start; `lag_s`: how long the oldest has waited; `dropped` by
+    reason."""
 
     enqueued: int
     persisted: int
     queued: int
     queued_bytes: int
+    lag_s: float
     dropped: dict[str, int]
 
 
@@ -102,7 +104,9 @@ def _stored(model: StoredModel) -> StoredModelBody:
 
 
 def _queue(counts: QueueCounts) -> QueueBody:
-    return QueueBody(counts.enqueued, counts.persisted, counts.queued, counts.queued_bytes, dict(counts.dropped))
+    return QueueBody(
+        counts.enqueued, counts.persisted, counts.queued, counts.queued_bytes, counts.lag_s, dict(counts.dropped)
+    )
 
 
 def _documents(usage: DocumentUsage) -> DocumentsBody:

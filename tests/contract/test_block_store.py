@@ -144,6 +144,28 @@ def test_a_block_without_its_parent_is_refused(store: BlockStore) -> None:
     assert put(store, blocks[1:]) is PutOutcome.STORED
 
 
+def test_batches_are_prepared_ahead_and_put_in_their_order(store: BlockStore) -> None:
+    blocks = chain(ONE, 6)
+    early, late = blocks[:3], blocks[3:]
+    assert store.prepare(late)() in (PutOutcome.ORPHAN, PutOutcome.UNAVAILABLE)
+    for _ in range(50):
+        puts = [store.prepare(early), store.prepare(late, hurry=True)]
+        if [put() for put in puts] == [PutOutcome.STORED, PutOutcome.STORED]:
+            break
+    assert all(map(same, get(store, keys_of(blocks)), blocks))
+
+
+def test_what_goes_while_a_batch_is_prepared_is_put_again(store: BlockStore) -> None:
+    blocks = chain(ONE, 3)
+    put(store, blocks)
+    prepared = store.prepare(blocks)
+    while store.delete(keys_of(blocks[:1])):
+        pass
+    if prepared() is not PutOutcome.STORED:
+        put(store, blocks)  # a fault that was injected
+    assert all(map(same, get(store, keys_of(blocks)), blocks))
+
+
 def test_putting_again_changes_nothing(store: BlockStore) -> None:
     blocks = chain(ONE, 2)
     assert put(store, blocks) is PutOutcome.STORED

@@ -1,11 +1,13 @@
-"""What every document store keeps to, on LMDB and in memory."""
+"""What every document store keeps to, on LMDB, in memory, and on both."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from adapters.decorators.fleeting_documents import FleetingDocuments
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.documents import LmdbDocumentStore
 from adapters.memory.document_store import MemoryDocumentStore
@@ -26,13 +28,17 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["lmdb", "memory"])
+@pytest.fixture(params=["lmdb", "memory", "both"])
 def opens(request: pytest.FixtureRequest, store_path: Path, clock: FakeClock) -> Opens:
     def lmdb() -> DocumentStore:
         codec = ZstdStateCodec()
         return LmdbDocumentStore(store_path, QUOTA_BYTES, codec, EventList(), clock, max_age_s=AGE_S)
 
-    return lmdb if request.param == "lmdb" else lambda: MemoryDocumentStore(QUOTA_BYTES, clock, max_age_s=AGE_S)
+    def memory() -> DocumentStore:
+        return MemoryDocumentStore(QUOTA_BYTES, clock, max_age_s=AGE_S)
+
+    kinds: dict[str, Opens] = {"lmdb": lmdb, "memory": memory, "both": lambda: FleetingDocuments(memory(), lmdb())}
+    return kinds[request.param]
 
 
 @pytest.fixture
@@ -52,6 +58,26 @@ def noise(seed: int, num_bytes: int) -> bytes:
 
 def document(key: DocumentKey, body: bytes, clock: FakeClock, model: str = "demo") -> Document:
     return Document(key, body, model, clock.unix_ns() // 10**9)
+
+
+@pytest.mark.parametrize("was_fleeting", [False, True])
+def test_what_is_fleeting_reaches_no_file(
+    store: DocumentStore, clock: FakeClock, store_path: Path, was_fleeting: bool
+) -> None:
+    secret = replace(document(key("a"), b"the launch code " * 8, clock), is_fleeting=True)
+    if not store.put([secret]):
+        assert isinstance(store, LmdbDocumentStore)
+        return
+    assert store.get([secret.key]) == [secret]
+    assert store.usage().num_documents == 1
+    assert store.put([replace(secret, key=key("b"), is_fleeting=was_fleeting)])
+    told = b"".join(path.read_bytes() for path in store_path.glob("**/*") if path.is_file())
+    assert (b"launch code" in told) == (not was_fleeting and not isinstance(store, MemoryDocumentStore))
+    plain = replace(secret, body=b"known", is_fleeting=False)
+    assert store.put([plain])
+    assert store.get([key("a")]) == [plain]
+    assert store.erase().num_documents == 2
+    assert store.get([key("a"), key("b")]) == [None, None]
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 4000, 300_000, 1_200_000])

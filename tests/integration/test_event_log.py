@@ -19,6 +19,7 @@ from application.events import (
     RecordsDropped,
     RequestRefused,
     StoreFault,
+    StoreOpened,
 )
 from domain.ids import ModelId
 from tests.support.event_script import Script, at
@@ -135,6 +136,7 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
             RequestRefused(ModelId("demo"), "queue_full", at(0)),
             RecordsDropped(2, 500, "queue_full", at(0)),
             StoreFault("corrupt", "bad checksum", at(0)),
+            StoreOpened(35_000_000_000, at(35)),
         ],
     ) == [
         ("INFO", "model demo loaded in 1.5s weights=3MiB memory=5MiB decode=single (batched rows differ)"),
@@ -142,6 +144,7 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
         ("WARNING", "request refused model='demo' error=queue_full"),
         ("WARNING", "records not stored: queue_full (occurrence 1): 2 records"),
         ("ERROR", "fault in store: corrupt (occurrence 1): bad checksum"),
+        ("WARNING", "the store is ours after 35s: what is computed from now on is stored"),
     ]
 
 

@@ -226,7 +226,7 @@ class TestStats:
             assert (model["model"], model["namespaces"], model["blocks"]) == (DEFAULT_MODEL, 2, 4)
             assert stats["store"]["stored_bytes"] >= model["stored_bytes"] > 0
             assert stats["queue"] == {
-                "enqueued": records, "persisted": records, "queued": 0, "queued_bytes": 0, "dropped": {},
+                "enqueued": records, "persisted": records, "queued": 0, "queued_bytes": 0, "lag_s": 0.0, "dropped": {},
             }  # fmt: skip
 
     def test_without_a_store(self) -> None:

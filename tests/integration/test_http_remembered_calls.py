@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from adapters.decorators.fleeting_documents import FleetingDocuments
+from adapters.fake.clock import FakeClock
 from adapters.fake.options import HYBRID, FakeOptions, reply_with
+from adapters.memory.document_store import MemoryDocumentStore
 from application.settings import CacheSettings
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.kill_documents import open_documents
@@ -60,13 +63,15 @@ def ask_messages(service: FakeService, call: dict[str, Any] | None, salt: str = 
     return given, body["usage"]["input_tokens"] + body["usage"]["cache_creation_input_tokens"]
 
 
-def ask_responses(service: FakeService, call: dict[str, Any] | None, salt: str = "") -> tuple[dict[str, Any], int]:
+def ask_responses(
+    service: FakeService, call: dict[str, Any] | None, salt: str = "", **fields: Any
+) -> tuple[dict[str, Any], int]:
     items: list[dict[str, Any]] = [{"role": "user", "content": "List."}]
     if call is not None:
         edited = {**call, "arguments": json.dumps(EDITED)}
         items += [edited, {"type": "function_call_output", "call_id": call["call_id"], "output": RESULT}]
     tools = [{"type": "function", "name": "ls", "parameters": SCHEMA, "strict": False}]
-    body = answered(service, "/v1/responses", input=items, tools=tools, cache_salt=salt)
+    body = answered(service, "/v1/responses", input=items, tools=tools, cache_salt=salt, **fields)
     (given,) = body["output"]
     return given, body["usage"]["input_tokens"] - body["usage"]["input_tokens_details"]["cached_tokens"]
 
@@ -115,6 +120,18 @@ def test_what_is_cleared_is_forgotten() -> None:
         ask_messages(service, None)
         _, num_computed = ask_messages(service, call)
     assert num_computed > NEW_TOKENS + len(json.dumps(EDITED)) // 2
+
+
+def test_of_a_response_that_is_not_stored_nothing_reaches_the_disk(tmp_path: Path) -> None:
+    """Codex stores none: its calls are rendered as they were written all the same, as long as the server runs."""
+    on_disk = open_documents(tmp_path)
+    documents = FleetingDocuments(MemoryDocumentStore(1 << 20, FakeClock()), on_disk)
+    with fake_service(OPTIONS, reuses=True, documents=documents) as service:
+        call, _ = ask_responses(service, None, store=False)
+        _, num_computed = ask_responses(service, call, store=False)
+        assert num_computed <= NEW_TOKENS
+        assert service.client.get("/v1/cache/stats").json()["documents"]["documents"] == 2
+        assert on_disk.usage().num_documents == 0
 
 
 def test_they_outlive_a_restart(tmp_path: Path) -> None:

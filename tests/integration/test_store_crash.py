@@ -28,6 +28,19 @@ def test_many_kills(scratch: Path) -> None:
     assert summary["acknowledged"] > 2 * num_kills
 
 
+def test_kills_while_what_is_computed_is_stored_behind(scratch: Path) -> None:
+    run = start("-m", "tests.support.kill_behind", str(scratch), "3", "7")
+    summary = json.loads(finish(run, 120))
+    assert summary["stored"] >= 3
+
+
+@pytest.mark.slow
+def test_many_kills_while_what_is_computed_is_stored_behind(scratch: Path) -> None:
+    num_kills = scaled(20)
+    run = start("-m", "tests.support.kill_behind", str(scratch), str(num_kills), "13")
+    assert json.loads(finish(run, 280))["kills"] == num_kills
+
+
 def test_a_few_kills(scratch: Path) -> None:
     run = start("-m", "tests.support.kill_writer", str(scratch), "12", "5")
     assert json.loads(finish(run, 120))["acknowledged"] > 5

@@ -102,7 +102,7 @@ class BoundServer:
             limits=limits,
             hot=self.hot,
             flights=self.cache.flights,
-            queued_bytes=lambda: self.writer.queued_bytes,
+            queued_bytes=lambda: self.writer.held_bytes,
             steps=steps,
             events=outlet,
             clock=clock,

@@ -3,10 +3,13 @@
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore
+from application.ports.record_writer import PreparedPut
+from domain.record import Record
 
 PATIENCE_S = 20.0
 READS = ("lookup", "find_snapshots", "followers", "get", "usage")
@@ -32,6 +35,10 @@ class HangingStore:
             return operation(*arguments, **named)
 
         return call
+
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        """What hangs is to put."""
+        return partial(self.put, records)
 
     def hang(self, operations: Sequence[str] = READS) -> None:
         with self._changed:

@@ -22,6 +22,7 @@ AGAIN = 0.2
 """How often the next engine is killed as well, as soon as it is launched: before it has anybody's request."""
 
 MAX_LOOKS = 1_000
+PROC = Path("/proc")
 
 
 class Countdown:
@@ -53,15 +54,13 @@ class Held:
 
     @classmethod
     def by(cls, pid: int) -> "Held":
-        process = Path("/proc") / str(pid)
-        tasks = list((process / "task").iterdir())
-        children = [child for task in tasks for child in (task / "children").read_text().split()]
+        process = PROC / str(pid)
         pages = int((process / "statm").read_text().split()[1])
         return cls(
-            len(tasks),
+            len(os.listdir(process / "task")),
             len(os.listdir(process / "fd")),
             pages * os.sysconf("SC_PAGE_SIZE"),
-            tuple(sorted(map(_command_of, children))),
+            tuple(sorted(command_of(child) for child in PROC.glob("[0-9]*") if parent_of(child) == pid)),
         )
 
 
@@ -122,9 +121,16 @@ class KilledServer:
         return int(found[1])
 
 
-def _command_of(pid: str) -> str:
+def parent_of(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended in between
+        return None
+
+
+def command_of(process: Path) -> str:
     """The module that it runs; what has ended and was not waited for has no name."""
-    words = (Path("/proc") / pid / "cmdline").read_bytes().split(b"\0")
+    words = (process / "cmdline").read_bytes().split(b"\0")
     return words[words.index(b"-m") + 1].decode() if b"-m" in words else b" ".join(words).decode()
 
 

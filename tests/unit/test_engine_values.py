@@ -96,6 +96,7 @@ EVENTS: tuple[Event, ...] = (
     events.RecordsDropped(1, 2, "orphan", 3),
     events.RecordsEvicted(1, 2),
     events.StoreFault("checksum", "where", 1),
+    events.StoreOpened(5, 9),
     events.PrefixMatched(
         id=ID,
         num_prompt=9,

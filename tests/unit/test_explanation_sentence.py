@@ -7,7 +7,7 @@ from domain.explanation_sentence import explanation_sentence
 
 SENTENCES = {
     StopReason.LAST_TOKEN: "Everything is reused but the last token, which is always computed.",
-    StopReason.NEVER_SEEN: "Nothing that goes on like this prompt after token 768 is stored.",
+    StopReason.NEVER_SEEN: "Nothing that goes on like this prompt after token 768 is stored: a note.",
     StopReason.EVICTED: "What follows token 1024 was stored once and has been evicted since.",
     StopReason.NO_SNAPSHOT: (
         "Blocks are stored up to token 1024, but the recurrent layers have no snapshot after token 768 to go on from."

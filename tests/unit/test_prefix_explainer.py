@@ -12,6 +12,7 @@ from domain.explanation import Explanation, StopReason
 from domain.ids import ModelId
 from domain.state_layout import StateLayout
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver
+from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import empty
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
@@ -36,6 +37,29 @@ def test_an_unsupported_layout_is_served_without_reuse_and_says_so() -> None:
         assert job.explanation.reason is StopReason.UNSUPPORTED_LAYOUT
         assert "FakeOddCache" in job.explanation.note
     assert explain(driver, PROMPT).reason is StopReason.UNSUPPORTED_LAYOUT
+
+
+def test_what_came_too_fast_for_the_store_is_said_and_stored_by_later_turns() -> None:
+    whole = MemoryBlockStore()
+    CacheDriver(options(ATTENTION), store=whole).run(PROMPT)
+    store = MemoryBlockStore()
+    queue = SteppedWriter(store, max_bytes=whole.usage().namespaces[0].raw_bytes // 2)
+    driver = CacheDriver(options(ATTENTION), store=store, queue=queue)
+    driver.run(PROMPT)
+    queue.pump()
+    stored = CacheDriver(options(ATTENTION), store=store).run(PROMPT, persist=False)
+    assert 0 < stored.computed < len(PROMPT) - 1, "a part of the chain, from its start"
+
+    fits = driver.hot.usage().budget_bytes
+    driver.hot.resize(0)
+    assert explain(driver, PROMPT).note == "what follows was computed, and the store did not take it: queue_full"
+    driver.hot.resize(fits)
+    driver.run(PROMPT)
+    for turn in range(1, 4):
+        driver.run([*PROMPT, *range(40 * turn)])
+        queue.pump()
+    assert explain(driver, PROMPT).note == ""
+    assert CacheDriver(options(ATTENTION), store=store).run(PROMPT).computed == 0
 
 
 def test_disabled_reuse_says_so() -> None:

@@ -8,11 +8,13 @@ from shutil import disk_usage
 import pytest
 from dependency_injector import providers
 
+from adapters.decorators.awaited_store import MAX_RETRY_S
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.memory_probe import SystemMemory
-from application.events import StoreFault
+from application.events import StoreFault, StoreOpened
+from application.ports.block_store import StoreUsage
 from application.ports.record_writer import PutOutcome
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
@@ -35,7 +37,7 @@ QUOTA = ByteSize(num_bytes=8 << 20)
 def test_compression_pays_while_decoding_keeps_up_with_the_disk(
     disk_gib_s: float, decode_gib_s: float, pays: bool
 ) -> None:
-    assert compression_pays(StoreRates(disk_gib_s * GIB, decode_gib_s * GIB)) is pays
+    assert compression_pays(StoreRates(disk_gib_s * GIB, decode_gib_s * GIB, GIB)) is pays
 
 
 def test_the_default_folder_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -87,15 +89,51 @@ def test_each_kind_builds_its_store(tmp_path: Path) -> None:
 
 
 def test_a_server_goes_on_without_a_store_it_cannot_open(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir(mode=0o700)
+    (tmp_path / "store" / "letter.txt").write_text("mine")
     settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec="raw")
-    first = open_lmdb_store(settings, EventList(), FakeClock())
     events = EventList()
     assert build_store(settings, events, FakeClock()) is None
     (fault,) = events.of(StoreFault)
     assert isinstance(fault, StoreFault)
-    assert fault.kind == "open_busy"
+    assert fault.kind == "open_foreign"
     assert str(tmp_path) in fault.message
+
+
+def test_a_store_that_another_has_is_tried_again_until_it_is_ours(tmp_path: Path) -> None:
+    settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec="raw")
+    first, clock, events = open_lmdb_store(settings, EventList(), FakeClock()), FakeClock(), EventList()
+    store, one = build_store(settings, events, clock), namespace_of("one")
+    assert store is not None
+    store.open_namespace(one)
+    records = chain(one, 2)
+    for _ in range(4):
+        clock.advance(MAX_RETRY_S)
+        assert store.usage() == StoreUsage(quota_bytes=0, stored_bytes=0, namespaces=(), faults={"open_busy": 1})
+        assert store.put(records) is PutOutcome.UNAVAILABLE
+        assert store.get(keys_of(records)) == [None, None]
+        assert store.erase().problem
     first.close()
+    assert store.usage().quota_bytes == 0  # not each time that somebody asks
+    clock.advance(MAX_RETRY_S)
+    assert store.usage().quota_bytes == 8 << 20
+    assert store.put(records) is PutOutcome.STORED
+    assert [space.info.model for space in store.usage().namespaces] == ["one"]
+    assert [(event.kind) for event in events.of(StoreFault) if isinstance(event, StoreFault)] == ["open_busy"]
+    assert events.of(StoreOpened) == [StoreOpened(int(5 * MAX_RETRY_S * 1e9), clock.now_ns())]
+    store.close()
+
+
+def test_a_store_that_was_closed_is_not_tried_again(tmp_path: Path) -> None:
+    settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec="raw")
+    first, clock = open_lmdb_store(settings, EventList(), FakeClock()), FakeClock()
+    store = build_store(settings, EventList(), clock)
+    assert store is not None
+    store.close()
+    first.close()
+    clock.advance(MAX_RETRY_S)
+    assert store.usage().quota_bytes == 0
+    open_lmdb_store(settings, EventList(), FakeClock()).close()
 
 
 def test_rates_are_measured_once_and_remembered(tmp_path: Path) -> None:
@@ -104,8 +142,10 @@ def test_rates_are_measured_once_and_remembered(tmp_path: Path) -> None:
     assert rates.disk_bytes_s > 0
     assert rates.decode_bytes_s > 0
     assert store_rates(tmp_path / "store") == rates
-    (tmp_path / "store" / "rates.json").write_text(json.dumps({"disk_bytes_s": 1.0, "decode_bytes_s": 2.0}))
-    assert store_rates(tmp_path / "store") == StoreRates(1.0, 2.0)
+    (tmp_path / "store" / "rates.json").write_text(
+        json.dumps({"disk_bytes_s": 1.0, "decode_bytes_s": 2.0, "write_bytes_s": 3.0})
+    )
+    assert store_rates(tmp_path / "store") == StoreRates(1.0, 2.0, 3.0)
     assert store_rates(Path("/proc/nowhere")) is None
 
 
@@ -113,7 +153,9 @@ def test_rates_are_measured_once_and_remembered(tmp_path: Path) -> None:
 def test_auto_goes_by_what_was_measured(tmp_path: Path, decode_bytes_s: float, shrinks: bool) -> None:
     path = tmp_path / "store"
     path.mkdir()
-    (path / "rates.json").write_text(json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": decode_bytes_s}))
+    (path / "rates.json").write_text(
+        json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": decode_bytes_s, "write_bytes_s": 1e9})
+    )
     settings = StoreSettings(dir=str(path), quota=QUOTA, codec="auto")
     store = open_lmdb_store(settings, EventList(), FakeClock())
     assert store.put(chain(namespace_of("one"), 2, size_bytes=200_000)) is PutOutcome.STORED

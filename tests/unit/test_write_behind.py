@@ -1,7 +1,7 @@
 """The write-behind queue: bounded, in order, and honest about what it did not write."""
 
 from collections.abc import Iterator, Sequence
-from threading import Event
+from threading import Condition, Event
 
 import pytest
 
@@ -11,7 +11,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.cache_events import RecordsOffered
 from application.events import RecordsDropped, RecordsPersisted, StoreFault
 from application.ports.record_reader import Presence
-from application.ports.record_writer import PutOutcome
+from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from domain.ids import RequestId
 from domain.record import NamespaceInfo, Record
@@ -209,3 +209,95 @@ def test_what_is_dropped_after_it_was_offered_says_so() -> None:
     (dropped,) = events.of(RecordsDropped)
     assert isinstance(dropped, RecordsDropped)
     assert (dropped.id, dropped.reason, dropped.was_offered) == ("r", "orphan", True)
+
+
+class PreparingStore(MemoryBlockStore):
+    """Tells what was prepared, how, and when it was put. A put waits for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Event()
+        self._changed = Condition()
+        self.log: list[str] = []
+
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        self._tell("hurry" if hurry else "prepare")
+        return super().prepare(records)
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        self._tell("put")
+        assert self.gate.wait(WAIT_S)
+        return super().put(records)
+
+    def await_put(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: "put" in self.log, WAIT_S)
+
+    def _tell(self, what: str) -> None:
+        with self._changed:
+            self.log.append(what)
+            self._changed.notify_all()
+
+
+def test_batches_are_prepared_while_another_waits_to_be_written_as_far_as_there_is_room() -> None:
+    store = PreparingStore()
+    blocks = chain(INFO, 8)
+    size_bytes = blocks[0].raw_bytes
+    writer = WriteBehind(
+        store, EventList(), FakeClock(), max_bytes=40 * size_bytes, batch_bytes=size_bytes, ahead_bytes=3 * size_bytes
+    )
+    assert writer.offer(INFO, blocks[:1])
+    store.await_put()
+    assert all(writer.offer(INFO, [record]) for record in blocks[1:])
+    store.gate.set()
+    assert writer.flush(WAIT_S)
+    assert store.log == [
+        *("prepare", "put"),
+        *("prepare", "prepare", "prepare", "put"),
+        *("prepare", "put", "prepare", "put", "prepare", "put", "prepare", "put"),
+        *("put", "put"),
+    ]
+    assert list(store.lookup(keys_of(blocks))) == [Presence.HIT] * 8
+    assert store.check_integrity().problems == ()
+    assert writer.close(WAIT_S).dropped == {}
+    assert writer.held_bytes == 0
+
+
+def test_what_waits_too_long_is_stored_in_a_hurry_until_the_rest_comes_in_time() -> None:
+    store, clock = PreparingStore(), FakeClock()
+    blocks = chain(INFO, 20)
+    writer = WriteBehind(store, EventList(), clock, max_bytes=1 << 20, batch_bytes=1)
+    assert writer.offer(INFO, blocks[:1])
+    store.await_put()
+    assert writer.offer(INFO, blocks[1:2])
+    clock.advance(1.5)
+    store.gate.set()
+    assert writer.flush(WAIT_S)
+    for record in blocks[2:]:
+        assert writer.offer(INFO, [record])
+        assert writer.flush(WAIT_S)
+    writer.close(WAIT_S)
+    assert store.log[:4] == ["prepare", "put", "hurry", "put"]
+    assert store.log[-2:] == ["prepare", "put"]
+
+
+def test_what_was_prepared_is_dropped_at_shutdown_when_there_is_no_time() -> None:
+    class AheadStore(PreparingStore):
+        """Offers come while the first is being prepared, so that all are prepared before any is put."""
+
+        def open_namespace(self, info: NamespaceInfo) -> None:
+            assert offered.wait(WAIT_S)
+
+    offered, store = Event(), AheadStore()
+    blocks = chain(INFO, 5)
+    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, batch_bytes=1)
+    assert all(writer.offer(INFO, [record]) for record in blocks)
+    offered.set()
+    store.await_put()
+    assert store.log == ["prepare"] * 5 + ["put"]
+    counts = writer.close(0.05)
+    assert counts.dropped == {"shutdown": 4}
+    assert counts.queued == 1
+    store.gate.set()
+    assert writer.flush(WAIT_S)
+    assert writer.counts().persisted == 1

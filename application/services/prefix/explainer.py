@@ -73,8 +73,8 @@ def explain(
             followers += tier.reader.followers(chain.namespace, parent, MAX_FOLLOWERS)
     explained = told(found, _expected(tiers, found), match.reason, followers, forks)
     if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
-        return _elsewhere(tiers, explained, chain, fingerprint, info)
-    return explained
+        explained = _elsewhere(tiers, explained, chain, fingerprint, info)
+    return explained if explained.note else replace(explained, note=_not_stored(tiers, chain, match.num_known))
 
 
 def _expected(tiers: PrefixTiers, found: Found) -> dict[str, int]:
@@ -90,6 +90,16 @@ def _expected(tiers: PrefixTiers, found: Found) -> dict[str, int]:
         is_hot = here is not None and groups <= here
         reused[HOT if is_hot else found.holder(key, index, names) or (names or [HOT])[0]] += num_tokens
     return dict(+reused)
+
+
+def _not_stored(tiers: PrefixTiers, chain: BlockChain, num_known: int) -> str:
+    """What the next block met on its way to a store, if it was computed lately and did not get there."""
+    index = num_known // chain.block_size
+    if (index + 1) * chain.block_size > chain.num_prompt:
+        return ""
+    key = BlockKey(chain.namespace, chain.hashes[index])
+    lost = [(tier.name, tier.writer.why_lost(key)) for tier in tiers.stored if tier.writer is not None]
+    return "; ".join(f"what follows was computed, and the {name} did not take it: {why}" for name, why in lost if why)
 
 
 def _elsewhere(

@@ -1,8 +1,8 @@
 """What models wrote for their tool calls, kept by call id, so that later prompts are rendered with it.
 
 A call is kept once the model has gone past it, with its owner (`cache_salt`): nobody's prompt gets another's text. It
-is bounded, ages and is cleared with the documents. Whatever cannot be looked up in time is rendered as the client has
-it: that costs computing, never an answer.
+is bounded, ages and is cleared with the documents; of a request whose text may not be stored it is in memory alone.
+Whatever cannot be looked up in time is rendered as the client has it: that costs computing, never an answer.
 """
 
 import json
@@ -33,7 +33,7 @@ class CallStore(Protocol):
     """What of `services/documents` is needed, whose contract it is."""
 
     def owner(self, requested_salt: str, key_name: str = "") -> Owner: ...
-    def keep(self, key: DocumentKey, model: str, body: bytes) -> None: ...
+    def keep(self, key: DocumentKey, model: str, body: bytes, *, is_fleeting: bool = False) -> None: ...
     async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]: ...
 
 
@@ -75,7 +75,8 @@ class GeneratedCalls:
     def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
         num_chars = len(call.arguments) + len(call.reasoning)
         if self._documents is not None and num_chars <= MAX_CHARS:
-            self._documents.keep(self._key(request, id), model, json.dumps(asdict(call)).encode())
+            body, is_fleeting = json.dumps(asdict(call)).encode(), not request.keeps_text
+            self._documents.keep(self._key(request, id), model, body, is_fleeting=is_fleeting)
 
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None

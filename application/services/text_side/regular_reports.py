@@ -11,7 +11,7 @@ from typing import Protocol
 from application.cache_events import CacheMeasured, TierReading
 from application.events import FaultObserved
 from application.health_events import ReadinessMeasured
-from application.ports.cache_stats import CacheStats
+from application.ports.cache_stats import CacheStats, QueueCounts
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache
 from application.ports.event_sink import EventSink
@@ -57,8 +57,9 @@ class RegularReports:
         except Exception as error:
             self._events.emit(FaultObserved("cache.stats", described(error), self._clock.now_ns()))
         else:
-            queued_bytes = stats.queue.queued_bytes if stats.queue is not None else 0
-            self._events.emit(CacheMeasured(tuple(_readings(stats)), queued_bytes, self._clock.now_ns()))
+            queue = stats.queue or QueueCounts()
+            readings = tuple(_readings(stats))
+            self._events.emit(CacheMeasured(readings, queue.queued_bytes, self._clock.now_ns(), queue.lag_s))
 
 
 def _readings(stats: CacheStats) -> Iterator[TierReading]:

@@ -125,7 +125,7 @@ def _tiers(tiers: TiersBody, age_s: float) -> Iterator[Text]:
         dropped = ", ".join(f"{count} {reason}" for reason, count in queue.dropped.items())
         yield _line(
             "writing",
-            f"{queue.queued:,} records, {format_bytes(queue.queued_bytes)}",
+            f"{queue.queued:,} records, {format_bytes(queue.queued_bytes)}, {queue.lag_s:.1f} s behind",
             f"not stored: {dropped}" if dropped else "",
         )
 

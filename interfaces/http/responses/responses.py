@@ -53,6 +53,7 @@ class Responses(Operation[ResponsesRequest]):
             stop=stop_rules(body),
             cache_salt=requested_salt(asked.headers, body.cache_salt),
             trace_carrier=asked.services.trace_context(),
+            keeps_text=body.store is not False,
             grammar=grammar(body),
             reasoning=reasoning_limit(body),
             priority=tier_priority(body.service_tier),

@@ -69,7 +69,7 @@ class ResponsesRequest(Struct, kw_only=True):
         bool | None,
         supported(
             "true by default: input and answer are kept, for GET and `previous_response_id`; what is computed is kept"
-            " in the prefix cache either way"
+            " in the prefix cache either way, and what is remembered of tool calls in memory alone where it is false"
         ),
     ] = None
     service_tier: Annotated[

@@ -63,7 +63,7 @@ class WriteQueue:
         self._copies: Counter[RecordKey] = Counter()
         self._links = RecordLinks()
         # Refused, dropped or withdrawn, and not offered again since: what follows one of them is refused.
-        self._lost: dict[RecordKey, None] = {}
+        self._lost: dict[RecordKey, str] = {}
         self._queued_bytes = 0
         self._num_queued = 0
         self._num_offers = 0
@@ -171,14 +171,23 @@ class WriteQueue:
             self._is_closed = True
             self._changed.notify_all()
 
-    def counts(self) -> QueueCounts:
+    def why_lost(self, key: RecordKey) -> str | None:
+        """Why a record was refused, dropped or withdrawn and has not been offered again; None: it was not, or that was
+        long ago."""
+        with self._changed:
+            return self._lost.get(key)
+
+    def counts(self, now_ns: int = 0) -> QueueCounts:
+        """`now_ns`: of the clock that offers were made by."""
         with self._changed:
             dropped = dict(self._dropped)
+            oldest_ns = min((offer.offered_ns for offer in (*self._writing, *self._waiting)), default=now_ns)
             return QueueCounts(
                 enqueued=self._enqueued,
                 persisted=self._persisted,
                 queued=self._num_queued,
                 queued_bytes=self._queued_bytes,
+                lag_s=max(0, now_ns - oldest_ns) / 1e9,
                 dropped=dropped,
             )
 
@@ -227,7 +236,7 @@ class WriteQueue:
     def _lose(self, records: Sequence[Record], reason: str) -> None:
         self._dropped[reason] += len(records)
         for record in records:
-            self._lost[record.key] = None
+            self._lost[record.key] = reason
         while len(self._lost) > _MAX_LOST:
             del self._lost[next(iter(self._lost))]
 

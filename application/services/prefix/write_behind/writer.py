@@ -4,12 +4,16 @@ From the moment an offer is taken until its records are stored they are read her
 ask the queue first and the store second, and a record leaves the queue only once it is in the store, so there is no
 moment at which one that was accepted is in neither. One that is dropped after all is a miss from then on.
 
+Batches are prepared ahead of the one that is written, so that the store encodes while it writes. Where it falls behind
+it is told to hurry (`domain/write_pace`).
+
 One bad offer does not take others with it, and a store that fails costs what was offered meanwhile: counted, reported,
 and never an error of the one who offered.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 from typing import TypeVar
@@ -20,11 +24,12 @@ from application.ports.block_store import BlockStore, EraseReport
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
-from application.ports.record_writer import PutOutcome
+from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
 from domain.ids import NOBODY, BlockHash, GroupIndex, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
+from domain.write_pace import WritePace
 
 _EVERYTHING_BYTES = 1 << 62
 _NO_STATE: frozenset[GroupIndex] = frozenset()
@@ -32,6 +37,19 @@ _Result = TypeVar("_Result")
 
 FAILED_FAULT = "contract"
 """A store raised, against its contract: told each time, by type and message."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Offers that are stored together. `begun_ns`: since when the store prepares them; None: it would not."""
+
+    offers: Sequence[Offer]
+    put: PreparedPut | None
+    begun_ns: int
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(offer.raw_bytes for offer in self.offers)
 
 
 class WriteBehind:
@@ -48,15 +66,21 @@ class WriteBehind:
         *,
         max_bytes: int,
         batch_bytes: int = 64 << 20,
+        ahead_bytes: int = 256 << 20,
         idle_s: float = 30.0,
     ) -> None:
-        """`max_bytes`: payload that may wait. The thread writes `batch_bytes` or so at a time; after `idle_s` without
-        work held-back recency is flushed."""
+        """`max_bytes`: payload that may wait. The thread writes `batch_bytes` or so at a time, and has the store
+        prepare more until `ahead_bytes` are; after `idle_s` without work held-back recency is flushed."""
         self.store = store
         self._queue = WriteQueue(max_bytes)
         self._events = events
         self._clock = clock
         self._batch_bytes = batch_bytes
+        self._ahead_bytes = min(ahead_bytes, max_bytes // 4)
+        self._ahead: deque[_Batch] = deque()
+        self._prepared_bytes = 0
+        self._pace = WritePace()
+        self._written_ns = 0
         self._idle_s = idle_s
         self._thread = Thread(target=self._run, name="cairn-write-behind", daemon=True)
         self._start()
@@ -136,12 +160,16 @@ class WriteBehind:
         return self._queue.is_settled(mark)
 
     @property
-    def queued_bytes(self) -> int:
-        """As `WriteQueue.queued_bytes`."""
-        return self._queue.queued_bytes
+    def held_bytes(self) -> int:
+        """What is held for the store, at most: `WriteQueue.queued_bytes`, and what was made of them ahead."""
+        return self._queue.queued_bytes + self._prepared_bytes
+
+    def why_lost(self, key: RecordKey) -> str | None:
+        """As `WriteQueue.why_lost`."""
+        return self._queue.why_lost(key)
 
     def counts(self) -> QueueCounts:
-        return self._queue.counts()
+        return self._queue.counts(self._clock.now_ns())
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything offered so far is stored or dropped; False when that takes longer."""
@@ -155,7 +183,8 @@ class WriteBehind:
         until_ns = self._clock.now_ns() + int(timeout_s * 1e9)
         self._queue.close()
         self._queue.await_empty(timeout_s)
-        for offer in self._queue.take(_EVERYTHING_BYTES) or ():
+        late = [offer for batch in iter(self._next_ahead, None) for offer in batch.offers]
+        for offer in (*late, *(self._queue.take(_EVERYTHING_BYTES) or ())):
             self._settle(offer, SHUTDOWN)
         # The batch being written cannot be called back; what it becomes is in the counts if it ends in time.
         self._thread.join(max(0.0, (until_ns - self._clock.now_ns()) / 1e9))
@@ -167,27 +196,49 @@ class WriteBehind:
         self._thread.start()
 
     def _run(self) -> None:
-        while (batch := self._queue.take(self._batch_bytes, self._idle_s)) is not None:
-            if batch:
+        while (offers := self._take()) is not None or self._ahead:
+            if offers:
+                self._ahead.append(self._prepare(offers))
+            elif (batch := self._next_ahead()) is not None:
                 self._write(batch)
             else:
                 self._guarded(self.store.flush)
 
-    def _write(self, batch: Sequence[Offer]) -> None:
-        started_ns = self._clock.now_ns()
-        for info in {offer.info.namespace: offer.info for offer in batch}.values():
-            self._guarded(partial(self.store.open_namespace, info))
-        if len(batch) > 1 and self._put([record for offer in batch for record in offer.records]) is None:
-            for offer in batch:
-                self._settle(offer, None, started_ns)
-            return
-        # One bad offer must not take the others with it.
-        for offer in batch:
-            self._settle(offer, self._put(offer.records), started_ns)
+    def _take(self) -> list[Offer] | None:
+        """Offers to prepare. Empty when enough is prepared, or nothing waits; None when nothing will any more."""
+        if self._ahead and self._prepared_bytes >= self._ahead_bytes:
+            return []
+        return self._queue.take(self._batch_bytes, 0.0 if self._ahead else self._idle_s)
 
-    def _put(self, records: Sequence[Record]) -> str | None:
+    def _next_ahead(self) -> _Batch | None:
+        """What was prepared first. Whoever closes takes it from the thread."""
+        return self._ahead.popleft() if self._ahead else None
+
+    def _prepare(self, offers: Sequence[Offer]) -> _Batch:
+        now_ns, oldest_ns = self._clock.now_ns(), min(offer.offered_ns for offer in offers)
+        for info in {offer.info.namespace: offer.info for offer in offers}.values():
+            self._guarded(partial(self.store.open_namespace, info))
+        hurry = self._pace.hurries(self._queue.queued_bytes, (now_ns - oldest_ns) / 1e9)
+        records = [record for offer in offers for record in offer.records]
+        batch = _Batch(offers, self._guarded(partial(self.store.prepare, records, hurry=hurry)), now_ns)
+        self._prepared_bytes += batch.raw_bytes
+        return batch
+
+    def _write(self, batch: _Batch) -> None:
+        started_ns = max(batch.begun_ns, self._written_ns)
+        reason = self._put(batch.put) if batch.put is not None else "failed"
+        self._written_ns = self._clock.now_ns()
+        self._prepared_bytes -= batch.raw_bytes
+        if reason is None:
+            self._pace.stored(batch.raw_bytes, (self._written_ns - started_ns) / 1e9)
+        for offer in batch.offers:
+            # One bad offer must not take the others with it.
+            retry = reason is not None and len(batch.offers) > 1
+            self._settle(offer, self._put(partial(self.store.put, offer.records)) if retry else reason, started_ns)
+
+    def _put(self, put: PreparedPut) -> str | None:
         """None when stored, or else the reason."""
-        outcome = self._guarded(partial(self.store.put, records))
+        outcome = self._guarded(put)
         if outcome is None:
             return "failed"
         return None if outcome is PutOutcome.STORED else outcome.value

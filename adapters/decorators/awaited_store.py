@@ -1,0 +1,167 @@
+"""A block store that another process has: absent until it can be opened, tried again now and then, and then that store.
+
+    absent ──usage(), and RETRY_S have passed since it was tried──► opened ──close──► closed
+       └──────────────────────────close─────────────────────────────────────────────────┘
+
+Until then nothing is in it and nothing can be put into it. Only `usage` tries, which a server asks for every few
+seconds, so that no lookup waits for an opening.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+from adapters.decorators.forwarding_store import ForwardingStore
+from application.cache_events import StoreOpened
+from application.events import StoreFault
+from application.ports.block_store import (
+    Advance,
+    BlockStore,
+    CompactReport,
+    EraseReport,
+    IntegrityReport,
+    OpenFailure,
+    StoreOpenError,
+    StoreUsage,
+    nobody_looks,
+)
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.record_reader import Presence
+from application.ports.record_writer import PutOutcome
+from domain.ids import BlockHash, GroupIndex
+from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
+from domain.snapshot_place import SnapshotPlace
+
+RETRY_S, MAX_RETRY_S = 5.0, 60.0
+"""After the first try, and at most; each time twice as long."""
+
+MAX_NAMESPACES = 4096
+"""That are remembered to be named in the store; the oldest go, which costs their names."""
+
+
+class AwaitedStore(ForwardingStore):
+    """`opens` raises StoreOpenError while it cannot be; called in one thread at a time."""
+
+    def __init__(
+        self, opens: Callable[[], BlockStore], failure: StoreOpenError, events: EventSink, clock: Clock
+    ) -> None:
+        """`failure`: why it could not be opened just now."""
+        super().__init__(_AbsentStore(failure))
+        self._opens = opens
+        self._events = events
+        self._clock = clock
+        self._namespaces: OrderedDict[Namespace, NamespaceInfo] = OrderedDict()
+        self._trying, self._lock = Lock(), Lock()  # nobody but a second try waits for an opening
+        self._is_over = False
+        self._began_ns = clock.now_ns()
+        self._wait_s = RETRY_S
+        self._next_ns = self._began_ns + int(RETRY_S * 1e9)
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._namespaces.pop(info.namespace, None)
+                self._namespaces[info.namespace] = info
+                if len(self._namespaces) > MAX_NAMESPACES:
+                    self._namespaces.popitem(last=False)
+        super().open_namespace(info)
+
+    def usage(self) -> StoreUsage:
+        if self._is_due() and self._trying.acquire(blocking=False):
+            try:
+                if self._is_due():  # nobody has just tried
+                    self._try()
+            finally:
+                self._trying.release()
+        return super().usage()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_over = True
+            super().close()
+
+    def _is_due(self) -> bool:
+        return not self._is_over and self._clock.now_ns() >= self._next_ns
+
+    def _try(self) -> None:
+        try:
+            store = self._opens()
+        except StoreOpenError as failure:
+            if failure.failure is not OpenFailure.BUSY:
+                self._events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), self._clock.now_ns()))
+            self._wait_s = min(2 * self._wait_s, MAX_RETRY_S)
+            self._next_ns = self._clock.now_ns() + int(self._wait_s * 1e9)
+            return
+        with self._lock:
+            is_wanted = not self._is_over
+            if is_wanted:
+                for info in self._namespaces.values():
+                    store.open_namespace(info)
+                self._namespaces.clear()
+                self._store, self._is_over = store, True
+        if not is_wanted:  # closed meanwhile
+            store.close()
+            return
+        now_ns = self._clock.now_ns()
+        self._events.emit(StoreOpened(now_ns - self._began_ns, now_ns))
+
+
+class _AbsentStore:
+    """A BlockStore in which nothing is; see the port."""
+
+    def __init__(self, failure: StoreOpenError) -> None:
+        self._failure = failure
+
+    def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
+        return [Presence.MISS] * len(keys)
+
+    def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
+        return [()] * len(places)
+
+    def get(
+        self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
+    ) -> Sequence[Record | None]:
+        return [None] * len(keys)
+
+    def touch(self, keys: Sequence[RecordKey]) -> None:
+        return
+
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+        return ()
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        return
+
+    def put(self, records: Sequence[Record]) -> PutOutcome:
+        return PutOutcome.UNAVAILABLE
+
+    def delete(self, keys: Sequence[RecordKey]) -> int:
+        return 0
+
+    def flush(self) -> None:
+        return
+
+    def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
+        return ()
+
+    def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
+        return EraseReport(0, 0, f"nothing was removed from the store: {self._failure}")
+
+    def usage(self) -> StoreUsage:
+        """A quota of nothing: it is nobody's to use here."""
+        return StoreUsage(
+            quota_bytes=0, stored_bytes=0, namespaces=(), faults={f"open_{self._failure.failure.value}": 1}
+        )
+
+    def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
+        return IntegrityReport(0, (str(self._failure),))
+
+    def compact(self, advance: Advance = nobody_looks) -> CompactReport:
+        raise self._failure
+
+    def close(self) -> None:
+        return
+
+
+__all__ = ("MAX_RETRY_S", "RETRY_S", "AwaitedStore")

@@ -1,0 +1,217 @@
+"""Whether the store keeps up with prefill: offers of captured state at given rates, through the queue in front of it.
+
+    python -m bench.persist [--dir DIR] [--rates 100 300 600 1200] [--seconds 6] [--codec auto] [--durability safe]
+
+State of Qwen3-4B's shape (147 KB a token, blocks of 37.7 MB), two blocks an offer, at so many raw MB/s. For each rate:
+
+    persisted_MB_s      in the store while state was offered, a second
+    lag_*_s             from an offer to its being in the store; p50, p95 and the longest
+    at_kill_s           how old the oldest state was that kill -9 would have lost, at worst, sampled every 50 ms
+    dropped_MB          refused because the queue was full
+    stored_over_raw     0.70 where all was compressed, 1.00 where nothing was
+    catch_up_s          from the last offer to everything being in the store
+    cpu_s_per_GB        of this process, without `--busy`
+
+`disk`: what the volume takes in the same run, without a store: written and synced by 64 MiB, and into the page cache
+alone. `--busy`: share of the time in which another thread holds the interpreter's lock, as one that computes does.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from hashlib import sha256
+from pathlib import Path
+from statistics import quantiles
+
+import numpy as np
+
+from adapters.system.clock import SystemClock
+from application.cache_events import RecordsOffered
+from application.events import Event, RecordsDropped, RecordsPersisted, StoreFault
+from application.services.prefix.write_behind import WriteBehind
+from application.settings import StoreSettings
+from bench.store_support import BLOCK, INFO, Facts
+from domain.byte_size import ByteSize
+from domain.ids import BlockHash, GroupIndex
+from domain.payload import HostPayload, TensorSpec
+from domain.record import BlockKey, Record
+from interfaces.composition.store import open_lmdb_store
+from interfaces.composition.token_side import SWITCH_INTERVAL_S
+
+NUM_TENSORS = 72
+OFFERED_BLOCKS = 2
+SAMPLE_S = 0.05
+BASELINE_BYTES, BASELINE_SYNC_BYTES = 512 << 20, 64 << 20
+
+
+class Account:
+    """An EventSink that keeps what was offered, stored and dropped, and when."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, int] = {}  # offered at, by number
+        self.lags_s: list[float] = []
+        self.persisted_bytes = self.dropped_bytes = 0
+        self.faults: list[str] = []
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event, RecordsPersisted):
+                self.persisted_bytes += event.raw_bytes
+                self.lags_s.append((event.at_ns - event.offered_ns) / 1e9)
+                self._waiting.pop(event.offered_ns, None)
+            elif isinstance(event, RecordsOffered):
+                self._waiting[event.at_ns] = event.raw_bytes
+            elif isinstance(event, RecordsDropped):
+                self.dropped_bytes += event.raw_bytes
+                # Waits no more; which one it was does not matter, it is the only kind that is dropped late.
+            elif isinstance(event, StoreFault):
+                self.faults.append(f"{event.kind}: {event.message}")
+
+    def oldest_s(self, now_ns: int) -> float:
+        with self._lock:
+            return (now_ns - min(self._waiting, default=now_ns)) / 1e9
+
+
+def payloads(count: int) -> list[HostPayload]:
+    """Normal numbers with a scale for each channel, as bfloat16; rotated, so that no two blocks are equal."""
+    random = np.random.default_rng(0)
+    specs = (TensorSpec("bfloat16", (1, 8, BLOCK, 128)),) * NUM_TENSORS
+    scale = np.exp(random.standard_normal((8, 1, 128), np.float32))
+    tensors: list[memoryview] = []
+    for _ in specs:
+        numbers = random.standard_normal((8, BLOCK, 128), np.float32) * scale
+        tensors.append((numbers.view(np.uint32) >> 16).astype(np.uint16).reshape(-1).data.cast("B"))
+    return [HostPayload(specs, tuple(tensors[at:] + tensors[:at])) for at in range(count)]
+
+
+def chained(number: int, parent: BlockHash, payload: HostPayload) -> Record:
+    key = BlockKey(INFO.namespace, BlockHash(sha256(number.to_bytes(8, "big")).digest()))
+    return Record(key, parent, (number + 1) * BLOCK, tuple(range(BLOCK)), {GroupIndex(0): payload})
+
+
+def disk(folder: Path) -> Facts:
+    """The volume alone, as `dd` would find it."""
+    chunk = os.urandom(1 << 20)
+    facts: Facts = {}
+    for name, sync_bytes in (("synced_MB_s", BASELINE_SYNC_BYTES), ("page_cache_MB_s", 0)):
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            started = time.perf_counter()
+            for at in range(0, BASELINE_BYTES, len(chunk)):
+                file.write(chunk)
+                if sync_bytes and (at + len(chunk)) % sync_bytes == 0:
+                    os.fdatasync(file.fileno())
+            facts[name] = BASELINE_BYTES / (time.perf_counter() - started) / 1e6
+    return facts
+
+
+class Beside:
+    """While it is entered: samples how old the oldest waiting state is, and holds the interpreter's lock for a share of
+    the time."""
+
+    def __init__(self, account: Account, clock: SystemClock, busy: float) -> None:
+        self._account, self._clock, self._busy = account, clock, busy
+        self._has_ended = threading.Event()
+        self._threads = [threading.Thread(target=self._sample), threading.Thread(target=self._hold)]
+        self.worst_s = 0.0
+
+    def __enter__(self) -> "Beside":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _sample(self) -> None:
+        while not self._has_ended.wait(SAMPLE_S):
+            self.worst_s = max(self.worst_s, self._account.oldest_s(self._clock.now_ns()))
+
+    def _hold(self) -> None:
+        while self._busy and not self._has_ended.is_set():
+            until = time.perf_counter() + 0.01 * self._busy
+            while time.perf_counter() < until:
+                pass
+            time.sleep(0.01 * (1 - self._busy))
+
+
+def offer_at(writer: WriteBehind, rate_mb_s: float, seconds: float, sources: list[HostPayload]) -> int:
+    """Offers for so long; returns the bytes offered."""
+    parent, number, offered_bytes, started = BlockHash(INFO.namespace), 0, 0, time.perf_counter()
+    while (now_s := time.perf_counter() - started) < seconds:
+        time.sleep(max(0.0, offered_bytes / rate_mb_s / 1e6 - now_s))
+        batch: list[Record] = []
+        for _ in range(OFFERED_BLOCKS):
+            batch.append(chained(number, parent, sources[number % len(sources)]))
+            parent, number = BlockHash(batch[-1].key.hash), number + 1  # type: ignore[union-attr]
+        offered_bytes += sum(record.raw_bytes for record in batch)
+        if not writer.offer(INFO, batch):
+            parent = BlockHash(INFO.namespace)  # another prompt: what follows a refused block is refused as well
+    return offered_bytes
+
+
+def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: list[HostPayload]) -> Facts:
+    """One rate, into a store of its own."""
+    account, clock = Account(), SystemClock()
+    settings = StoreSettings(
+        dir=str(folder), quota=ByteSize(num_bytes=16 << 30), codec=options.codec, durability=options.durability
+    )
+    store = open_lmdb_store(settings, account, clock)
+    writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20)
+    with Beside(account, clock, options.busy) as beside:
+        used_s, started = time.process_time(), time.perf_counter()
+        offered_bytes = offer_at(writer, rate_mb_s, options.seconds, sources)
+        spent_s, persisted_bytes = time.perf_counter() - started, account.persisted_bytes
+        assert writer.flush(600)
+        catch_up_s, used_s = time.perf_counter() - started - spent_s, time.process_time() - used_s
+    usage = store.usage().namespaces[0]
+    writer.close(60)
+    store.close()
+    lags_s = sorted(account.lags_s)
+    cuts_s = quantiles(lags_s, n=20) if len(lags_s) > 1 else lags_s * 19
+    busy_s = options.busy * (spent_s + catch_up_s)
+    return {
+        "offered_MB_s": offered_bytes / spent_s / 1e6,
+        "persisted_MB_s": persisted_bytes / spent_s / 1e6,
+        "lag_p50_s": cuts_s[9],
+        "lag_p95_s": cuts_s[18],
+        "lag_max_s": lags_s[-1],
+        "at_kill_s": beside.worst_s,
+        "dropped_MB": account.dropped_bytes / 1e6,
+        "stored_over_raw": usage.stored_bytes / usage.raw_bytes,
+        "catch_up_s": catch_up_s,
+        "cpu_s_per_GB": (used_s - busy_s) / (account.persisted_bytes / 1e9),
+        "faults": account.faults,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, help="where to measure; default: the temporary folder")
+    parser.add_argument("--rates", type=float, nargs="+", default=[100, 300, 600, 1200], help="raw MB/s")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of offering, for each rate")
+    parser.add_argument("--queue-mib", type=int, default=2048, help="what may wait")
+    parser.add_argument("--busy", type=float, default=0.3)
+    parser.add_argument("--codec", default="auto")
+    parser.add_argument("--durability", default="safe")
+    options = parser.parse_args()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    sources = payloads(16)
+    for rate in options.rates:
+        folder = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=options.dir))
+        try:
+            facts = {"disk": disk(folder)} | run(folder / "store", rate, options, sources)
+            print(f"{rate:g} MB/s", json.dumps(facts, indent=2), flush=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
