@@ -204,7 +204,9 @@ class CacheSettings:
     explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
     write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
     `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts.
-    `restore`: always, or auto: not where reading the store was measured to be clearly slower than computing."""
+    `restore`: always, or auto: not where reading the store was measured to be clearly slower than computing.
+    `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
+    give way to everything else. 0 keeps none."""
 
     exact: bool = False
     salt: str = ""
@@ -212,6 +214,7 @@ class CacheSettings:
     remember_calls: bool = True
     rewrites: tuple[str, ...] = ()
     restore: str = "auto"
+    live_states: ByteSize = ByteSize(share=0.25)
 
     @property
     def rewrite_rules(self) -> tuple[RewriteRule, ...]:

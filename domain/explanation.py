@@ -6,7 +6,7 @@ from enum import Enum
 
 from domain.fork_point import ForkPoint
 
-TIER_NAMES = ("hot", "store")
+TIER_NAMES = ("live", "hot", "store")
 """Where state can come from, fastest first, as people are told: in the response header and in metrics."""
 
 CONTEXT_TOKENS = 12
@@ -94,7 +94,7 @@ class Explanation:
         return self.num_prompt - self.stopped_at
 
     def header(self) -> str:
-        """One line for `x-cairn-cache`: `reused=768; hot=512; store=256; computed=12; reason=last-token`."""
+        """One line for `x-cairn-cache`: `reused=768; live=0; hot=512; store=256; computed=12; reason=last-token`."""
         fields = [
             f"reused={self.stopped_at}",
             *(f"{tier}={self.reused.get(tier, 0)}" for tier in TIER_NAMES),

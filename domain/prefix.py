@@ -44,6 +44,11 @@ class ReuseRules:
         return any(group.policy is HitPolicy.SNAPSHOT for group in self.groups)
 
     @property
+    def is_cut_anywhere(self) -> bool:
+        """Whether a state still holds all tokens before it, to be cut out at any time."""
+        return all(group.policy is HitPolicy.ALL for group in self.groups)
+
+    @property
     def sliced_groups(self) -> frozenset[GroupIndex]:
         """The groups that blocks hold."""
         return frozenset(group.index for group in self.groups if group.policy is not HitPolicy.SNAPSHOT)

@@ -24,7 +24,8 @@ MIN_GAP = 32
 """A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and a lattice position as close
 behind the snapshot that was resumed at: each stop costs a small chunk."""
 
-_BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
+BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
+"""Where the next turn of a conversation leaves this one at the latest."""
 
 END_GAP = 16
 """With recurrent layers, an end this close behind the last snapshot gets none: computing so little is cheaper."""
@@ -63,7 +64,7 @@ def is_end_worthwhile(position: int, last_snapshot: int, rules: ReuseRules) -> b
 def _fork_positions(forks: Sequence[ForkPoint], end: int) -> set[int]:
     """All but turns, of which the last; a fork behind the last computed token moves to it."""
     wanted = {min(fork.position, end) for fork in forks if fork.kind is not ForkKind.TURN}
-    near = {min(fork.position, end) for fork in forks if fork.kind in _BEFORE_ANSWER} | {end}
+    near = {min(fork.position, end) for fork in forks if fork.kind in BEFORE_ANSWER} | {end}
     turns = sorted(
         fork.position
         for fork in forks
@@ -114,6 +115,7 @@ def thin_snapshots(
 
 
 __all__ = (
+    "BEFORE_ANSWER",
     "END_GAP",
     "MAX_TURNS",
     "MIN_GAP",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from application.ports.compute import ComputeEngine, DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
+from application.ports.state_access import LeftState
 from domain.ids import SequenceId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.payload import GroupPayloads
@@ -30,6 +31,10 @@ MODEL_OPERATIONS = (
     "capture_snapshot",
     "close",
     "open_ids",
+    "leave",
+    "left_ids",
+    "drop",
+    "take_over",
 )
 
 
@@ -144,6 +149,18 @@ class FaultyModel:
 
     def open_ids(self) -> frozenset[SequenceId]:
         return self._faults.around("open_ids", lambda: self.inner.open_ids())
+
+    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+        return self._faults.around("leave", lambda: self.inner.leave(id, may_copy=may_copy))
+
+    def left_ids(self) -> frozenset[SequenceId]:
+        return self._faults.around("left_ids", lambda: self.inner.left_ids())
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        self._faults.around("drop", lambda: self.inner.drop(ids))
+
+    def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
+        self._faults.around("take_over", lambda: self.inner.take_over(id, left, position))
 
 
 class FaultyEngine:

@@ -49,6 +49,7 @@ class FakeEngine:
     def unload(self, model: LoadedModel) -> None:
         self._check_thread()
         model.close(tuple(model.open_ids()))
+        model.drop(tuple(model.left_ids()))
         with self._lock:
             self.loaded = [other for other in self.loaded if other is not model]
 

@@ -27,6 +27,14 @@ class Leaf(Protocol):
         """End of a chunk of `chunk` tokens: drop what is no longer needed."""
         ...
 
+    def first_cut(self, position: int) -> int:
+        """The first position that it can be cut back to, where it stands at `position`."""
+        ...
+
+    def cut(self, position: int, before: int) -> None:
+        """Hold no more than the tokens up to `position`; it stood at `before`. Raises ValueError where it cannot."""
+        ...
+
     @property
     def size_bytes(self) -> int: ...
 
@@ -74,6 +82,13 @@ class SlicedLeaf:
                 self.append(value)
         if len(self.values) != position:
             raise ValueError(f"sliced state covers {len(self.values)} of {position} tokens")
+
+    def first_cut(self, position: int) -> int:
+        return 1
+
+    def cut(self, position: int, before: int) -> None:
+        if position < before:
+            self.refill([self.values[:position]], position)
 
     @property
     def size_bytes(self) -> int:
@@ -132,6 +147,17 @@ class WindowedLeaf:
         for value in tail[len(tail) - reach :]:
             self.append(value)
 
+    def first_cut(self, position: int) -> int:
+        first_held = self.length - len(self.values)
+        return first_held + self._reach if first_held else 1
+
+    def cut(self, position: int, before: int) -> None:
+        if position < before:
+            held = self.capture(max(0, position - self._reach), position)
+            if held is None:
+                raise ValueError(f"the window before {position} is not held")
+            self.refill([held], position)
+
     @property
     def size_bytes(self) -> int:
         return len(self.values) * 8
@@ -166,6 +192,13 @@ class RecurrentLeaf:
             raise ValueError(f"recurrent state has {len(words)} words instead of 4")
         self.words = array("Q", words)
         self.digest = self._reduce()
+
+    def first_cut(self, position: int) -> int:
+        return position
+
+    def cut(self, position: int, before: int) -> None:
+        if position != before:
+            raise ValueError(f"a recurrent state is at {before} only")
 
     @property
     def size_bytes(self) -> int:

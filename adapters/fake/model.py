@@ -19,6 +19,7 @@ from adapters.fake.mixing import GOLDEN, MASK, mix
 from adapters.fake.options import FakeOptions
 from adapters.fake.sampler import next_token, score_token
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
+from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import GroupIndex, SequenceId
 from domain.model_card import ModelDescription, ModelSource
@@ -49,6 +50,7 @@ class FakeModel:
     def __init__(self, source: ModelSource, options: FakeOptions) -> None:
         self._options = options
         self._states: dict[SequenceId, _State] = {}
+        self._left: dict[SequenceId, _State] = {}
         self._thread = get_ident()
         self._salts = {
             path: mix(options.weights * GOLDEN + index) for index, (path, _) in enumerate(options.layout.leaves())
@@ -146,12 +148,46 @@ class FakeModel:
         for id in ids:
             self._states.pop(id, None)
 
+    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+        try:
+            self._begin("leave", id)
+        except DomainError:
+            return None
+        state = self._states.pop(id)
+        if not state.position or not (may_copy or not self._states):  # beside others it is a row of their batch
+            return None
+        self._left[id] = state
+        first = max((leaf.first_cut(state.position) for leaf in state.leaves.values()), default=1)
+        return LeftState(state.position, first, sum(leaf.size_bytes for leaf in state.leaves.values()))
+
+    def left_ids(self) -> frozenset[SequenceId]:
+        return frozenset(self._left)
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        self._check_thread()
+        for id in ids:
+            self._left.pop(id, None)
+
+    def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
+        own = self._state(id)
+        if own.position or own.start is not None or left not in self._left:
+            raise RuntimeError(f"sequence {id} holds something, or nothing was left by {left}")
+        taken = self._left.pop(left)
+        self._begin("take_over", id)
+        try:
+            for leaf in taken.leaves.values():
+                leaf.cut(position, taken.position)
+        except ValueError as error:
+            raise ComputeFailed(f"cannot take over at {position}: {error}") from error
+        own.leaves, own.position = taken.leaves, position
+
     def open_ids(self) -> frozenset[SequenceId]:
         return frozenset(self._states)
 
     def state_bytes(self) -> int:
-        """Bytes of all open sequences' states."""
-        return sum(leaf.size_bytes for state in self._states.values() for leaf in state.leaves.values())
+        """Bytes of all sequences' states, open and left."""
+        states = (*self._states.values(), *self._left.values())
+        return sum(leaf.size_bytes for state in states for leaf in state.leaves.values())
 
     def _decode_one(self, id: SequenceId) -> DecodeResult:
         try:

@@ -4,6 +4,7 @@ Prefill runs each sequence alone on plain caches, in the chunks the caller chose
 makes stored state reproducible. See `batch` for decoding and `caches` for what a state is.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -17,6 +18,7 @@ from adapters.mlx.caches.rows import fork
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.group_joins import join_groups
+from adapters.mlx.left_row import LeftRow
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.prompt_scores import score_chunk
 from adapters.mlx.reading_order import ReadingOrder
@@ -27,10 +29,13 @@ from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
+from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed, InvalidRequest
 from domain.ids import SequenceId
 from domain.model_card import DecodeMode, ModelDescription
 from domain.payload import GroupPayloads
+
+_logger = logging.getLogger("cairn.mlx")
 
 CLEAR_EVERY_STEPS = 256
 """Decode steps between returns of unused buffers to the system."""
@@ -59,6 +64,7 @@ class MlxModel:
         self._specs = specs
         self._make_sampler = make_sampler
         self._rows: dict[SequenceId, Row] = {}
+        self._left: dict[SequenceId, LeftRow] = {}
         self._num_steps = 0
         self._chunks = ChunkQueue(chunks_ahead)
         self._meter = meter or uncorrected(description.memory, is_ahead=chunks_ahead > 0)
@@ -180,6 +186,37 @@ class MlxModel:
         if rows and not self._rows:
             mx.clear_cache()
 
+    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+        try:
+            left = LeftRow.of(self._rows[id], may_copy=may_copy)
+            found = left.described() if left is not None else None
+        except Exception as error:
+            _logger.warning("the state of sequence %s could not be left: %s", id, error)
+            left = found = None
+        self.close([id])
+        if left is not None:
+            self._left[id] = left
+        return found
+
+    def left_ids(self) -> frozenset[SequenceId]:
+        return frozenset(self._left)
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        num_gone = sum(self._left.pop(id, None) is not None for id in ids)
+        if num_gone and not self._rows:
+            mx.clear_cache()
+
+    def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
+        row, taken = self._row_of_prompt(id), self._left.pop(left)
+        if row.position:
+            raise RuntimeError(f"sequence {id} holds something already")
+        try:
+            row.caches = taken.at(position, self._network)
+        except Exception as error:
+            row.caches = new_caches(self._network)
+            raise ComputeFailed(f"cannot take over a state at position {position}: {error}") from error
+        row.position = position
+
     def give_back(self) -> None:
         """Let go of what batches keep for rows that may come."""
         for group in _distinct(list(self._rows.values())):
@@ -188,6 +225,7 @@ class MlxModel:
     def release(self) -> None:
         """Close every sequence and let go of the weights. The model is unusable afterwards."""
         self._rows.clear()
+        self._left.clear()
         self._chunks.drop()
         self._network = None
         mx.clear_cache()

@@ -12,8 +12,8 @@ from domain.memory.ledger import MemoryLedger
 MEMORY_USED = gauge(
     names.CAIRN_MEMORY_USED,
     "By",
-    "Memory by purpose: weight, state, hot, queued, flight, other; growth and transient are promised; reading is what"
-    " was read to be used.",
+    "Memory by purpose: weight, state, live, hot, queued, flight, other; growth and transient are promised; reading is"
+    " what was read to be used.",
     names.CAIRN_PURPOSE,
 )
 MEMORY_LIMIT = gauge(
@@ -27,8 +27,8 @@ MEMORY_LEVEL = gauge(
 MEMORY_ACTIONS = counter(
     names.CAIRN_MEMORY_ACTIONS,
     "{action}",
-    "What was done about memory: clear_cache, shrink_hot, grow_hot, shrink_chunk, grow_chunk, pause, resume, preempt or"
-    " refuse.",
+    "What was done about memory: clear_cache, drop_live, shrink_hot, grow_hot, shrink_chunk, grow_chunk, pause, resume,"
+    " preempt or refuse.",
     names.CAIRN_KIND,
 )
 
@@ -39,7 +39,7 @@ METRICS = (
     MEMORY_ACTIONS,
 )
 
-_PURPOSES = ("weight", "state", "hot", "queued", "flight", "other", "growth", "transient")
+_PURPOSES = ("weight", "state", "live", "hot", "queued", "flight", "other", "growth", "transient")
 _MARKS = ("total", "low", "high", "hard")
 
 

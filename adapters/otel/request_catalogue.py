@@ -81,8 +81,9 @@ REQUESTS_PREEMPTED = counter(
 PROMPT_TOKENS = counter(
     names.CAIRN_PROMPT_TOKENS,
     "{token}",
-    "Tokens prefilled or reused, by origin: computed, hot (from the hot tier), store (from the store, or the queue to"
-    " it), or recomputed (of a prompt and its answer, after a preemption).",
+    "Tokens prefilled or reused, by origin: computed, live (the state that the turn before left), hot (from the hot"
+    " tier), store (from the store, or the queue to it), or recomputed (of a prompt and its answer, after a"
+    " preemption).",
     names.GEN_AI_RESPONSE_MODEL,
     names.CAIRN_ORIGIN,
 )

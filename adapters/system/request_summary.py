@@ -11,9 +11,9 @@ from domain.shown import shown
 MAX_CHARS = 2_000
 
 _NAMES = (
-    "model", "key", "prompt", "reused", "hot", "store", "known", "stopped", "diverged", "computed", "rewrites",
-    "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate", "trace",
-    "reason",
+    "model", "key", "prompt", "reused", "live", "hot", "store", "known", "stopped", "diverged", "computed",
+    "rewrites", "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate",
+    "trace", "reason",
 )  # fmt: skip
 _PAIR = re.compile(rf"(?:^| )({'|'.join(_NAMES)})=")
 _LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
@@ -22,9 +22,9 @@ _LINE = re.compile(r"request (\S+) (model=.*)", re.DOTALL)
 def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | None = None) -> str:
     """Key=value pairs; times in seconds; what did not happen is left out.
 
-    `hot`, `store`: of `reused`, by tier. `stopped`: why no more was reused, `known`: up to which token blocks were
-    stored, `diverged`: the first token that differs. `waited`: for what, in the queue; `followed`: for whose computing
-    of the same prefix. `rate`: output tokens a second of decode."""
+    `live`, `hot`, `store`: of `reused`, by tier. `stopped`: why no more was reused, `known`: up to which token blocks
+    were stored, `diverged`: the first token that differs. `waited`: for what, in the queue; `followed`: for whose
+    computing of the same prefix. `rate`: output tokens a second of decode."""
     stages = {stage.value: timeline.time_in_s(stage, event.at_ns) for stage in Stage}
     decode_s = stages[Stage.DECODING.value]
     usage, matched = event.usage, timeline.matched

@@ -17,6 +17,18 @@ class HotUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveUsage:
+    """Of the states that ended sequences left. Since the start: `left`, `taken` over, `evicted` for want of room."""
+
+    budget_bytes: int
+    used_bytes: int
+    num_states: int
+    left: int
+    taken: int
+    evicted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
     """Records since the start; `dropped` by reason: queue_full, orphan, full, unavailable, failed, shutdown or deleted.
     `lag_s`: how long the oldest of what is queued has waited.
@@ -58,12 +70,14 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """`store` and `queue` are None when nothing is persisted. `problem`: why `store` is None although there is one."""
+    """`store` and `queue` are None when nothing is persisted. `problem`: why `store` is None although there is one.
+    `live`: None where nobody told."""
 
     hot: HotUsage
     store: StoreStats | None
     queue: QueueCounts | None
     problem: str = ""
+    live: LiveUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +101,4 @@ class Cleared:
         )
 
 
-__all__ = ("CacheStats", "Cleared", "HotUsage", "QueueCounts", "StoreStats", "StoredModel")
+__all__ = ("CacheStats", "Cleared", "HotUsage", "LiveUsage", "QueueCounts", "StoreStats", "StoredModel")

@@ -1,13 +1,30 @@
 """State access: captured state out of an open sequence, and back into one. All that the prefix cache needs of a model.
 
 Threading and errors as in `application.ports.compute`; a sequence's *position* is defined there.
+
+A sequence that ends may leave its state in the model as it is, and a later one take that over:
+
+    open ──leave──► left ──take_over──► (another sequence's)
+                     └──drop──► gone
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from domain.ids import SequenceId
 from domain.payload import GroupPayloads
+
+
+@dataclass(frozen=True, slots=True)
+class LeftState:
+    """A state whose sequence has ended, and that stays in the model. `position`: tokens it covers. `first`: it can be
+    taken over at any position from there on: at its own alone where a layer cannot be cut by tokens, as far back as the
+    narrowest window is still held whole, else anywhere. `size_bytes`: what it holds, room for more tokens included."""
+
+    position: int
+    first: int
+    size_bytes: int
 
 
 class StateAccess(Protocol):
@@ -51,5 +68,32 @@ class StateAccess(Protocol):
         """
         ...
 
+    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+        """End an open sequence and let its state stay, under its id, until it is taken over or dropped.
 
-__all__ = ("StateAccess",)
+        Nothing is copied but the state of a row of a batch: its own bytes, a layer at a time, and only if that
+        `may_copy`. None when nothing stays: it may not, or cannot; the sequence is closed then. Never raises
+        ComputeFailed.
+        """
+        ...
+
+    def left_ids(self) -> frozenset[SequenceId]:
+        """Ids of states that were left and are still there; none of them is open."""
+        ...
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        """Let go of states that were left. Ids under which nothing was left are ignored."""
+        ...
+
+    def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
+        """Put an open sequence that holds nothing at `position` from a state that was left, which is gone then.
+
+        `position`: at least 1, and one of those that its LeftState allows. The state moves: only what remains of
+        windows that are cut back is copied, and of a buffer the most of which would be unused what remains of that.
+        What follows is computed as if the tokens up to `position` had been computed in the same chunks by this
+        sequence. Raises ComputeFailed when it cannot be done; the sequence then holds nothing, at position 0.
+        """
+        ...
+
+
+__all__ = ("LeftState", "StateAccess")

@@ -11,7 +11,7 @@ use them again are not held.
 Bytes everywhere; None is what could not be read, and nothing is guessed in its place.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LOW_SHARE, HIGH_SHARE, HARD_SHARE = 0.80, 0.88, 0.95
 
@@ -63,6 +63,7 @@ class MemoryLedger:
     Held: `weight_bytes` of loaded models; `state_bytes` of open sequences as far as they are computed; `hot_bytes` and
     `queued_bytes` of captured state in the hot tier and in front of the store (what lies in both counts in both: it is
     gone only when both let go of it, and the sum is never less than what is held);
+    `live_bytes`: states that ended sequences left, to be taken over;
     `flight_bytes`: fetched from the store, or about to be, for sequences that are not restored yet, and the joined
     state of those that are; `other_bytes`: what the process held before it loaded anything.
     Promised: `growth_bytes`: what open sequences still grow by, up to the ends of their prompts and of their answers;
@@ -75,6 +76,7 @@ class MemoryLedger:
     hot_bytes: int = 0
     queued_bytes: int = 0
     flight_bytes: int = 0
+    live_bytes: int = 0
     other_bytes: int = 0
     growth_bytes: int = 0
     transient_bytes: int = 0
@@ -91,8 +93,14 @@ class MemoryLedger:
         """Held now: what is known by purpose; or what was read, where that is more than the margin beyond the hard mark
         is kept for."""
         known = self.fixed_bytes + self.state_bytes + self.hot_bytes + self.queued_bytes + self.flight_bytes
+        known += self.live_bytes
         margin = self.limits.margin_bytes if self.limits is not None else 0
         return max(known, (self.reading_bytes or 0) - margin)
+
+    def without_live(self) -> "MemoryLedger":
+        """As if no states were left: they give way to everything else."""
+        reading = None if self.reading_bytes is None else max(0, self.reading_bytes - self.live_bytes)
+        return replace(self, live_bytes=0, reading_bytes=reading)
 
     @property
     def used_bytes(self) -> int:

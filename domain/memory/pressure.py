@@ -1,7 +1,7 @@
 """What is done when memory gets short: decided purely from the ledger, what the next step takes, and what holds so far.
 
     level        what is done                                                  undone
-    CALM         nothing
+    CALM         nothing, but that states which ended sequences left give way
     LEAN         the hot tier is smaller than it is set to be                  below the low mark, an eighth at a time
     SHORT        prefill chunks are shorter than the grid                      when the longer one stays below high
     PAUSED       nobody is admitted                                            when a whole step stays below low
@@ -79,10 +79,26 @@ class Relief:
         return Level.LEAN if self.hot_bytes < hot_budget_bytes else Level.CALM
 
 
+def live_budget(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
+    """What states may hold from now on that ended sequences left: what the hot tier leaves as it is filled now."""
+    return max(0, _kept_bytes(ledger.without_live(), limits, demand) - ledger.hot_bytes)
+
+
 def hot_budget(
     ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, hot_bytes: int, wanted_bytes: int
 ) -> int:
     """What the hot tier may hold from now on. `hot_bytes`: its budget so far; `wanted_bytes`: what it is set to be."""
+    ledger = ledger.without_live()
+    step, allowed = demand.steps[0].num_bytes, _kept_bytes(ledger, limits, demand)
+    if allowed < hot_bytes:
+        # Only what is there has to go; room that nothing fills is not held.
+        return max(0, allowed)
+    room = limits.low_bytes - ledger.held_bytes - step
+    return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
+
+
+def _kept_bytes(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
+    """What all that is kept for later may hold; negative where even nothing is too much."""
     others, step = ledger.held_bytes - ledger.hot_bytes, demand.steps[0].num_bytes
     allowed = limits.high_bytes - others - step
     if demand.waiting_bytes:
@@ -90,11 +106,7 @@ def hot_budget(
         beside = limits.hard_bytes - others - ledger.growth_bytes - step - demand.waiting_bytes
         if beside >= 0:
             allowed = min(allowed, beside)
-    if allowed < hot_bytes:
-        # Only what is there has to go; room that nothing fills is not held.
-        return max(0, allowed)
-    room = limits.low_bytes - ledger.held_bytes - step
-    return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
+    return allowed
 
 
 def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
@@ -125,4 +137,4 @@ def _admits(used: int, limits: MemoryLimits, demand: StepDemand, *, is_paused: b
     return not demand.num_computing or used <= (limits.low_bytes if is_paused else limits.high_bytes)
 
 
-__all__ = ("Level", "Relief", "StepDemand", "StepNeed", "hot_budget", "relieve")
+__all__ = ("Level", "Relief", "StepDemand", "StepNeed", "hot_budget", "live_budget", "relieve")

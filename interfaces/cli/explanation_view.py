@@ -25,7 +25,7 @@ def _show_prompt(console: Console, name: str, prompt: PromptExplanation) -> None
     _line(
         console,
         f"{name}: {prompt.prompt_tokens:,} prompt tokens, {prompt.stopped_at:,} reused"
-        f" ({prompt.hot_tokens:,} from memory, {prompt.store_tokens:,} from the store),"
+        f" ({prompt.live_tokens + prompt.hot_tokens:,} from memory, {prompt.store_tokens:,} from the store),"
         f" {prompt.computed_tokens:,} to compute",
     )
     _line(console, Text.assemble((_shown(prompt.reason.value), "bold"), f": {_shown(prompt.sentence)}"))

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from domain.explanation import Divergence, Explanation, StopReason
+from domain.explanation import TIER_NAMES, Divergence, Explanation, StopReason
 from domain.explanation_sentence import explanation_sentence
 
 if TYPE_CHECKING:
     from interfaces.http.admin.request_body import RequestBody
     from interfaces.http.explanation_body import PromptExplanation
 
-_TIERS = ("hot", "store")
+_TIERS = TIER_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from domain.shown import shown
 from interfaces.cli.pace import told_latency
 from interfaces.cli.request_story import RequestStory
 
-_TIERS = {"hot": "memory", "store": "the store"}
+_TIERS = {"live": "the turn before", "hot": "memory", "store": "the store"}
 _WAITS = {
     "model": "its model to be loaded",
     "place": "a place among those computed at once (engine.max_batch)",

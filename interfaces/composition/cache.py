@@ -11,9 +11,11 @@ from application.events import FaultObserved
 from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.services.faults import described
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import Land, StoredTier, Upload
 from application.services.prefix.tiers import PrefixTiers
@@ -63,10 +65,11 @@ class CacheTiers:
             max_bytes = int(total_bytes * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
             stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land, upload))
-        self.hot = HotTier(hot_bytes)
-        tiers = PrefixTiers(self.hot, stored, self._lanes)
-        is_enabled = bool(hot_bytes) or store is not None
         cache = settings.cache
+        self.hot = HotTier(hot_bytes)
+        self.live = LiveStates(cache.live_states.resolve(total_bytes), self._live_fault)
+        tiers = PrefixTiers(self.hot, stored, self._lanes, self.live)
+        is_enabled = bool(hot_bytes) or store is not None
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
         self.prefix_cache = PrefixCache(
             tiers=tiers,
@@ -79,6 +82,9 @@ class CacheTiers:
             restores_always=cache.restore == "always",
         )
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
+
+    def _live_fault(self, error: Exception) -> None:
+        self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))
 
     def queued_bytes(self) -> int:
         """Captured state that waits for the store, with what was made of it for that."""

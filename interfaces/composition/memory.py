@@ -57,6 +57,7 @@ def build_guard(
         probe=backend.memory,
         limits=limits,
         hot=cache.hot,
+        live=cache.live,
         flights=cache.prefix_cache.flights,
         queued_bytes=cache.queued_bytes,
         steps=steps,

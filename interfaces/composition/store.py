@@ -125,7 +125,9 @@ def remembered_rates(path: Path) -> StoreRates | None:
 def writes_state_s(settings: StoreSettings) -> float | None:
     """Raw bytes of state a second that the store's disk takes, as it was measured; None: it was not."""
     rates = remembered_rates(store_dir(settings))
-    return rates and state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
+    if rates is None:
+        return None
+    return state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
 
 
 def _compresses(settings: StoreSettings, rates: StoreRates | None) -> bool:

@@ -51,7 +51,7 @@ def streamable(stream_type: str, links: Links) -> type[StreamableOperation]:
 
 
 def _cache_header() -> OpenAPIHeader:
-    example = "reused=768; hot=512; store=256; computed=12; reason=last-token"
+    example = "reused=768; live=0; hot=512; store=256; computed=12; reason=last-token"
     return OpenAPIHeader(
         Schema(type=OpenAPIType.STRING, examples=[example]),
         description=f"What the prompt reused, one entry a choice; `{PENDING}` for one that is still queued.",

@@ -25,9 +25,9 @@ class ForkBody(Struct):
 
 
 class PromptExplanation(Struct):
-    """Tokens: prompt = hot + store + computed. `stopped_at`: up to where the prompt would be reused. `known_tokens`: up
-    to where its blocks are stored. `sentence` says in words what `reason` means here. `rewrites`: rules
-    of `cache.rewrites` that changed the prompt."""
+    """Tokens: prompt = live + hot + store + computed. `stopped_at`: up to where the prompt would be reused.
+    `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason` means here. `rewrites`:
+    rules of `cache.rewrites` that changed the prompt."""
 
     prompt_tokens: int
     hot_tokens: int
@@ -41,6 +41,7 @@ class PromptExplanation(Struct):
     nearest_fork: ForkBody | None
     note: str
     rewrites: list[str]
+    live_tokens: int = 0
 
 
 def prompt_explanation(told: Explanation) -> PromptExplanation:
@@ -58,6 +59,7 @@ def prompt_explanation(told: Explanation) -> PromptExplanation:
         nearest_fork=ForkBody(fork.position, fork.kind) if fork is not None else None,
         note=told.note,
         rewrites=list(told.rewrites),
+        live_tokens=told.reused.get("live", 0),
     )
 
 

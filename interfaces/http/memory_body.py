@@ -17,10 +17,12 @@ class LimitsBody(Struct):
 
 
 class HeldBody(Struct):
-    """Bytes by purpose. `reading`: what was read to be used in fact; null when that was not needed."""
+    """Bytes by purpose. `live`: states that ended sequences left for the next turn. `reading`: what was read to be used
+    in fact; null when that was not needed."""
 
     weights: int
     states: int
+    live: int
     hot: int
     queued: int
     in_flight: int
@@ -75,6 +77,7 @@ def _held(ledger: MemoryLedger) -> HeldBody:
     return HeldBody(
         weights=ledger.weight_bytes,
         states=ledger.state_bytes,
+        live=ledger.live_bytes,
         hot=ledger.hot_bytes,
         queued=ledger.queued_bytes,
         in_flight=ledger.flight_bytes,

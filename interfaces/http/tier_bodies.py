@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from application.ports.cache_stats import CacheStats, HotUsage, QueueCounts, StoredModel, StoreStats
+from application.ports.cache_stats import CacheStats, HotUsage, LiveUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.document_store import DocumentUsage
 
 
@@ -14,6 +14,17 @@ class HotBody(Struct):
     blocks: int
     snapshots: int
     pinned: int
+    evicted: int
+
+
+class LiveBody(Struct):
+    """States that ended sequences left. Since the start: `left`, `taken` over, `evicted` for want of room."""
+
+    budget_bytes: int
+    used_bytes: int
+    states: int
+    left: int
+    taken: int
     evicted: int
 
 
@@ -62,13 +73,14 @@ class DocumentsBody(Struct):
 
 class TiersBody(Struct):
     """`store` and `queue` are null when nothing is persisted, `documents` while their store does not answer. `problem`:
-    why `store` is null although there is one."""
+    why `store` is null although there is one. `live`: null where the engine tells nothing of it."""
 
     hot: HotBody
     store: StoreBody | None
     queue: QueueBody | None
     documents: DocumentsBody | None
     problem: str = ""
+    live: LiveBody | None = None
 
 
 def tiers_body(stats: CacheStats, documents: DocumentUsage | None) -> TiersBody:
@@ -78,6 +90,7 @@ def tiers_body(stats: CacheStats, documents: DocumentUsage | None) -> TiersBody:
         _queue(stats.queue) if stats.queue is not None else None,
         _documents(documents) if documents is not None else None,
         stats.problem,
+        _live(stats.live) if stats.live is not None else None,
     )
 
 
@@ -85,6 +98,10 @@ def _hot(usage: HotUsage) -> HotBody:
     return HotBody(
         usage.budget_bytes, usage.used_bytes, usage.num_blocks, usage.num_snapshots, usage.num_pinned, usage.evicted
     )
+
+
+def _live(usage: LiveUsage) -> LiveBody:
+    return LiveBody(usage.budget_bytes, usage.used_bytes, usage.num_states, usage.left, usage.taken, usage.evicted)
 
 
 def _store(usage: StoreStats) -> StoreBody:

@@ -46,15 +46,15 @@ class TestHeader:
         body = {**prompt, "max_tokens": 2, "stream": stream}
         with fake_service(reuses=True) as service:
             first, second = (service.client.post(path, json=body) for _ in range(2))
-            assert first.headers[CACHE_HEADER] == "reused=0; hot=0; store=0; computed=320; reason=never-seen"
-            assert second.headers[CACHE_HEADER] == "reused=319; hot=319; store=0; computed=1; reason=last-token"
+            assert first.headers[CACHE_HEADER] == "reused=0; live=0; hot=0; store=0; computed=320; reason=never-seen"
+            assert second.headers[CACHE_HEADER] == "reused=319; live=0; hot=319; store=0; computed=1; reason=last-token"
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_says_where_the_prompt_left_what_is_known(self, stream: bool) -> None:
         with fake_service(reuses=True) as service:
             complete(service)
             header = complete(service, EDITED, stream=stream)
-            assert header == "reused=512; hot=512; store=0; computed=188; reason=never-seen; diverged=600"
+            assert header == "reused=512; live=0; hot=512; store=0; computed=188; reason=never-seen; diverged=600"
             (event,) = [event for event in service.events.of("PrefixMatched") if event.reused.get("hot")]
             assert event.diverged_at == 600
 
@@ -65,10 +65,10 @@ class TestHeader:
             prompts = ["x" * 300, "y" * 300]
             entries = complete(service, prompts, n=2, stream=stream).split(", ")
             assert len(entries) == 4
-            assert entries[0] == "reused=299; hot=299; store=0; computed=1; reason=last-token"
+            assert entries[0] == "reused=299; live=0; hot=299; store=0; computed=1; reason=last-token"
             if not stream:  # a stream begins when its first choice has something to say
                 assert entries[1] == entries[3] == entries[0]
-                assert entries[2] == "reused=0; hot=0; store=0; computed=300; reason=never-seen"
+                assert entries[2] == "reused=0; live=0; hot=0; store=0; computed=300; reason=never-seen"
 
     def test_stays_short(self) -> None:
         with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
@@ -146,7 +146,7 @@ class TestTenants:
                     ]
                     assert explain(service, prompt, model="fake-hybrid", **salt)["reason"] == "never-seen"
             header = complete(service, secret, cache_salt="bob")
-            assert header == "reused=0; hot=0; store=0; computed=700; reason=never-seen"
+            assert header == "reused=0; live=0; hot=0; store=0; computed=700; reason=never-seen"
             assert complete(service, secret, cache_salt="alice").startswith("reused=699; ")
 
     def test_eviction_is_not_told_to_others(self) -> None:
@@ -183,7 +183,7 @@ class TestWarm:
             assert len(service.events.of("FirstToken")) == 1
         with fake_service(FakeOptions(layout=layout), reuses=True, store=store) as service:
             header = service.client.post(CHAT, json={**body, "max_tokens": 1}).headers[CACHE_HEADER]
-            assert header == "reused=619; hot=0; store=619; computed=1; reason=last-token"
+            assert header == "reused=619; live=0; hot=0; store=619; computed=1; reason=last-token"
 
     def test_a_second_time_computes_one_token(self) -> None:
         with fake_service(reuses=True) as service:

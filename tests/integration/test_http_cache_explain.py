@@ -145,13 +145,15 @@ class TestExplain:
 
     @pytest.mark.parametrize("prompt", [PROMPT, EDITED, PROMPT[:400], TEXT], ids=len)
     @pytest.mark.parametrize("layout", [FakeOptions().layout, HYBRID], ids=["attention", "hybrid"])
-    def test_foretells_the_header(self, layout: Any, prompt: str) -> None:
-        with fake_service(FakeOptions(layout=layout), reuses=True) as service:
+    @pytest.mark.parametrize("live_bytes", [0, 1 << 28], ids=["records", "live"])
+    def test_foretells_the_header(self, live_bytes: int, layout: Any, prompt: str) -> None:
+        with fake_service(FakeOptions(layout=layout), reuses=True, live_bytes=live_bytes) as service:
             complete(service)
             told = explain(service, prompt)
             header = complete(service, prompt)
             for field, value in (
                 ("reused", told["stopped_at"]),
+                ("live", told["live_tokens"]),
                 ("hot", told["hot_tokens"]),
                 ("computed", told["computed_tokens"]),
                 ("reason", told["reason"]),

@@ -127,7 +127,7 @@ def test_nothing_is_reused_and_the_header_and_explain_say_why(service: FakeServi
     body = {"prompt": TEXT, "max_tokens": 1}
     for _ in range(2):
         response = service.client.post(COMPLETIONS, json={**body, "prompt_logprobs": 0})
-        header = f"reused=0; hot=0; store=0; computed={len(TEXT)}; reason=scored"
+        header = f"reused=0; live=0; hot=0; store=0; computed={len(TEXT)}; reason=scored"
         assert response.headers["x-cairn-cache"] == header
         assert response.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     told = service.client.post("/v1/cache/explain", json={**body, "echo": True, "logprobs": 1}).json()["prompts"][0]

@@ -75,15 +75,15 @@ def test_who_waited_for_a_hung_store_computes_after_a_deadline(store: HangingSto
         answers = [one.result() for one in asked]
         assert {text for text, _ in answers} == {plain()}
         headers = sorted(header for _, header in answers)
-        assert headers[0] == "reused=0; hot=0; store=0; computed=700; reason=slow-store"
-        assert set(headers[1:]) == {"reused=699; hot=699; store=0; computed=1; reason=last-token"}
+        assert headers[0] == "reused=0; live=0; hot=0; store=0; computed=700; reason=slow-store"
+        assert set(headers[1:]) == {"reused=699; live=0; hot=699; store=0; computed=1; reason=last-token"}
         assert len(service.events.of("FaultObserved")) > 0
         # While it hangs nobody waits for it, not even until a deadline.
         assert ask(service, "x" * 600)[1].endswith("reason=slow-store")
         store.recover()
         service.wait_until(lambda: ask(service, "y" * 600)[1].endswith("reason=never-seen"), "the store to be asked")
     with restarted(store) as (service, _):
-        assert complete(service) == "reused=699; hot=0; store=699; computed=1; reason=last-token"
+        assert complete(service) == "reused=699; live=0; hot=0; store=699; computed=1; reason=last-token"
 
 
 def test_a_hung_lookup_does_not_hold_those_who_compute(store: HangingStore) -> None:
@@ -156,7 +156,7 @@ def test_deletes_and_uses_that_hang_hold_no_reads(store: HangingStore) -> None:
     with restarted(store, hot_bytes=0) as (service, _):
         store.hang(("touch", "delete"))
         for _ in range(4):
-            assert complete(service).startswith("reused=699; hot=0; store=699")
+            assert complete(service).startswith("reused=699; live=0; hot=0; store=699")
         store.wait_until_entered("touch")
 
 
@@ -169,7 +169,7 @@ def test_writes_that_hang_cost_no_answer(store: HangingStore) -> None:
             assert complete(service, prompt).startswith("reused=0")
         store.wait_until_entered("put")
         for prompt in prompts:
-            assert complete(service, prompt).startswith(f"reused={len(prompt) - 1}; hot=0")
+            assert complete(service, prompt).startswith(f"reused={len(prompt) - 1}; live=0; hot=0")
         assert service.client.get("/v1/cache/stats").json()["queue"]["queued"] > 5
 
 

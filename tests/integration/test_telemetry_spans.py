@@ -269,6 +269,7 @@ def test_reuse_of_a_prefix_shows_in_the_tree(recorder: SpanRecorder) -> None:
     }
     assert times(lookup) == (0.25, pytest.approx(0.9))
     assert dict(lookup.attributes or {}) == {
+        "cairn.prompt.live_tokens": 0,
         "cairn.prompt.hot_tokens": 512,
         "cairn.prompt.store_tokens": 256,
         "cairn.prompt.known_tokens": 1024,

@@ -11,6 +11,7 @@ least so many are reused (in exact mode all of it down to the grid):
 With recurrent layers a promise ends when a later request on its chain ends, because snapshots are thinned.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from application.ports.engine import Submission
@@ -44,6 +45,7 @@ class ReuseBound:
         self._done: dict[Key, list[Completed]] = {}
         self._versions: dict[Key, int] = {}
         self._streams: dict[Key, dict[RequestId, tuple[int, ...]]] = {}
+        self._excused: set[RequestId] = set()
 
     def submitted(self, id: RequestId, submission: Submission) -> None:
         """From now on others of its key may profit from this choice's prompt."""
@@ -52,6 +54,8 @@ class ReuseBound:
     def allowance(self, id: RequestId, submission: Submission) -> int:
         """Tokens that some other choice of the same key had in common with this one: no more can be reused."""
         prompt = submission.prompt.token_ids
+        if id in self._excused:
+            return len(prompt)
         streams = self._streams[self._key(submission)]
         others = [tokens for other, tokens in streams.items() if other != id]
         return max([0, *(common_length(prompt, tokens) for tokens in others)])
@@ -82,6 +86,16 @@ class ReuseBound:
             self._versions[key] = self._versions.get(key, 0) + 1
         if is_complete:
             done.append(Completed(prompt, num_reused == 0))
+
+    def clear(self, salt: str | None, still_open: Collection[RequestId]) -> None:
+        """Somebody cleared what this tenant (None: anybody) has. Who is open may have reused some of it already, and
+        may still begin anew."""
+        for key in [key for key in self._versions.keys() | self._streams.keys() if salt in (None, key[2])]:
+            self._versions[key] = self._versions.get(key, 0) + 1
+            self._done.pop(key, None)
+            streams = self._streams.get(key, {})
+            self._streams[key] = {id: tokens for id, tokens in streams.items() if id in still_open}
+            self._excused |= self._streams[key].keys()
 
     def forget(self) -> None:
         """The server crashed; what was not written yet is lost."""

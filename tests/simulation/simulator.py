@@ -10,6 +10,7 @@ from application.events import PrefillChunkComputed, RequestPreempted
 from application.ports.compute import DecodeStart
 from application.ports.engine import Ended, EngineItem, Submission, Tokens
 from application.ports.tokenizer import EncodedPrompt
+from application.services.prefix.live_states import LIVE
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
@@ -18,7 +19,7 @@ from domain.sampling import SamplingParams
 from domain.scheduling import StepLimits, next_prompt_chunk
 from domain.stream import Admitted
 from tests.simulation.bound import Promise, ReuseBound
-from tests.simulation.workload import Conversation, Workload
+from tests.simulation.workload import SALTS, Conversation, Workload
 from tests.simulation.world import World, draw_plan
 from tests.support.store_records import empty
 
@@ -62,6 +63,9 @@ class Simulation:
             (self._cancel, 3),
             (self._stop, 2),
             (self._restart, 1),
+            (self._reload, 2),
+            (self._press, 0 if self.plan.is_ample else 2),
+            (self._clear, 1),
             (self._resize, 0 if self.plan.is_ample else 2),
             (self._lose, 0 if self.plan.is_ample else 1),
             (self._toggle_store, 0 if self.plan.is_ample else 1),
@@ -161,6 +165,25 @@ class Simulation:
             empty(self._memory, self._random.choice(known).info)
             self.counts["cleared"] += 1
 
+    def _press(self) -> None:
+        """Memory gets short: what is kept alive goes first."""
+        self._world.live.shrink(self._random.choice((0, 5_000, 30_000)))
+
+    def _reload(self) -> None:
+        """A model that nobody asks anything of is unloaded, and comes back."""
+        asked = {asked.submission.model for asked in self._asked.values()}
+        if idle := [id for id in self.plan.models if id not in asked]:
+            self._world.reload(self._random.choice(idle))
+            self.counts["reloads"] += 1
+
+    def _clear(self) -> None:
+        """Somebody clears the cache of a tenant, or all of it: nothing of before is given out again."""
+        if (faulty := self._world.faulty) is None or not faulty.is_down:
+            salt = self._random.choice((None, *SALTS))
+            self._world.cache.clear(None, salt)
+            self._bound.clear(salt, self._asked)
+            self.counts["clearings"] += 1
+
     def _toggle_store(self) -> None:
         if (faulty := self._world.faulty) is not None:
             faulty.is_down = not faulty.is_down
@@ -225,6 +248,7 @@ class Simulation:
             self.counts["finished"] += 1
         self.counts["prompt tokens"] += usage.prompt_tokens
         self.counts["reused tokens"] += usage.reused_tokens
+        self.counts["tokens taken over"] += usage.reused.get(LIVE, 0)
 
     def _check_accounting(self, asked: Asked, num_reused: int, *, is_whole: bool) -> None:
         chunks = [

@@ -11,6 +11,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.engine import EngineItem, StepBatch, Submission
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import Answers, PrefixTiers
@@ -36,13 +37,16 @@ from tests.support.recording import RecordingEvents
 from tests.support.stepped_writer import SteppedWriter
 
 BLOCK, GRID = 16, 32
-DEFECTS = frozenset({"open", "close", "position", "start_decode", "capture_blocks", "capture_snapshot"})
+DEFECTS = frozenset(
+    {"open", "close", "position", "start_decode", "capture_blocks", "capture_snapshot", "leave", "take_over", "drop"}
+)
+RETRIED = frozenset({"close", "drop"})
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is drawn once for a run. `quota_bytes` None: no store. `is_ample`: nothing is ever evicted or fails.
-    `guarded_bytes`: what a scripted guard has room for; None: there is none."""
+    `guarded_bytes`: what a scripted guard has room for; None: there is none. `live_bytes`: for states that are left."""
 
     models: dict[ModelId, FakeOptions]
     limits: StepLimits
@@ -55,6 +59,7 @@ class Plan:
     is_ample: bool
     defect_rate: float = 0.0
     guarded_bytes: int | None = None
+    live_bytes: int = 0
 
 
 def draw_plan(random: Random) -> Plan:
@@ -91,7 +96,7 @@ def draw_plan(random: Random) -> Plan:
     if is_ample:
         plan = replace(plan, quota_bytes=1 << 30, queue_bytes=1 << 30, faults=FaultPlan())
         plan = replace(plan, failure_rate=0.0, defect_rate=0.0)
-    return plan
+    return replace(plan, live_bytes=random.choice((0, 20_000, 100_000, 1 << 30, 1 << 30)))
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,8 @@ class World:
         lanes = StoreLanes(clock, outlet, readers=self.lane, lookups=self.lane, upkeep=self.lane)
         upload = list if plan.faults.seed % 3 == 0 else None  # what is read is landed by the engine's thread
         stored = [StoredTier("store", self.writer, lanes, self.writer, upload=upload)] if self.writer else []
-        self.tiers = CheckedTiers(self.hot, stored, lanes)
+        self.live = LiveStates(plan.live_bytes)
+        self.tiers = CheckedTiers(self.hot, stored, lanes, self.live)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
         self.cache = PrefixCache(
             tiers=self.tiers, clock=clock, events=outlet, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
@@ -183,8 +189,17 @@ class World:
         self.runner = StepRunner(outlet, self.cache, plan.limits, guard=self.guard)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
-            engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
-            whole(self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions()))
+            self.load(id)
+
+    def load(self, id: ModelId) -> None:
+        engine = FaultyEngine(self.engine, ComputeFaults(self._defect))
+        whole(self.runner.load(engine, ModelSource(id, "nowhere"), LoadOptions()))
+
+    def reload(self, id: ModelId) -> None:
+        """Nobody asks anything of it now; what it left goes with it."""
+        self.runner.unload(FaultyEngine(self.engine, ComputeFaults()), id)
+        self.check()
+        self.load(id)
 
     def add(self, submission: Submission) -> None:
         self.num_added += submission.num_choices
@@ -208,6 +223,7 @@ class World:
 
     def check(self) -> None:
         assert self.hot.check_integrity() == []
+        assert self.live.check_integrity() == []
         if self.memory is not None:
             assert self.memory.check_integrity().problems == ()
             usage = self.memory.usage()
@@ -220,6 +236,7 @@ class World:
         assert self.hot.usage().num_pinned == 0
         assert self.inbox.num_left_queue == self.num_added, "places in the queue are lost or given back twice"
         assert [model.open_ids() for model in self.engine.loaded] == [frozenset()] * len(self.engine.loaded)
+        assert sum(len(model.left_ids()) for model in self.engine.loaded) == self.live.usage().num_states
 
     def _defect(self, operation: str) -> Exception | None:
         """What the port forbids: an opening or closing that raises; closing does so once, and then it works."""
@@ -227,7 +244,7 @@ class World:
         if operation not in DEFECTS or operation == was_last or self._random.random() >= self.plan.defect_rate:
             return None
         self._failed_last = operation
-        self.num_injected += operation != "close"
+        self.num_injected += operation not in RETRIED
         return RuntimeError(f"injected into {operation}")
 
     def _hook(self) -> Callable[[str, SequenceId | None, int], None]:

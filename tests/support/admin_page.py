@@ -51,11 +51,11 @@ def shows_figures(page: Any, told: dict[str, Any]) -> None:
     for index, window in enumerate(figures["reuse"]):
         cells = page.locator("#reuse-table tbody tr").nth(index).locator("td, th")
         rate = window["hit_rate"]
-        shares = [None, None] if rate is None else [rate["hot"], rate["store"]]
+        shares = [None] * 3 if rate is None else [rate["live"], rate["hot"], rate["store"]]
         told_shares = ["n/a" if share is None else formatted(page, "percent", share) for share in shares]
-        expect(cells.nth(1)).to_have_text(told_shares[0])
-        expect(cells.nth(2)).to_have_text(told_shares[1])
-        expect(cells.nth(4)).to_have_text(formatted(page, "count", window["lookups"]))
+        for at, share in enumerate(told_shares, 1):
+            expect(cells.nth(at)).to_have_text(share)
+        expect(cells.nth(5)).to_have_text(formatted(page, "count", window["lookups"]))
 
 
 def shows_tiers(page: Any, tiers: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from application.ports.event_sink import EventSink
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import StoredTier, Upload
 from application.services.prefix.tiers import PrefixTiers
@@ -41,11 +42,12 @@ def prefix_tiers(
     writer: WriteBehind | None,
     lanes: StoreLanes,
     kind: type[PrefixTiers] = PrefixTiers,
+    live: LiveStates | None = None,
     upload: Upload | None = None,
 ) -> PrefixTiers:
     """Memory, and behind it the store that `writer` writes to, if there is one. `upload`: as in StoredTier."""
     stored = [StoredTier("store", writer, lanes, writer, upload=upload)] if writer is not None else []
-    return kind(hot, stored, lanes)
+    return kind(hot, stored, lanes, live)
 
 
 __all__ = ("prefix_cache", "prefix_tiers")

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 from litestar import Litestar
@@ -125,6 +125,7 @@ def fake_service(
     reuses: bool = False,
     read_timeout_s: float = 20.0,
     hot_bytes: int = 1 << 28,
+    live_bytes: int = 0,
     store: BlockStore | None = None,
     cache_settings: CacheSettings | None = None,
     trace_context: Callable[[], Mapping[str, str]] = dict,
@@ -140,7 +141,8 @@ def fake_service(
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
-    `reuses`: with a prefix cache of `hot_bytes` over `store`. `store` and `documents` are closed at the end.
+    `reuses`: with a prefix cache of `hot_bytes` over `store`, and of `live_bytes` beside it: most tests are about
+    records, which taking states over would leave unused. `store` and `documents` are closed at the end.
     `room_bytes`: what the engine says one request may take of memory; None: nothing.
     """
     settings = settings or ServerSettings(port=0)
@@ -154,7 +156,7 @@ def fake_service(
     tiers = CacheTiers(
         Settings(
             store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0), read_timeout_s=read_timeout_s),
-            cache=cache_settings or CacheSettings(),
+            cache=replace(cache_settings or CacheSettings(), live_states=ByteSize(num_bytes=live_bytes)),
         ),
         limits,
         store if reuses else None,

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from adapters.fake.engine import FakeEngine
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, LoadSteps, PromptScores
+from application.ports.state_access import LeftState
 from application.services.prefix.hot_tier import HotTier
 from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits, MemoryReading
@@ -58,13 +59,14 @@ class MeteredModel:
         self.inner, self.shape, self._meter = inner, shape, meter
         self._chunks: dict[SequenceId, int] = {}
         self._decoding: set[SequenceId] = set()
+        self._left: dict[SequenceId, int] = {}
 
     @property
     def description(self) -> ModelDescription:
         return replace(self.inner.description, weight_bytes=self.shape.weight_bytes, memory=self.shape)
 
     def held_bytes(self) -> int:
-        return self.shape.weight_bytes + sum(map(self._state_bytes, self.inner.open_ids()))
+        return self.shape.weight_bytes + sum(map(self._state_bytes, self.inner.open_ids())) + sum(self._left.values())
 
     def open(self, id: SequenceId) -> None:
         self._meter.bill("open", [id])
@@ -114,13 +116,41 @@ class MeteredModel:
     def open_ids(self) -> frozenset[SequenceId]:
         return frozenset(self.inner.open_ids())
 
+    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+        before, num_bytes = self.held_bytes(), self._state_bytes(id)
+        left = self.inner.leave(id, may_copy=may_copy)
+        is_row = id in self._decoding and len(self._decoding) > 1
+        self._forget([id])
+        if left is not None:
+            self._left[id] = num_bytes
+            self._meter.bill("leave", transient=num_bytes if is_row else 0)  # the batch lets go of it later
+            return replace(left, size_bytes=num_bytes)
+        self._meter.cached_bytes += (before - self.held_bytes()) // 2
+        return None
+
+    def left_ids(self) -> frozenset[SequenceId]:
+        return self.inner.left_ids()
+
+    def drop(self, ids: Sequence[SequenceId]) -> None:
+        self.inner.drop(ids)
+        self._meter.cached_bytes += sum(self._left.pop(id, 0) for id in ids) // 2
+
+    def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
+        num_bytes = self._left.pop(left)
+        growth = self.shape.state_bytes(position) - num_bytes
+        self._meter.bill("take_over", [id], growth=max(0, growth))
+        self.inner.take_over(id, left, position)
+
     def close(self, ids: Sequence[SequenceId]) -> None:
         before = self.held_bytes()
         self.inner.close(ids)
+        self._forget(ids)
+        self._meter.cached_bytes += (before - self.held_bytes()) // 2  # the backend keeps some of what was freed
+
+    def _forget(self, ids: Sequence[SequenceId]) -> None:
         for id in ids:
             self._chunks.pop(id, None)
             self._decoding.discard(id)
-        self._meter.cached_bytes += (before - self.held_bytes()) // 2  # the backend keeps some of what was freed
 
     def _bill_chunk(self, operation: str, id: SequenceId, length: int) -> None:
         end = self.inner.position(id) + length

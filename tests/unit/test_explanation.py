@@ -67,7 +67,7 @@ def test_common_length_agrees_with_counting() -> None:
 
 def test_the_header_is_one_line_and_adds_up() -> None:
     explained = Explanation(1036, StopReason.LAST_TOKEN, {"hot": 512, "store": 256})
-    assert explained.header() == "reused=768; hot=512; store=256; computed=268; reason=last-token"
+    assert explained.header() == "reused=768; live=0; hot=512; store=256; computed=268; reason=last-token"
     assert explained.num_computed + explained.stopped_at == explained.num_prompt
 
 

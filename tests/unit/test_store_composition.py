@@ -111,13 +111,14 @@ def test_a_store_that_another_has_is_tried_again_until_it_is_ours(tmp_path: Path
         clock.advance(MAX_RETRY_S)
         assert store.usage() == StoreUsage(quota_bytes=0, stored_bytes=0, namespaces=(), faults={"open_busy": 1})
         assert store.put(records) is PutOutcome.UNAVAILABLE
+        assert store.prepare(records)() is PutOutcome.UNAVAILABLE
         assert store.get(keys_of(records)) == [None, None]
         assert store.erase().problem
     first.close()
     assert store.usage().quota_bytes == 0  # not each time that somebody asks
     clock.advance(MAX_RETRY_S)
     assert store.usage().quota_bytes == 8 << 20
-    assert store.put(records) is PutOutcome.STORED
+    assert store.prepare(records)() is PutOutcome.STORED
     assert [space.info.model for space in store.usage().namespaces] == ["one"]
     assert [(event.kind) for event in events.of(StoreFault) if isinstance(event, StoreFault)] == ["open_busy"]
     assert events.of(StoreOpened) == [StoreOpened(int(5 * MAX_RETRY_S * 1e9), clock.now_ns())]

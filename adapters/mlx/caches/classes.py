@@ -34,11 +34,13 @@ _LAYER_CACHE_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pendin
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What one cache class is. `surplus`: tokens of a full window that resuming does not need."""
+    """What one cache class is. `cut`: goes back to fewer tokens in place, copying nothing; None where that cannot be.
+    `surplus`: tokens of a full window that resuming does not need."""
 
     kind: StateKind
     tensors: Callable[[Any], Tensors]
     fill: Callable[[Any, Tensors, int], None] | None = None
+    cut: Callable[[Any, int], None] | None = None
     slots: Callable[[Any, int], TokenSlots] | None = None
     window: Callable[[Any], int] | None = None
     surplus: int = 0
@@ -141,21 +143,45 @@ def _fill_layer_cache(cache: Any, tensors: Tensors, position: int) -> None:
     cache.offset = position
 
 
+# ---- cutting back --------------------------------------------------------------------------------------------------
+
+
+def _cut_key_value(cache: Any, position: int) -> None:
+    """Where prefill finds no room, it is to find none here either: the strides of a buffer may choose a kernel."""
+    if position % cache.step == 0:
+        cache.keys, cache.values = cache.keys[..., :position, :], cache.values[..., :position, :]
+    cache.offset = position
+
+
+def _cut_quantized(cache: Any, position: int) -> None:
+    if position % cache.step == 0:
+        cache.keys, cache.values = ([part[..., :position, :] for part in side] for side in (cache.keys, cache.values))
+    cache.offset = position
+
+
+def _cut_concatenated(cache: Any, position: int) -> None:
+    """Its next update takes all there is in the arrays."""
+    cache.keys, cache.values = cache.keys[..., :position, :], cache.values[..., :position, :]
+    cache.offset = position
+
+
 # ---- the table -----------------------------------------------------------------------------------------------------
 
 _SLICED, _WINDOWED, _RECURRENT = StateKind.SLICED, StateKind.WINDOWED, StateKind.RECURRENT
 
 _TRAITS: dict[type, Traits] = {
-    lib.KVCache: Traits(_SLICED, _key_value, _fill_key_value, slots=_from_start, can_batch=True),
-    lib.ConcatenateKVCache: Traits(_SLICED, _key_value, _fill_key_value, slots=_from_start),
-    lib.QuantizedKVCache: Traits(_SLICED, _quantized, _fill_quantized, slots=_from_start),
+    lib.KVCache: Traits(_SLICED, _key_value, _fill_key_value, _cut_key_value, _from_start, can_batch=True),
+    lib.ConcatenateKVCache: Traits(_SLICED, _key_value, _fill_key_value, _cut_concatenated, _from_start),
+    lib.QuantizedKVCache: Traits(_SLICED, _quantized, _fill_quantized, _cut_quantized, _from_start),
     lib.BatchKVCache: Traits(_SLICED, _key_value, slots=_batch_slots),
     KVRows: Traits(_SLICED, _key_value, slots=_batch_slots),
     lib.RotatingKVCache: Traits(
-        _WINDOWED, _key_value, _fill_rotating, _rotating_slots, _window, surplus=1, can_batch=True
+        _WINDOWED, _key_value, _fill_rotating, None, _rotating_slots, _window, surplus=1, can_batch=True
     ),
-    lib.BatchRotatingKVCache: Traits(_WINDOWED, _key_value, None, _batch_rotating_slots, _window, surplus=1),
-    lib.ChunkedKVCache: Traits(_WINDOWED, _key_value, _fill_chunked, _chunked_slots, lambda c: int(c.chunk_size)),
+    lib.BatchRotatingKVCache: Traits(_WINDOWED, _key_value, slots=_batch_rotating_slots, window=_window, surplus=1),
+    lib.ChunkedKVCache: Traits(
+        _WINDOWED, _key_value, _fill_chunked, slots=_chunked_slots, window=lambda cache: int(cache.chunk_size)
+    ),
     lib.ArraysCache: Traits(_RECURRENT, _arrays, _fill_arrays, can_batch=True),
 }
 

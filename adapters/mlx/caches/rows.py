@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from adapters.mlx.caches.classes import children_of, label_of, lib, traits_of
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import Caches, leaves
+from adapters.mlx.caches.leaf_cut import cut_back, first_cut
 from adapters.mlx.caches.leaf_rows import first_rows, is_plain, narrowed, taken, with_rows
 
 
@@ -89,6 +90,20 @@ def take_row(batch: Caches, row: int, *, is_last: bool = False) -> Caches:
     return found
 
 
+def first_position(row: Caches, num_tokens: int) -> int:
+    """The first position that plain caches at `num_tokens` can be cut back to."""
+    return max((first_cut(cache, num_tokens) for cache in leaves(row)), default=1)
+
+
+def cut_row(row: Caches, fresh: Caches, num_tokens: int, position: int) -> Caches:
+    """Plain caches at `num_tokens`, cut back to `position`; `fresh`: empty ones. Both go with it. Raises ValueError
+    where they cannot be."""
+    for (held, index), (empty, at) in zip(_places(row), _places(fresh), strict=True):
+        cut = cut_back(held[index], empty[at], num_tokens, position)
+        held[index], empty[at] = cut, None
+    return row
+
+
 def make_room(batch: Caches, num_tokens: int) -> None:
     """For so many more of every row, where buffers of a batch are full: layer by layer, before a forward pass would
     have all of them grow at once."""
@@ -140,6 +155,8 @@ def _same_shape(caches: Sequence[Any]) -> Caches:
 
 __all__ = (
     "append_rows",
+    "cut_row",
+    "first_position",
     "fork",
     "give_back",
     "keep_rows",

@@ -13,6 +13,7 @@ from application.services.prefix.cache_context import CacheContext
 from application.services.prefix.fetch import Fetched, PrefixFetch
 from application.services.prefix.flights import Leave
 from application.services.prefix.in_flight import MIN_SHARED_TOKENS, InFlight, find_owner
+from application.services.prefix.live_states import Continuation
 from application.services.prefix.phases import (
     Asking,
     Ended,
@@ -171,6 +172,9 @@ class Approach:
                 return self._fetch(found)
             case Fetching(found, fetch):
                 return fetch.is_settled and self._take_fetched(found, fetch)
+            case Ready(found, _, Continuation(state)) if not self._context.tiers.live.holds(state):
+                self._ask(found.chain)
+                return True
             case _:
                 return False
 
@@ -208,15 +212,21 @@ class Approach:
         if not self._restores:  # what was found is known to be there, and not written again
             self._enter(Ready(found))
             return
-        found = self._worth_reading(found)
         context, tiers = self._context, self._context.tiers
+        live = self._live(found)
+        if live is None:
+            found = self._worth_reading(found)
+            live = self._live(found)
+        reached = live.position if live is not None else found.match.position
         others = [other for other in context.open.values() if self._may_follow(other)] if tiers.keeps_anything else ()
-        helped = find_owner(self.id, found.chain, found.match.position, others, self._rules.grid)
+        helped = find_owner(self.id, found.chain, reached, others, self._rules.grid)
         if helped is not None:
             owner, until = helped
             owner.expect(until)
             context.events.emit(PrefixAwaited(self._request_id, owner.request_id, until, context.clock.now_ns()))
             self._enter(Following(found.chain, owner, until))
+        elif live is not None:
+            self._enter(Ready(found, live=live))
         elif found.match.position and self._num_failed <= MAX_FAILED_FETCHES:
             self._enter(Held(found))
         else:
@@ -234,16 +244,25 @@ class Approach:
         return replace(found, match=replace(hot, reason=StopReason.COMPUTED_FASTER, num_known=num_known))
 
     def _look_again(self) -> None:
-        """Ready while it was in the queue: who was admitted before it may have computed more of its prompt since."""
+        """Ready while it was in the queue: who was admitted before it may have computed more of its prompt since, or
+        have left what it goes on from."""
         match self._phase:
-            case Ready(found, _) if self._restores:
+            case Ready(found) if self._restores:
                 tiers = self._context.tiers
                 now = tiers.match(found.chain, self._rules, tiers.unanswered(), self._absent)
-                if now.match.position >= found.match.position + MIN_SHARED_TOKENS:
+                if (latest := self._live(found)) is not None and latest.position >= now.match.position:
+                    self._release()
+                    self._enter(Ready(found, live=latest))
+                elif now.match.position >= self._phase.position + MIN_SHARED_TOKENS:
                     self._release()
                     self._enter(Held(now))
             case _:
                 pass
+
+    def _live(self, found: Found) -> Continuation | None:
+        """The live state to go on from, unless records reach further."""
+        live = self._context.tiers.live.find(found.chain, self._info.model, self._rules.grid)
+        return live if live is not None and live.position >= found.match.position else None
 
     def _may_follow(self, other: InFlight) -> bool:
         """Who is admitted has what others in the queue may wait for, and so waits for none of those."""

@@ -8,7 +8,7 @@ thread; the rest may be called from any thread.
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from application.ports.cache_stats import Cleared, HotUsage
+from application.ports.cache_stats import Cleared, HotUsage, LiveUsage
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
@@ -87,8 +87,9 @@ class PrefixCache:
         return self.note(model)
 
     def detach(self, id: ModelId) -> None:
-        """A model was unloaded. What is stored of it stays."""
+        """A model is about to be unloaded. What is stored of it stays."""
         self._models.pop(id, None)
+        self._tiers.live.drop_model(str(id))
 
     def note(self, model: ModelDescription) -> str:
         """Why a model's prompts are never reused; empty when they are."""
@@ -186,8 +187,15 @@ class PrefixCache:
         """What is being fetched; compute thread only."""
         return self._context.flights
 
+    def tidy(self) -> None:
+        """Once a step, on the compute thread: let go of the states of what was cleared."""
+        self._tiers.live.sweep()
+
     def hot_usage(self) -> HotUsage:
         return self._tiers.hot.usage()
+
+    def live_usage(self) -> LiveUsage:
+        return self._tiers.live.usage()
 
     def num_open(self) -> int:
         """Sequences in flight; for leak checks."""

@@ -14,6 +14,7 @@ from application.services.prefix.capture import StateCapture
 from application.services.prefix.explainer import told_from_memory
 from application.services.prefix.fetch import Fetched
 from application.services.prefix.keeper import RecordKeeper
+from application.services.prefix.live_states import LIVE, Continuation
 from application.services.prefix.tiers import HOT
 from domain.errors import ComputeFailed, IllegalTransition
 from domain.explanation import Explanation, StopReason
@@ -24,6 +25,7 @@ from domain.memory.shape import MemoryShape
 from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo, Record
+from domain.snapshot_policy import BEFORE_ANSWER
 
 
 class CachedSequence:
@@ -52,10 +54,9 @@ class CachedSequence:
         self._rules = rules
         self._persist = persist
         self._restores = restores
+        self._shape = shape or MemoryShape()
         self._expected: set[int] = set()
-        self._approach = Approach(
-            context, id, request_id, prompt, info, rules, restores=restores, shape=shape or MemoryShape()
-        )
+        self._approach = Approach(context, id, request_id, prompt, info, rules, restores=restores, shape=self._shape)
         self._capture: StateCapture | None = None
         self._chunk_ended: tuple[int, int] | None = None
 
@@ -89,6 +90,8 @@ class CachedSequence:
 
     def restore(self, model: StateAccess) -> int:
         ready = self._approach.ready()
+        if ready.live is not None and self._take_over(model, ready.live):
+            return self._begin_at(ready.found, ready.live)
         found, fetched, reason = ready.found, ready.fetched, ready.found.match.reason
         if fetched is None or not self._put_back(model, found, fetched):
             if fetched is not None:  # nothing of it counts as there
@@ -104,16 +107,9 @@ class CachedSequence:
             self._context.tiers, self._info, self._approach.tenure, found, self.request_id, persist=self._persist
         )
         start, is_canonical = (fetched.position, fetched.is_canonical) if fetched is not None else (0, True)
-        forks = self._prompt.fork_points
-        capture = StateCapture(keeper, self._rules, found, forks, start, is_canonical=is_canonical)
-        for expected in self._expected:
-            capture.expect(expected)
         if fetched is not None:
             keeper.keep_restored(found.chain, self._rules, fetched)
-        self._approach.end()
-        self._capture = capture
-        self._chunk_ended = None
-        return start
+        return self._compute(keeper, found, start, is_canonical=is_canonical)
 
     def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
         twin = copy(self)
@@ -139,11 +135,14 @@ class CachedSequence:
         started = self._context.clock.now_ns()
         self._note(self._computing().after_decode(model, self.id, output_ids), started)
 
-    def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
-        if self._capture is not None:
+    def end(self, model: StateAccess, output_ids: Sequence[int]) -> bool:
+        is_left = False
+        if (capture := self._capture) is not None:
             started = self._context.clock.now_ns()
-            self._note(self._capture.at_end(model, self.id, output_ids), started)
+            self._note(capture.at_end(model, self.id, output_ids), started)
+            is_left = self._leave(model, capture)
         self.abandon()
+        return is_left
 
     def suspend(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         started = self._context.clock.now_ns()
@@ -164,6 +163,62 @@ class CachedSequence:
         if self._capture is None:
             raise IllegalTransition("prefix cache: nothing was restored, or it has ended")
         return self._capture
+
+    def _compute(
+        self, keeper: RecordKeeper, found: Found, start: int, *, is_canonical: bool, first_block: int | None = None
+    ) -> int:
+        """From `start` on, and capture what that gives."""
+        forks, rules = self._prompt.fork_points, self._rules
+        capture = StateCapture(keeper, rules, found, forks, start, is_canonical=is_canonical, first_block=first_block)
+        for expected in self._expected:
+            capture.expect(expected)
+        self._approach.end()
+        self._capture = capture
+        return start
+
+    def _take_over(self, model: StateAccess, live: Continuation) -> bool:
+        """False when that failed, and everything is computed."""
+        context = self._context
+        try:
+            context.tiers.live.take_over(live, self.id)
+        except ComputeFailed as error:
+            if self.id not in model.open_ids() or model.position(self.id):
+                raise
+            context.events.emit(FaultObserved("cache.live", str(error), context.clock.now_ns()))
+            return False
+        return True
+
+    def _begin_at(self, found: Found, live: Continuation) -> int:
+        """A state was taken over: tell it, and go on from there."""
+        tiers, rules, chain, position = self._context.tiers, self._rules, found.chain, live.position
+        told = live.told(found, rules.grid)
+        reused = {LIVE: position}
+        self.explanation = told_from_memory(tiers, told, reused, told.match.reason, self._prompt.fork_points)
+        self._announce()
+        keeper = RecordKeeper(tiers, self._info, self._approach.tenure, found, self.request_id, persist=self._persist)
+        first_block = keeper.keep_taken_over(chain, rules, position)
+        can_catch_up = rules.is_cut_anywhere and self._shape.state_bytes(position) <= tiers.hot.budget_bytes
+        return self._compute(
+            keeper,
+            found,
+            position,
+            is_canonical=live.is_canonical,
+            first_block=first_block if can_catch_up else None,
+        )
+
+    def _leave(self, model: StateAccess, capture: StateCapture) -> bool:
+        """Leave the state to who goes on from it. False when it is still open."""
+        before = {fork.position for fork in self._prompt.fork_points if fork.kind in BEFORE_ANSWER}
+        last = capture.chain.num_prompt - 1
+        return self._context.tiers.live.leave(
+            model,
+            self.id,
+            capture.chain,
+            self._approach.tenure,
+            next_turn=self._rules.grid.last_resumable(min(before, default=last)),
+            num_canonical=capture.num_canonical,
+            size_bytes=self._shape.state_bytes(model.position(self.id)),
+        )
 
     def _put_back(self, model: StateAccess, found: Found, fetched: Fetched) -> bool:
         """False when the state does not fit the model: what does not fit once never will, so it is let go."""

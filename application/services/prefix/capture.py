@@ -28,6 +28,9 @@ from domain.prefix import ReuseRules
 from domain.record import BlockKey, Provenance, Record
 from domain.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
 
+CATCH_UP = 2
+"""How many chunks' worth of blocks are taken out at once where some before a state that was taken over are missing."""
+
 
 class StateCapture:
     """`found`: what was there when computing began, at `start`. `is_canonical`: whether the state restored there is.
@@ -44,18 +47,21 @@ class StateCapture:
         start: int,
         *,
         is_canonical: bool,
+        first_block: int | None = None,
     ) -> None:
+        """`first_block`: from where on blocks are taken out; None: from `start` on."""
         self.chain = found.chain
         self.position = start
         self._keeper = keeper
         self._rules = rules
         self._forks = forks
-        self._next_block = start // rules.grid.block_size
+        self._next_block = start // rules.grid.block_size if first_block is None else first_block
         known = found.snapshots.items()
         self._snapshots = {at: key for at, key in known if at <= start or keeper.has_snapshot(at)}
         self._due = set(plan_snapshots(self.chain.num_prompt, start, forks, rules))
         self._mine = {start}
         self._is_canonical = is_canonical
+        self.num_canonical = start if is_canonical else 0
         self._is_broken = False
 
     def fork(self, id: RequestId) -> "StateCapture":
@@ -86,6 +92,8 @@ class StateCapture:
         """A chunk up to `position` has been computed."""
         step = self._rules.grid.step
         self._is_canonical &= self.position % step == 0 and position == self.position + step
+        if self._is_canonical:
+            self.num_canonical = position
         due = [at for at in sorted(self._due) if self.position < at <= position]
         return self._capture(model, id, position, due)
 
@@ -136,7 +144,9 @@ class StateCapture:
         return self._hand_over(sorted(records, key=lambda record: record.position))
 
     def _due_blocks(self, model: StateAccess, id: SequenceId, end: int) -> list[Record]:
-        """Full blocks up to index `end` that are not where they are to be kept already."""
+        """Full blocks up to index `end` that are not where they are to be kept already. Where many are to be caught up
+        with, no more than chunks would give, so that their copies take no more memory at once."""
+        end = min(end, self._next_block + CATCH_UP * max(1, self._rules.grid.step // self._rules.grid.block_size))
         blocks = [at for at in range(self._next_block, end) if not self._keeper.has_block(at)]
         self._next_block = end
         size = self._rules.grid.block_size

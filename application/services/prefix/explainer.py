@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from application.services.prefix.live_states import LIVE
 from application.services.prefix.tiers import HOT, PrefixTiers
 from domain.explanation import Explanation, StopReason, compared_with_stored, nearest_fork
 from domain.fingerprint import Fingerprint, shares_tenant
@@ -64,6 +65,10 @@ def explain(
 ) -> Explanation:
     """What a request with this prompt would find."""
     found = tiers.match(chain, rules, tiers.find_all(chain) if asks_stores else tiers.unanswered())
+    reused = _expected(tiers, found)
+    live = tiers.live.find(chain, info.model, rules.grid)
+    if live is not None and live.position >= found.match.position:
+        found, reused = live.told(found, rules.grid), {LIVE: live.position}
     match = found.match
     parent = chain.parent(match.num_known // chain.block_size)
     followers = list[tuple[int, ...]]()
@@ -71,8 +76,8 @@ def explain(
         followers += tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
         for tier in tiers.stored if asks_stores else ():
             followers += tier.reader.followers(chain.namespace, parent, MAX_FOLLOWERS)
-    explained = told(found, _expected(tiers, found), match.reason, followers, forks)
-    if match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
+    explained = told(found, reused, match.reason, followers, forks)
+    if not reused and match.position == 0 and match.num_known == 0 and match.reason is StopReason.NEVER_SEEN:
         explained = _elsewhere(tiers, explained, chain, fingerprint, info)
     return explained if explained.note else replace(explained, note=_not_stored(tiers, chain, match.num_known))
 

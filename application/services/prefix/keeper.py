@@ -6,6 +6,7 @@ them. Once the cache was cleared of the sequence's namespace nothing is kept any
 
 from collections.abc import Sequence
 from copy import copy
+from itertools import takewhile
 
 from application.services.prefix.fetch import Fetched
 from application.services.prefix.tenure import Tenure
@@ -76,10 +77,27 @@ class RecordKeeper:
     def keep_restored(self, chain: BlockChain, rules: ReuseRules, fetched: Fetched) -> None:
         """Offer every store what other tiers have of a restored prefix, or nothing after it could be stored there. The
         store once refused it, or it was computed for a request whose state must not be stored."""
+        self._offer_known(chain, rules, fetched.blocks, fetched.position)
+
+    def keep_taken_over(self, chain: BlockChain, rules: ReuseRules, position: int) -> int:
+        """The same of the prefix of a state that was taken over, as far as memory has it. Returns up to which block all
+        of it is kept somewhere by now."""
+        keys = chain.prompt_keys()[: position // chain.block_size]
+        stored = [all(self._held(name).has(index) for name in self._writers) for index in range(len(keys))]
+        if self._writers and all(stored):
+            return len(keys)
+        found = self._tiers.hot.acquire(keys, [rules.sliced_groups] * len(keys))
+        leading = [record for record in takewhile(lambda record: record is not None, found) if record is not None]
+        self._offer_known(chain, rules, leading, min(position, (len(leading) + 1) * chain.block_size - 1))
+        self._tiers.hot.release([record.key for record in found if record is not None])
+        return next((at for at in range(len(leading), len(keys)) if not (self._writers and stored[at])), len(keys))
+
+    def _offer_known(self, chain: BlockChain, rules: ReuseRules, blocks: Sequence[Record], position: int) -> None:
+        """`blocks`: from the prompt's start on, as far as `position`."""
         for name in tuple(self._writers):
             held = self._held(name)
-            lacking, reach = list[Record](), fetched.position
-            for index, record in enumerate(fetched.blocks):
+            lacking, reach = list[Record](), position
+            for index, record in enumerate(blocks):
                 if not held.has(index):
                     if frozenset(record.groups) != rules.sliced_groups:
                         reach = index * chain.block_size

@@ -9,7 +9,8 @@
 
 Held waits until memory has room for what was found; Fetching and Ready go back to it when what they hold for a sequence
 that still waits in the queue has to go, and Ready when it is admitted and more of its prompt is there by then. Asking
-is also entered anew from itself (an old answer), and from everywhere before the end when the cache is cleared. Every
+is also entered anew from itself (an old answer), from Ready when somebody else took the live state that it was to go on
+from, and from everywhere before the end when the cache is cleared. Every
 phase may end. A store that does not answer in time is done without: asking ends with what is in memory, fetching with
 what arrived.
 """
@@ -21,6 +22,7 @@ from typing import TypeAlias
 
 from application.services.prefix.fetch import Fetched, PrefixFetch
 from application.services.prefix.in_flight import InFlight
+from application.services.prefix.live_states import Continuation
 from application.services.prefix.tiers import Question
 from domain.errors import IllegalTransition
 from domain.hashing import BlockChain
@@ -68,10 +70,17 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """`restore` may be called. `fetched`: None when nothing is reused."""
+    """`restore` may be called, while a `live` state is there that it would go on from. `fetched`: None where no record
+    is used."""
 
     found: Found
     fetched: Fetched | None = None
+    live: Continuation | None = None
+
+    @property
+    def position(self) -> int:
+        """Where the sequence would start."""
+        return max(self.found.match.position, self.live.position if self.live is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,9 @@ class SequenceCache(Protocol):
         """A token was decoded; `output_ids` are all so far."""
         ...
 
-    def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
-        """The sequence finished or was cancelled; its state is still open. Keeps what there is of it."""
+    def end(self, model: StateAccess, output_ids: Sequence[int]) -> bool:
+        """The sequence finished or was cancelled; its state is still open. Keeps what there is of it. True when the
+        model's sequence ended with it, and need not be closed."""
         ...
 
     def suspend(self, model: StateAccess, output_ids: Sequence[int]) -> None:
@@ -96,8 +97,8 @@ class UncachedSequence:
     def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         pass
 
-    def end(self, model: StateAccess, output_ids: Sequence[int]) -> None:
-        pass
+    def end(self, model: StateAccess, output_ids: Sequence[int]) -> bool:
+        return False
 
     def suspend(self, model: StateAccess, output_ids: Sequence[int]) -> None:
         pass

@@ -11,6 +11,7 @@ from functools import partial
 from application.ports.block_store import EraseReport
 from application.services.prefix.arrivals import Arrivals
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes, StoreRead
 from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tenure import Tenures
@@ -55,10 +56,13 @@ class Question:
 
 class PrefixTiers:
     """Any thread. `stored`: the tiers behind memory, fastest first; none when nothing is persisted. `lanes`: for work
-    that concerns all tiers."""
+    that concerns all tiers. `live`: beside them, for it holds no records."""
 
-    def __init__(self, hot: HotTier, stored: Sequence[StoredTier], lanes: StoreLanes) -> None:
+    def __init__(
+        self, hot: HotTier, stored: Sequence[StoredTier], lanes: StoreLanes, live: LiveStates | None = None
+    ) -> None:
         self.hot = hot
+        self.live = live or LiveStates()
         self.stored = tuple(stored)
         self.lanes = lanes
         self.arrivals = Arrivals()
@@ -144,6 +148,7 @@ class PrefixTiers:
         What runs and was begun before leaves nothing behind from then on.
         """
         self.tenures.end(choice.includes)
+        self.live.note_cleared()
         written = [tier.writer for tier in self.stored if tier.writer is not None]
         stored = [usage.info for writer in written for usage in writer.store.usage().namespaces]
         num_hot = self.hot.forget({info.namespace for info in (*known, *stored) if not choice.includes(info)})

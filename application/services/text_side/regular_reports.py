@@ -63,7 +63,16 @@ class RegularReports:
 
 
 def _readings(stats: CacheStats) -> Iterator[TierReading]:
-    hot, store = stats.hot, stats.store
+    live, hot, store = stats.live, stats.hot, stats.store
+    if live is not None:
+        yield TierReading(
+            name="live",
+            num_blocks=0,
+            num_snapshots=live.num_states,
+            used_bytes=live.used_bytes,
+            limit_bytes=live.budget_bytes,
+            evicted=live.evicted,
+        )
     yield TierReading(
         name="hot",
         num_blocks=hot.num_blocks,

@@ -64,7 +64,7 @@ class CacheAccess:
             except StoreUnresponsive as error:
                 problem = error.message
         counts = self._writer.counts() if self._writer is not None else None
-        return CacheStats(self._prefix_cache.hot_usage(), store, counts, problem)
+        return CacheStats(self._prefix_cache.hot_usage(), store, counts, problem, self._prefix_cache.live_usage())
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         return await self._lanes.await_upkeep(partial(self._prefix_cache.clear, model, salt), CLEAR_TIMEOUT_S)

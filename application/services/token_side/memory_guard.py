@@ -21,11 +21,12 @@ from application.ports.event_sink import EventSink
 from application.ports.memory_probe import MemoryProbe
 from application.services.prefix.flights import Flights
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_states import LiveStates
 from domain.byte_size import format_bytes
 from domain.ids import ModelId, SequenceId
 from domain.memory.demand import charge_bytes, demand_of, open_bytes
 from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
-from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, relieve
+from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget, StepLimits, admission_order
 
@@ -59,6 +60,7 @@ class MemoryGuard:
         probe: MemoryProbe,
         limits: MemoryLimits | None,
         hot: HotTier,
+        live: LiveStates | None = None,
         flights: Flights,
         queued_bytes: Callable[[], int],
         steps: StepLimits,
@@ -70,6 +72,7 @@ class MemoryGuard:
         memory is what the backend computes in, so that state kept there counts."""
         self.limits = limits
         self._probe, self._hot, self._flights = probe, hot, flights
+        self._live = live or LiveStates()
         self._queued_bytes, self._holds_host = queued_bytes, holds_host
         self._steps, self._chunk = steps, steps.prefill_budget
         self._events, self._clock = events, clock
@@ -102,7 +105,8 @@ class MemoryGuard:
         self._weights[id] = num_bytes
         limits = self._limits_now()
         if limits is not None and (over := self.ledger.used_bytes + num_bytes - limits.high_bytes) > 0:
-            self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - over))
+            over -= self._shrink_live(max(0, self._live.held_bytes - over))
+            self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - max(0, over)))
             self._clear()
         return None
 
@@ -127,7 +131,7 @@ class MemoryGuard:
         limits, ledger = self._limits_now(), self.ledger
         if limits is None:
             return None
-        beside = ledger.used_bytes - ledger.hot_bytes
+        beside = ledger.used_bytes - ledger.hot_bytes - ledger.live_bytes
         if beside + needed_bytes <= limits.hard_bytes:
             return None
         return (
@@ -150,7 +154,7 @@ class MemoryGuard:
         if limits is None:
             self.ledger = ledger
             return StepBudget()
-        ledger = self._shrink_hot(ledger, limits, demand, views, shapes)
+        ledger = self._shrink_kept(ledger, limits, demand, views, shapes)
         before = self._relief
         self._relief = relieve(ledger, limits, demand, before, before.hot_bytes)
         self._tell_changes(before, ledger)
@@ -162,6 +166,7 @@ class MemoryGuard:
         if limits is not self.limits:
             room = min(room, (self._reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
+        self._live.room_bytes = max(0, room)
         charge = first.charge_bytes if first is not None else 0
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
@@ -181,6 +186,7 @@ class MemoryGuard:
             hot_bytes=self._hot.held_bytes(with_host=self._holds_host),
             queued_bytes=self._queued_bytes(),
             flight_bytes=self._flights.held_bytes,
+            live_bytes=self._live.held_bytes,
             other_bytes=self._other_bytes,
             growth_bytes=found.growth_bytes,
             limits=self.limits,
@@ -225,7 +231,7 @@ class MemoryGuard:
 
     # ---- carrying out -------------------------------------------------------------------------------------------
 
-    def _shrink_hot(
+    def _shrink_kept(
         self,
         ledger: MemoryLedger,
         limits: MemoryLimits,
@@ -233,14 +239,24 @@ class MemoryGuard:
         views: Sequence[SequenceView],
         shapes: Mapping[SequenceId, MemoryShape],
     ) -> MemoryLedger:
-        """Give the hot tier its budget; the ledger afterwards."""
+        """Let go of states that were left, where there is no room for them, then give the hot tier its budget; the
+        ledger afterwards."""
         before = self._relief.hot_bytes
         wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, self._flights.wanted_bytes))
-        budget = hot_budget(ledger, limits, wanted, before, self._wanted_hot)
-        if not self._give_hot(budget):
+        freed = self._shrink_live(live_budget(ledger, limits, wanted))
+        freed += self._give_hot(hot_budget(ledger, limits, wanted, before, self._wanted_hot))
+        if not freed:
             return ledger
         self._read_at = 0  # what it held may not have been freed: others hold it, or the allocator does
         return self._measured(self._ledger(views, shapes), demand)
+
+    def _shrink_live(self, num_bytes: int) -> int:
+        """Returns what the states that were left gave back."""
+        if num_bytes >= self._live.held_bytes:
+            return 0
+        freed = self._live.shrink(num_bytes)
+        self._act("drop_live", freed)
+        return freed
 
     def _give_hot(self, budget: int) -> int:
         """Set the hot tier's budget; returns what it gave back."""

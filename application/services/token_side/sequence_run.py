@@ -237,8 +237,8 @@ class SequenceRun:
             del self.sequence.output_ids[num_tokens:]
 
     def end(self, phase: Phase, item: Ended) -> None:
-        """The last thing that happens: keep what is worth keeping, release the state, tell everybody. What fails on the
-        way is a fault, and changes nothing of how the sequence ended."""
+        """The last thing that happens: keep what is worth keeping, release the state or leave it to who goes on from
+        it, tell everybody. What fails on the way is a fault, and changes nothing of how the sequence ended."""
         was_open = self.phase in (Phase.PREFILLING, Phase.DECODING)
         if self.phase is Phase.QUEUED:
             self._outlet.left_queue()
@@ -290,8 +290,8 @@ class SequenceRun:
         return FinishReason.LENGTH if num_tokens >= asked.max_new_tokens else None
 
     def _keep(self) -> None:
-        if self._cache is not None and self._model is not None:
-            self._cache.end(self._model, self._new_ids())
+        if self._cache is not None and self._model is not None and self._cache.end(self._model, self._new_ids()):
+            self._has_state = False
 
     def _suspend(self) -> None:
         self._begun().suspend(self._loaded(), self._new_ids())

@@ -201,6 +201,7 @@ class StepRunner:
         )
 
     def _plan(self) -> StepPlan:
+        self._prefix_cache.tidy()
         found = [(run, self._guarded(run, run.shape)) for run in self._runs.unled()]
         runs = [run for run, _ in found if run in self._runs]
         shapes = {run.id: shape for run, shape in found if shape is not None}

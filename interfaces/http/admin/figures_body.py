@@ -18,8 +18,8 @@ class LatencyBody(Struct):
 
 
 class ReuseBody(Struct):
-    """Of prompts looked up within `window_s`. `hit_rate`: the share of their tokens by tier (`hot`, `store`), 0 to 1;
-    null ("n/a") when nothing was asked, or only of models whose prompts are never reused."""
+    """Of prompts looked up within `window_s`. `hit_rate`: the share of their tokens by tier (`live`, `hot`, `store`), 0
+    to 1; null ("n/a") when nothing was asked, or only of models whose prompts are never reused."""
 
     window_s: int
     lookups: int
@@ -43,7 +43,7 @@ class HistoryBody(Struct):
 
 class FiguresBody(Struct):
     """`ttft`: from the queue to the first token. `itl`: between a choice's tokens. `tokens_per_s`: over the last 15 s,
-    by origin: `computed`, `hot` and `store` (a prompt's), `recomputed` (after a preemption), `output`."""
+    by origin: `computed`, `live`, `hot` and `store` (a prompt's), `recomputed` (after a preemption), `output`."""
 
     ttft: LatencyBody
     itl: LatencyBody

@@ -6,6 +6,7 @@ import { bytes } from "../shared/format.js";
 const PARTS = [
   ["weights", "Weights", (memory) => memory.held.weights],
   ["states", "Open sequences", (memory) => memory.held.states],
+  ["live", "Left for the next turn", (memory) => memory.held.live],
   ["hot", "Hot tier", (memory) => memory.held.hot],
   ["queued", "Waits for the store", (memory) => memory.held.queued + memory.held.in_flight],
   ["promised", "Promised", (memory) => memory.promised.growth + memory.promised.transient],

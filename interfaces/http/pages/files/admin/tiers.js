@@ -13,7 +13,7 @@ let onCleared = () => {};
 
 export function setUpTiers(cleared) {
   onCleared = cleared;
-  for (const [name, title] of [["hot", "Hot tier (memory)"], ["store", "Store (disk)"], ["queue", "On the way to the store"], ["documents", "Stored responses"]]) {
+  for (const [name, title] of [["live", "Left for the next turn (memory)"], ["hot", "Hot tier (memory)"], ["store", "Store (disk)"], ["queue", "On the way to the store"], ["documents", "Stored responses"]]) {
     meters[name] = meter(title);
     byId("tiers").append(meters[name].element);
   }
@@ -26,9 +26,12 @@ export function showTiers(tiers, ageS) {
   byId("clear-all").disabled = tiers === null;
   showProblem(tiers, ageS);
   if (tiers === null) return;
-  const { hot, store, queue, documents } = tiers;
+  const { live, hot, store, queue, documents } = tiers;
   showMeter(meters.hot, hot.used_bytes, hot.budget_bytes, `${records(hot)}, ${count(hot.pinned)} pinned, ${count(hot.evicted)} evicted`);
-  for (const [name, value] of Object.entries({ store, queue, documents })) meters[name].element.hidden = value === null;
+  for (const [name, value] of Object.entries({ live, store, queue, documents })) meters[name].element.hidden = value === null;
+  if (live !== null) {
+    showMeter(meters.live, live.used_bytes, live.budget_bytes, `${count(live.states)} states, ${count(live.taken)} taken over, ${count(live.evicted)} evicted`);
+  }
   if (store !== null) {
     showMeter(meters.store, store.stored_bytes, store.quota_bytes, `${count(store.evicted)} evicted${listed(store.faults, "faults")}`);
   }

@@ -2,7 +2,7 @@
 import { count, seconds } from "../shared/format.js";
 
 /**
- * `x-cairn-cache` of one choice: `reused=768; hot=512; store=256; computed=244; reason=never-seen`.
+ * `x-cairn-cache` of one choice: `reused=768; live=0; hot=512; store=256; computed=244; reason=never-seen`.
  * @returns {Map<string, string> | null} null where it tells nothing yet
  */
 export function parseCacheHeader(header) {
@@ -26,7 +26,7 @@ export function figures(answer) {
   return {
     promptTokens: answer.usage?.promptTokens ?? (cache === null ? null : number("reused") + number("computed")),
     reusedTokens: answer.usage?.reusedTokens ?? (cache === null ? null : number("reused")),
-    tiers: ["hot", "store", "shared"].map((tier) => [tier, number(tier)]).filter(([, tokens]) => tokens > 0),
+    tiers: ["live", "hot", "store", "shared"].map((tier) => [tier, number(tier)]).filter(([, tokens]) => tokens > 0),
     reason: cache?.get("reason") ?? "",
     outputTokens,
     isCounted: answer.usage !== null,
@@ -47,7 +47,7 @@ function rate(tokens, { numDeltas, firstMs, lastMs }) {
   return isTold ? ((tokens - 1) * 1000) / (lastMs - firstMs) : (tokens * 1000) / Math.max(lastMs, 1);
 }
 
-const TIER_NAMES = { hot: "memory", store: "store", shared: "shared store" };
+const TIER_NAMES = { live: "the turn before", hot: "memory", store: "store", shared: "shared store" };
 
 /** Label and value of each figure that is known, in the order in which they are shown. */
 export function shownFigures(answer) {

@@ -1,0 +1,62 @@
+"""One leaf, cut back to a position before its own: in place where tokens lie in a buffer, as a fresh leaf with what is
+left of its window, not at all where there is nothing to cut.
+"""
+
+from typing import Any, cast
+
+import mlx.core as mx
+
+from adapters.mlx.arrays import evaluate
+from adapters.mlx.caches.classes import Tensors, known_traits, label_of
+from adapters.mlx.caches.leaf_state import fill, oldest_held, token_slices, trailing_reach
+from domain.state_layout import StateKind
+
+UNUSED_SHARE = 2
+"""Of a buffer that would be filled to less than one part in so many what remains is copied, and the rest let go."""
+
+
+def first_cut(cache: Any, num_tokens: int) -> int:
+    """The first position that a plain leaf at `num_tokens` can be cut back to."""
+    if known_traits(cache).kind is StateKind.RECURRENT:
+        return num_tokens
+    oldest = oldest_held(cache, num_tokens)
+    return oldest + (trailing_reach(cache) or 0) if oldest else 1
+
+
+def cut_back(cache: Any, fresh: Any, num_tokens: int, position: int) -> Any:
+    """The plain leaf at `position`, evaluated where anything was copied. `fresh`: an empty one of the same kind. The
+    given one is not to be used afterwards. Raises ValueError where it cannot be cut there."""
+    traits = known_traits(cache)
+    tensors = traits.tensors(cache)
+    if traits.kind is not StateKind.RECURRENT and tensors[0] is None:
+        return cache  # the model never used it
+    if position < first_cut(cache, num_tokens):
+        raise ValueError(f"a {label_of(cache)} of {num_tokens} tokens cannot be cut back to {position}")
+    if position == num_tokens:
+        return cache
+    if traits.cut is None:
+        kept = token_slices(cache, 0, num_tokens, 0, position)
+        assert kept is not None
+        fill(fresh, _copies(kept), position)
+        return fresh
+    num_slots = cast(mx.array, tensors[0]).shape[-2]
+    if position * UNUSED_SHARE < num_slots:
+        end = min(num_slots, _rounded_up(position, getattr(cache, "step", 1)))
+        fill(fresh, _copies(tuple(cast(mx.array, tensor)[..., :end, :] for tensor in tensors)), position)
+        return fresh
+    traits.cut(cache, position)
+    return cache
+
+
+def _copies(views: Tensors) -> Tensors:
+    """Evaluated: a view would hold all of what it is a view of."""
+    copies = tuple(mx.concatenate([view, view[..., :0, :]], axis=-2) for view in views if view is not None)
+    evaluate(copies)
+    return copies
+
+
+def _rounded_up(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+__all__ = ("cut_back", "first_cut")

@@ -1,0 +1,194 @@
+"""The compute port's contract on states that outlive their sequence: whoever takes one over goes on as if it were its
+own, and nobody else can have it any more."""
+
+import pytest
+
+from application.ports.compute import LoadedModel
+from application.ports.state_access import LeftState
+from domain.ids import SequenceId
+from tests.support.contract_models import OTHER, PROMPT, start, step
+from tests.support.state_replay import (
+    BLOCK,
+    GRID,
+    Captured,
+    continue_greedy,
+    new_id,
+    open_at,
+    prefill,
+    prompt_of,
+    whole_state,
+)
+
+ENDING = prompt_of(41, 41, vocab_size=250)
+NUM_NEW = 20
+
+
+def answered(model: LoadedModel, others: tuple[SequenceId, ...] = ()) -> tuple[SequenceId, tuple[int, ...]]:
+    """A sequence that has answered PROMPT, decoded beside `others`, and the tokens that its state covers."""
+    id, output = start(model, PROMPT), list[int]()
+    for _ in range(NUM_NEW):
+        for result in model.decode([id, *others]):
+            assert result.error is None
+            output += result.token_ids if result.id == id else ()
+    return id, (*PROMPT, *output)[: model.position(id)]
+
+
+def left_by(model: LoadedModel, id: SequenceId) -> LeftState:
+    position, left = model.position(id), model.leave(id)
+    assert left is not None
+    assert left.position == position
+    assert 1 <= left.first <= position
+    assert left.size_bytes > 0
+    assert id in model.left_ids()
+    assert id not in model.open_ids()
+    return left
+
+
+def taken_over(model: LoadedModel, left: SequenceId, position: int) -> SequenceId:
+    id = new_id()
+    model.open(id)
+    model.take_over(id, left, position)
+    assert model.position(id) == position
+    assert left not in model.left_ids()
+    return id
+
+
+def captured_at(model: LoadedModel, id: SequenceId, position: int) -> Captured:
+    """All that an open sequence's state has for a position that it may be cut back to."""
+    if position == model.position(id):
+        return Captured(position, [], model.capture_snapshot(id, 0))
+    return Captured(position, [], model.capture_blocks(id, [(0, position)])[0])
+
+
+def positions_of(model: LoadedModel) -> list[int]:
+    """Some of those that an answered sequence's state may be taken over at."""
+    id, tokens = answered(model)
+    first = left_by(model, id).first
+    model.drop([id])
+    assert id not in model.left_ids()
+    wanted = {first, 1, BLOCK, BLOCK + 7, 2 * GRID, len(PROMPT) - 1, len(PROMPT) + 2, len(tokens) - 1, len(tokens)}
+    return sorted(at for at in wanted if first <= at <= len(tokens))
+
+
+def test_it_goes_on_like_a_state_that_was_restored(model: LoadedModel) -> None:
+    if not model.description.layout.is_reusable:
+        pytest.skip("this model's state cannot be captured")
+    for position in positions_of(model):
+        source, tokens = answered(model)
+        captured = captured_at(model, source, position).on_host()
+        prompt = tokens[:position] + ENDING
+        left_by(model, source)
+        mine = taken_over(model, source, position)
+        prefill(model, mine, prompt, len(prompt) - 1)
+        restored = open_at(model, prompt, captured)
+        assert whole_state(model, mine) == whole_state(model, restored), position
+        expected = continue_greedy(model, restored, prompt, 8)
+        assert continue_greedy(model, mine, prompt, 8) == expected
+    assert not model.open_ids()
+    assert not model.left_ids()
+
+
+def test_on_the_grid_it_is_what_computing_gives(model: LoadedModel) -> None:
+    on_grid = PROMPT[: 4 * GRID]
+    for position in (GRID, 3 * GRID, 4 * GRID):
+        source = new_id()
+        model.open(source)
+        prefill(model, source, on_grid, len(on_grid))
+        prompt = on_grid[:position] + ENDING
+        if left_by(model, source).first > position:
+            model.drop([source])
+            continue
+        mine, computed = taken_over(model, source, position), open_at(model, prompt)
+        prefill(model, mine, prompt, len(prompt) - 1)
+        if model.description.layout.is_reusable:
+            assert whole_state(model, mine) == whole_state(model, computed), position
+        assert continue_greedy(model, mine, prompt, 8) == continue_greedy(model, computed, prompt, 8)
+
+
+def test_a_row_that_leaves_a_batch_takes_its_own_state_and_no_other(model: LoadedModel) -> None:
+    if not model.description.layout.is_reusable:
+        pytest.skip("this model's state cannot be captured")
+    expected, alone = list[int](), start(model, OTHER)
+    for _ in range(NUM_NEW + 6):
+        expected += step(model, alone).token_ids
+    model.close([alone])
+    other, output = start(model, OTHER), list[int]()
+    source, tokens = start(model, PROMPT), list[int]()
+    for _ in range(NUM_NEW):
+        first, second = model.decode([source, other])
+        tokens, output = [*tokens, *first.token_ids], [*output, *second.token_ids]
+    covered = (*PROMPT, *tokens)[: model.position(source)]
+    captured = captured_at(model, source, len(covered)).on_host()
+    left_by(model, source)
+    for _ in range(6):
+        output += step(model, other).token_ids
+    assert output == expected
+    mine, prompt = taken_over(model, source, len(covered)), covered + ENDING
+    prefill(model, mine, prompt, len(prompt) - 1)
+    restored = open_at(model, prompt, captured)
+    assert whole_state(model, mine) == whole_state(model, restored)
+    model.close([mine, restored, other])
+
+
+def test_a_row_of_a_batch_stays_only_where_it_may_be_copied(model: LoadedModel) -> None:
+    other = start(model, OTHER)
+    source, _ = answered(model, (other,))
+    alone = len(model.open_ids()) == 1
+    left = model.leave(source, may_copy=False)
+    if model.description.decode_mode.value == "batched":
+        assert not alone
+        assert left is None
+    assert source not in model.open_ids()
+    assert (source in model.left_ids()) == (left is not None)
+    step(model, other)
+    last = model.leave(other, may_copy=False)
+    assert last is not None
+    model.close([source, other])
+    assert other in model.left_ids()
+    model.drop([source, other])
+    assert not model.left_ids()
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 70])
+def test_who_was_cancelled_while_its_prompt_was_computed_leaves_that_much(model: LoadedModel, num_tokens: int) -> None:
+    source = new_id()
+    model.open(source)
+    prefill(model, source, PROMPT, num_tokens)
+    left = model.leave(source)
+    assert (left.position if left is not None else 0) == num_tokens
+    if left is not None:
+        mine = taken_over(model, source, num_tokens)
+        prefill(model, mine, PROMPT, len(PROMPT) - 1)
+        expected = open_at(model, PROMPT[:num_tokens] + PROMPT[num_tokens:])
+        assert len(continue_greedy(model, mine, PROMPT, 4)) == len(continue_greedy(model, expected, PROMPT, 4))
+    assert not model.left_ids()
+
+
+def test_what_is_left_is_there_once(model: LoadedModel) -> None:
+    source, tokens = answered(model)
+    left_by(model, source)
+    mine = taken_over(model, source, len(tokens))
+    late = new_id()
+    model.open(late)
+    with pytest.raises((KeyError, RuntimeError)):
+        model.take_over(late, source, len(tokens))
+    again = left_by(model, mine)
+    assert again.position == len(tokens)
+    model.close([late])
+    model.drop([mine])
+    assert not model.left_ids() | model.open_ids()
+
+
+def test_where_it_cannot_be_cut_nobody_gets_it(model: LoadedModel) -> None:
+    source, tokens = answered(model)
+    first = left_by(model, source).first
+    if first == 1:
+        pytest.skip("this state can be cut anywhere")
+    mine = new_id()
+    model.open(mine)
+    with pytest.raises(Exception, match="take over"):
+        model.take_over(mine, source, first - 1)
+    assert model.position(mine) == 0
+    assert not model.left_ids()
+    prefill(model, mine, tokens, len(PROMPT) - 1)
+    assert continue_greedy(model, mine, PROMPT, 4) == continue_greedy(model, open_at(model, PROMPT), PROMPT, 4)
