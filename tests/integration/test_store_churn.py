@@ -62,14 +62,14 @@ def test_many_records_at_a_full_quota(folder: Path) -> None:
         recent = [*recent[-500:], *(one.key for one in batch)]
         store.touch(random.sample(recent, min(5, len(recent))))
         largest = max(largest, (folder / "store" / "data.mdb").stat().st_size)
-        if number % 10_000 < 12:
+        if number % 5_000 < 12:
             usage = store.usage()
             assert usage.stored_bytes <= QUOTA_BYTES
             if usage.evicted:
                 assert usage.stored_bytes >= 0.85 * QUOTA_BYTES
     assert largest <= QUOTA_BYTES
     assert events.of(StoreFault) == []
-    assert store.usage().evicted > num_records - 20_000
+    assert store.usage().evicted > num_records // 2
     report = store.check_integrity(payloads=True)
     assert report.problems == ()
     store.close()
