@@ -6,9 +6,9 @@ from tests.simulation.simulator import Simulation
 from tests.support.effort import scaled
 
 NUM_ACTIONS = 500
-NUM_QUICK = 60
-NUM_ALL = NUM_QUICK + scaled(108)
-NUM_TOGETHER = 27
+NUM_QUICK = 30
+NUM_ALL = NUM_QUICK + scaled(114)
+NUM_TOGETHER = 19
 
 
 @pytest.mark.parametrize("seed", range(NUM_QUICK))
