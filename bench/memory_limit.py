@@ -1,12 +1,13 @@
 """Many long prompts at once on a server with little memory: what becomes of them, and how near it came to its limit.
 
     python -m bench.memory_limit [--memory 215MiB] [--prompts 100] [--tokens 1500] [--layout attention]
-        [--address-space 4GiB] [--cgroup SIZE] [--json FILE]
+        [--address-space 4GiB] [--cgroup SIZE] [--after SECONDS] [--json FILE]
 
 A process of its own serves the embedded model, or with `--layout` a tiny one with a context of 131,072 tokens, which is
 sent one prompt in ten that is ten times as long. With `--address-space` the system gives it no more address space
 (RLIMIT_AS), with `--cgroup` it kills what holds more memory: that needs the right to make a group. The baseline is the
-same process before the first prompt.
+same process before the first prompt. Its level, of anonymous memory, is told before the first prompt, at its highest,
+when the last one was answered, and after so many seconds without work; part of the last are kept prefixes (`hot`).
 """
 
 import argparse
@@ -36,22 +37,27 @@ from tests.support.cli_process import ROOT, command, environment
 LONG_EVERY, LONGER = 10, 10
 """With a long context one prompt in so many is so many times as long."""
 SAMPLE_S = 0.005
-SETTLE_S = 3.0
+AFTER_S = 60.0
 MIB = 1 << 20
 
 
 class Watch:
-    """The most that a process held since `reset`, looked at every few milliseconds."""
+    """The most that a process held since it is watched, looked at every few milliseconds."""
 
     def __init__(self, pid: int) -> None:
         self._file = Path(f"/proc/{pid}/statm")
         self._has_ended = threading.Event()
-        self.peak_bytes = 0
+        self.peak_bytes = self.peak_anonymous_bytes = 0
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
     def resident_bytes(self) -> int:
         return int(self._file.read_text().split()[1]) * resource.getpagesize()
+
+    def anonymous_bytes(self) -> int:
+        """Resident, and no page of a file: what only the process itself can give back."""
+        resident, of_files = map(int, self._file.read_text().split()[1:3])
+        return (resident - of_files) * resource.getpagesize()
 
     def end(self) -> None:
         self._has_ended.set()
@@ -61,12 +67,15 @@ class Watch:
         while not self._has_ended.wait(SAMPLE_S):
             try:
                 self.peak_bytes = max(self.peak_bytes, self.resident_bytes())
+                self.peak_anonymous_bytes = max(self.peak_anonymous_bytes, self.anonymous_bytes())
             except OSError:
                 return
 
 
-async def ask_all(url: str, lengths: Sequence[int]) -> tuple[Counter[str], dict[str, Any]]:
-    """What became of each, and the ledger afterwards."""
+async def ask_all(
+    url: str, lengths: Sequence[int], watch: Watch, after_s: float
+) -> tuple[Counter[str], int, dict[str, Any]]:
+    """What became of each, the anonymous bytes at the last answer, and the ledger so many seconds later."""
     random = Random(7)
     async with httpx.AsyncClient(timeout=3600, limits=httpx.Limits(max_connections=len(lengths))) as client:
 
@@ -77,8 +86,9 @@ async def ask_all(url: str, lengths: Sequence[int]) -> tuple[Counter[str], dict[
             return "answered" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
         told = Counter(await asyncio.gather(*map(ask, lengths)))
-        await asyncio.sleep(SETTLE_S)
-        return told, (await client.get(f"{url}/v1/cache/stats")).json()["memory"]
+        answered = watch.anonymous_bytes()
+        await asyncio.sleep(after_s)
+        return told, answered, (await client.get(f"{url}/v1/cache/stats")).json()["memory"]
 
 
 def prompt_lengths(num_prompts: int, num_tokens: int, *, has_long: bool) -> list[int]:
@@ -88,7 +98,13 @@ def prompt_lengths(num_prompts: int, num_tokens: int, *, has_long: bool) -> list
 
 
 def run(
-    memory: str, model: str, lengths: Sequence[int], address_space: int | None, group: MemoryGroup | None, home: Path
+    memory: str,
+    model: str,
+    lengths: Sequence[int],
+    address_space: int | None,
+    group: MemoryGroup | None,
+    home: Path,
+    after_s: float,
 ) -> dict[str, Any]:
     def bound() -> None:
         if address_space is not None:
@@ -105,9 +121,9 @@ def run(
         assert served is not None, "it did not come up"
         threading.Thread(target=server.stdout.read, daemon=True).start()
         watch = Watch(server.pid)
-        before = watch.resident_bytes()
-        told, ledger = asyncio.run(ask_all(served[1], lengths))
-        after = watch.resident_bytes()
+        before, before_anonymous = watch.resident_bytes(), watch.anonymous_bytes()
+        told, answered, ledger = asyncio.run(ask_all(served[1], lengths, watch, after_s))
+        after, after_anonymous = watch.resident_bytes(), watch.anonymous_bytes()
         watch.end()
         server.send_signal(signal.SIGTERM)
     return {
@@ -117,6 +133,13 @@ def run(
         "before_mib": before / MIB,
         "peak_mib": watch.peak_bytes / MIB,
         "after_mib": after / MIB,
+        "anonymous_mib": {
+            "before": before_anonymous / MIB,
+            "peak": watch.peak_anonymous_bytes / MIB,
+            "answered": answered / MIB,
+            "after": after_anonymous / MIB,
+            "after_hot": ledger["held"]["hot"] / MIB,
+        },
         "limit_mib": ledger["limits"]["total_bytes"] / MIB,
         "peak_share": watch.peak_bytes / ledger["limits"]["total_bytes"],
         **({"group": group.told()} if group is not None else {}),
@@ -131,6 +154,7 @@ def main() -> None:
     parser.add_argument("--layout", choices=sorted(LONG_CONTEXT))
     parser.add_argument("--address-space")
     parser.add_argument("--cgroup")
+    parser.add_argument("--after", type=float, default=AFTER_S)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     space = ByteSize.parse(asked.address_space).num_bytes if asked.address_space else None
@@ -138,7 +162,7 @@ def main() -> None:
     with TemporaryDirectory() as home, memory_group(asked.cgroup) as group:
         folder = Path(home) / "long"
         model = str(write_long_context_model(asked.layout, folder)) if asked.layout else EMBEDDED_IDS[0]
-        found = run(asked.memory, model, lengths, space, group, Path(home))
+        found = run(asked.memory, model, lengths, space, group, Path(home), asked.after)
     text = json.dumps(found, indent=2)
     if asked.json is not None:
         asked.json.write_text(text)

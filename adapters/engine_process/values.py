@@ -14,7 +14,7 @@ from application.events import Event
 from application.ports.engine import EngineItem, Submission
 from domain import errors
 from domain.errors import DomainError, ServerUnavailable
-from domain.prompt_content import Media, PromptContent
+from domain.prompt_content import Media, PromptContent, compacted
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class PackedIds(msgspec.Struct, array_like=True, frozen=True):
 
     def unpacked(self) -> tuple[int, ...]:
         num_ids = len(self.data) // struct.calcsize(f"={self.kind}")
-        return struct.unpack(f"={num_ids}{self.kind}", self.data)
+        return compacted(struct.unpack(f"={num_ids}{self.kind}", self.data))
 
 
 class PackedSubmission(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Where a sequence's masks are made: by whoever asks for them while they are cheap, by a worker after one was dear.
 
-Following a token and making the next mask takes some five microseconds; handing it to a worker and waiting for that
-fifty to two hundred, and the interpreter's lock twice. So who asks does it himself, as long as the last ones were cheap.
+Following a token and making the next mask takes some five microseconds, handing it to a worker and waiting for that
+fifty to two hundred and the interpreter's lock twice. So who asks does it, as long as the last ones were cheap.
 
     dear ones that held up who asked     none   1   2    3    n
     cheap ones in a row before the next  1      4   16   64   4^n

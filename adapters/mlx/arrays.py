@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 import mlx.utils
+import numpy as np
 from numpy.typing import NDArray
 
 _mx: Any = mx
@@ -19,6 +20,12 @@ def evaluate(arrays: Iterable[mx.array]) -> None:
 def evaluate_soon(arrays: Iterable[mx.array]) -> None:
     """Queue these arrays' computation without waiting for it."""
     _mx.async_eval(list(arrays))
+
+
+def read_back(words: mx.array) -> NDArray[np.uint32]:
+    """Wait for a uint32 array [n] that is not empty, and copy it to the host: how a decode step is told."""
+    evaluate([words])
+    return np.frombuffer(byte_view(words), np.uint32).copy()
 
 
 def token_array(token_ids: Sequence[int]) -> mx.array:
@@ -65,5 +72,6 @@ __all__ = (
     "from_numpy",
     "map_rows",
     "parameters",
+    "read_back",
     "token_array",
 )

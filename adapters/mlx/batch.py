@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -71,7 +71,7 @@ class _Unsettled(NamedTuple):
 
     reading: Reading
     logits: mx.array
-    tokens: mx.array
+    fed: Sampled
 
 
 class DecodeGroup:
@@ -82,6 +82,7 @@ class DecodeGroup:
         self.caches = caches
         self.waiting: Sampled | None = None
         self.stays_alone = False
+        self._has_gone = False
         self._unsettled: _Unsettled | None = None
         self._order = order
         self._settled_s = perf_counter()
@@ -95,7 +96,7 @@ class DecodeGroup:
         """A group of one that has fed the row's first token."""
         assert row.first is not None
         group = cls(forward, [row], row.caches, order)
-        first, row.caches, row.first = row.first.tokens, [], None
+        first, row.caches, row.first = row.first, [], None
         group._feed(first)
         group.settle()
         return group
@@ -105,7 +106,7 @@ class DecodeGroup:
         followed by `settle`, once every group's step is queued."""
         current = self.waiting
         assert current is not None
-        self._feed(current.tokens)
+        self._feed(current)
         return current
 
     def settle(self) -> None:
@@ -113,10 +114,10 @@ class DecodeGroup:
         Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
         if self._unsettled is None:
             return
-        (reading, logits, tokens), self._unsettled = self._unsettled, None
+        (reading, logits, fed), self._unsettled = self._unsettled, None
         try:
             if reading is Reading.LATE:
-                self._accept(tokens)
+                self._accept(fed)
             if reading is not Reading.AT_ONCE:
                 self._queue_choice(logits)
         except Exception as error:
@@ -165,6 +166,7 @@ class DecodeGroup:
         """Rows that end. Their state is dropped by `narrow`, or at once when nobody is left."""
         for row in leaving:
             row.group = None
+        self._has_gone = True
         if all(row.group is not self for row in self.rows):
             self._sampler.detach()
             self.rows, self.caches, self.waiting = [], [], None
@@ -185,11 +187,12 @@ class DecodeGroup:
 
     def narrow(self) -> None:
         """Drop whoever left, all at once. A failure is left on the rows."""
-        if any(row.group is not self for row in self.rows):
+        if self._has_gone:
             self._sampler.detach()
             self._drop_gone()
 
     def _drop_gone(self) -> None:
+        self._has_gone = False
         order = rows_in_place(len(self.rows), [index for index, row in enumerate(self.rows) if row.group is self])
         try:
             if len(order) == 1 and self.caches:
@@ -223,32 +226,32 @@ class DecodeGroup:
     def _new_sampler(self, rows: Sequence[Row] | None = None) -> GroupSampler:
         return GroupSampler([_sampler_of(row) for row in rows or self.rows])
 
-    def _feed(self, tokens: mx.array) -> None:
+    def _feed(self, sampled: Sampled) -> None:
         try:
             make_room(self.caches, 1)
-            logits = self._forward(tokens[:, None], self.caches)[:, -1]
+            logits = self._forward(sampled.tokens[:, None], self.caches)[:, -1]
             for row in self.rows:
                 row.position += 1
-            if any(_sampler_of(row).constraint is not None for row in self.rows):
-                self._queue_constrained(tokens, logits)
+            if self._sampler.is_held:
+                self._queue_constrained(sampled, logits)
             else:
                 self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
 
-    def _queue_constrained(self, tokens: mx.array, logits: mx.array) -> None:
+    def _queue_constrained(self, fed: Sampled, logits: mx.array) -> None:
         reading = self._order.reading
         if reading is not Reading.LATE:
-            self._accept(tokens)
-        self._unsettled = _Unsettled(reading, logits, tokens)
+            self._accept(fed)
+        self._unsettled = _Unsettled(reading, logits, fed)
         if reading is Reading.AT_ONCE:
             self._queue_choice(logits)
         else:
             evaluate_soon([logits])
 
-    def _accept(self, tokens: mx.array) -> None:
-        """Waits for them. What a grammar says against one is left on its row."""
-        for row, token_id in zip(self.rows, cast(list[int], tokens.tolist()), strict=True):
+    def _accept(self, fed: Sampled) -> None:
+        """Waits for the tokens. What a grammar says against one is left on its row."""
+        for row, token_id in zip(self.rows, fed.token_ids(), strict=True):
             constraint = _sampler_of(row).constraint
             if constraint is None or row.failure is not None:
                 continue
@@ -278,7 +281,8 @@ class DecodeGroup:
                 alone.detach()
             except Exception as error:
                 row.failure = ComputeFailed(f"sampling failed: {error}")
-                parts.append(Sampled(mx.zeros(1, mx.uint32)))
+                parts.append(Sampled.of(mx.zeros(1, mx.uint32)))
+        self._sampler = self._new_sampler()
         return join(parts)
 
 

@@ -1,66 +1,69 @@
-"""Log probabilities of tokens and of the likeliest alternatives, in the model's own distribution."""
+"""Log probabilities of tokens and of the likeliest alternatives, in the model's own distribution.
 
-from collections.abc import Mapping, Sequence
+They come to the host as words of 32 bits, so that one array can hold them beside token ids:
+
+    chosen [n]  |  ids of the likeliest [n, k]  |  their values [n, k]        k: what the most curious row wants
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import cast
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from domain.stream import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobArrays:
-    """Log probabilities of the rows that asked, lazy: `chosen` [n], `top_ids` and `top_values` [n, k] unordered.
+    """Log probabilities of n tokens, lazy: `chosen` [n], `top_ids` and `top_values` [n, k] unordered, None for k = 0.
 
-    `rows`: the row of each entry, None once that row has left. `num_tops`: how many alternatives each wants.
+    `num_tops`: how many alternatives each wants.
     """
 
-    rows: tuple[int | None, ...]
     num_tops: tuple[int, ...]
     chosen: mx.array
     top_ids: mx.array | None = None
     top_values: mx.array | None = None
 
     @classmethod
-    def of(
-        cls, logits: mx.array, tokens: mx.array, rows: tuple[int | None, ...], num_tops: tuple[int, ...]
-    ) -> "LogprobArrays":
+    def of(cls, logits: mx.array, tokens: mx.array, num_tops: tuple[int, ...]) -> "LogprobArrays":
         """From the logits [n, vocab] of any dtype that chose `tokens` [n], or should have."""
         logits = logits.astype(mx.float32)
         normal = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         chosen = mx.take_along_axis(normal, tokens[:, None], axis=-1)[:, 0]
         count = min(max(num_tops), normal.shape[-1])
         if not count:
-            return cls(rows, num_tops, chosen)
+            return cls(num_tops, chosen)
         top_ids = mx.argpartition(-normal, kth=count - 1, axis=-1)[:, :count]
-        return cls(rows, num_tops, chosen, top_ids, mx.take_along_axis(normal, top_ids, axis=-1))
+        return cls(num_tops, chosen, top_ids, mx.take_along_axis(normal, top_ids, axis=-1))
 
-    def arrays(self) -> list[mx.array]:
-        """Everything to evaluate."""
-        return [array for array in (self.chosen, self.top_ids, self.top_values) if array is not None]
-
-    def renumber(self, new_row: Mapping[int, int]) -> "LogprobArrays":
-        """The same values for rows that moved; a row without a new number has left."""
-        rows = tuple(None if row is None else new_row.get(row) for row in self.rows)
-        return LogprobArrays(rows, self.num_tops, self.chosen, self.top_ids, self.top_values)
-
-    def read(self, tokens: Sequence[int]) -> dict[int, TokenLogprob]:
-        """Wait for them; by row, of `tokens` in the order of rows."""
-        chosen = cast(list[float], self.chosen.tolist())
-        ids: list[list[int]] = [[]] * len(chosen)
-        values: list[list[float]] = [[]] * len(chosen)
+    def words(self) -> list[mx.array]:
+        """uint32, flat, in the order above."""
+        found = [self.chosen.view(mx.uint32)]
         if self.top_ids is not None and self.top_values is not None:
-            ids = cast(list[list[int]], self.top_ids.tolist())
-            values = cast(list[list[float]], self.top_values.tolist())
-        found: dict[int, TokenLogprob] = {}
-        for index, (row, count) in enumerate(zip(self.rows, self.num_tops, strict=True)):
-            if row is not None:
-                possible = [pair for pair in zip(ids[index], values[index], strict=True) if pair[1] > -inf]
-                ranked = sorted(possible, key=lambda pair: (-pair[1], pair[0]))
-                found[row] = TokenLogprob(tokens[row], chosen[index], tuple(ranked[:count]))
+            found += [mx.flatten(self.top_ids), mx.flatten(self.top_values).view(mx.uint32)]
         return found
 
 
-__all__ = ("LogprobArrays",)
+def told(words: NDArray[np.uint32], token_ids: Sequence[int], num_tops: Sequence[int]) -> list[TokenLogprob]:
+    """What `LogprobArrays.words` say of these tokens, one after the other. Alternatives that cannot come (-inf) are
+    not told."""
+    num_tokens = len(token_ids)
+    chosen, rest = words[:num_tokens].view(np.float32).tolist(), words[num_tokens:]
+    ids = rest[: len(rest) // 2].reshape(num_tokens, -1)
+    values = rest[len(rest) // 2 :].view(np.float32).reshape(num_tokens, -1)
+    order = np.lexsort((ids, -values), axis=-1)
+    likeliest = np.take_along_axis(ids, order, axis=-1).tolist()
+    ordered = np.take_along_axis(values, order, axis=-1).tolist()
+    counts = np.minimum(np.sum(values > -np.inf, axis=-1), num_tops).tolist()
+    rows = zip(token_ids, cast(list[float], chosen), likeliest, ordered, counts, strict=True)
+    return [
+        TokenLogprob(token, logprob, tuple(zip(top[:count], top_values[:count], strict=True)))
+        for token, logprob, top, top_values, count in rows
+    ]
+
+
+__all__ = ("LogprobArrays", "told")

@@ -6,12 +6,11 @@ log probabilities a few rows at a time, each slice evaluated before the next one
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import evaluate, token_array
-from adapters.mlx.logprobs import LogprobArrays
+from adapters.mlx.arrays import evaluate, read_back, token_array
+from adapters.mlx.logprobs import LogprobArrays, told
 from application.ports.compute import PromptScores
 from domain.stream import TokenLogprob
 
@@ -38,12 +37,12 @@ def score_chunk(
 
 def _score(logits: mx.array, token_ids: Sequence[int], num_tops: int) -> list[TokenLogprob]:
     """Each token by its own row."""
-    rows, tokens = tuple(range(len(token_ids))), token_array(token_ids)
-    found = LogprobArrays.of(logits, tokens, rows, (num_tops,) * len(rows))
+    wanted, tokens = (num_tops,) * len(token_ids), token_array(token_ids)
+    found = LogprobArrays.of(logits, tokens, wanted)
     ranks = 1 + mx.sum(logits > mx.take_along_axis(logits, tokens[:, None], axis=-1), axis=-1)
-    evaluate([*found.arrays(), ranks])
-    scores = found.read(token_ids)
-    return [replace(scores[row], rank=rank) for row, rank in enumerate(cast(list[int], ranks.tolist()))]
+    words = read_back(mx.concatenate([ranks.astype(mx.uint32), *found.words()]))
+    scores = told(words[len(token_ids) :], token_ids, wanted)
+    return [replace(score, rank=rank) for score, rank in zip(scores, words[: len(token_ids)].tolist(), strict=True)]
 
 
 __all__ = ("score_chunk",)

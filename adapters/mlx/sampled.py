@@ -1,59 +1,98 @@
 """What one decode step chose: lazy arrays while the step is in flight, plain values once somebody asks.
 
-Rows join and leave a group while a step is in flight, so a step's outcome can be joined and narrowed like the group.
+All that the host wants of a step is one array, read once. Rows join and leave a group while a step is in flight, so a
+step's outcome can be joined and narrowed like the group: what is fed to the next pass is gathered on the device, and
+what is read stays in the arrays that were queued, of which each row remembers its place. So nobody who reads waits for
+what was queued since.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from itertools import repeat
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
-from adapters.mlx.arrays import token_array
-from adapters.mlx.logprobs import LogprobArrays
+from adapters.mlx.arrays import read_back, token_array
+from adapters.mlx.logprobs import LogprobArrays, told
 from domain.stream import TokenLogprob
+
+
+class Outcome:
+    """Of one queueing. `words`: uint32, the token of every row, then the log probabilities of the rows `asking`."""
+
+    __slots__ = ("_num_rows", "_num_tops", "_told", "asking", "words")
+
+    def __init__(self, tokens: mx.array, logprobs: LogprobArrays | None, asking: Sequence[int]) -> None:
+        self.words = tokens if logprobs is None else mx.concatenate([tokens, *logprobs.words()])
+        self.asking = tuple(asking)
+        self._num_rows = tokens.shape[0]
+        self._num_tops = () if logprobs is None else logprobs.num_tops
+        self._told: NDArray[np.uint32] | None = None
+
+    def tokens(self) -> list[int]:
+        """Of every row. Waits, the first time."""
+        return self._host()[: self._num_rows].tolist()
+
+    def logprobs(self) -> dict[int, TokenLogprob]:
+        """By row. Waits, the first time."""
+        if not self.asking:
+            return {}
+        tokens = self.tokens()
+        asked = told(self._host()[self._num_rows :], [tokens[row] for row in self.asking], self._num_tops)
+        return dict(zip(self.asking, asked, strict=True))
+
+    def _host(self) -> NDArray[np.uint32]:
+        if self._told is None:
+            self._told = read_back(self.words)
+        return self._told
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One step's outcome. `tokens`: uint32 [rows], lazy."""
+    """One step's outcome. `tokens`: uint32 [rows], lazy: what is fed next. `rows`: of each row, which outcome it is in
+    and its row there."""
 
     tokens: mx.array
-    logprobs: tuple[LogprobArrays, ...] = ()
+    outcomes: tuple[Outcome, ...]
+    rows: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, tokens: mx.array, logprobs: LogprobArrays | None = None, asking: Sequence[int] = ()) -> "Sampled":
+        """`logprobs`: of the rows `asking`, in their order."""
+        return cls(tokens, (Outcome(tokens, logprobs, asking),), tuple(zip(repeat(0), range(tokens.shape[0]))))
 
     def arrays(self) -> list[mx.array]:
         """Everything to evaluate."""
-        found = [self.tokens]
-        for part in self.logprobs:
-            found += part.arrays()
-        return found
+        return [self.tokens, *(one.words for one in self.outcomes if one.words is not self.tokens)]
 
     def narrow(self, rows: Sequence[int]) -> "Sampled":
         """Only these rows, in this order."""
-        new_row = {old: new for new, old in enumerate(rows)}
-        parts = tuple(part.renumber(new_row) for part in self.logprobs)
-        left = tuple(part for part in parts if any(row is not None for row in part.rows))
-        return Sampled(self.tokens[token_array(rows)], left)
+        return Sampled(self.tokens[token_array(rows)], self.outcomes, tuple(self.rows[row] for row in rows))
+
+    def token_ids(self) -> list[int]:
+        """Wait for the step; the token of every row."""
+        tokens = [one.tokens() for one in self.outcomes]
+        return [tokens[outcome][row] for outcome, row in self.rows]
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprob]]:
         """Wait for the step; the token of every row, and the log probabilities of the rows that asked."""
-        tokens = cast(list[int], self.tokens.tolist())
-        found: dict[int, TokenLogprob] = {}
-        for part in self.logprobs:
-            found.update(part.read(tokens))
-        return tokens, found
+        found = [one.logprobs() for one in self.outcomes]
+        if not any(found):
+            return self.token_ids(), {}
+        asked = {place: found[outcome][row] for place, (outcome, row) in enumerate(self.rows) if row in found[outcome]}
+        return self.token_ids(), asked
 
 
 def join(parts: Sequence[Sampled]) -> Sampled:
     """The outcomes of several row runs as one, in order."""
-    logprobs: list[LogprobArrays] = []
-    offset = 0
+    outcomes: list[Outcome] = []
+    rows: list[tuple[int, int]] = []
     for part in parts:
-        count = part.tokens.shape[0]
-        shifted = {row: row + offset for row in range(count)}
-        logprobs += [arrays.renumber(shifted) for arrays in part.logprobs]
-        offset += count
-    return Sampled(mx.concatenate([part.tokens for part in parts]), tuple(logprobs))
+        rows += [(outcome + len(outcomes), row) for outcome, row in part.rows]
+        outcomes += part.outcomes
+    return Sampled(mx.concatenate([part.tokens for part in parts]), tuple(outcomes), tuple(rows))
 
 
 __all__ = ("Sampled", "join")

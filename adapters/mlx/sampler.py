@@ -22,7 +22,9 @@ from adapters.mlx.token_masks import TokenMasks
 
 
 class GroupSampler:
-    """Samples for a fixed list of rows. Build a new one when the rows change, after `detach`. Compute thread only."""
+    """Samples for a fixed list of rows. Build a new one when the rows change, after `detach`. Compute thread only.
+
+    `is_held`: a grammar holds some row."""
 
     def __init__(self, rows: Sequence[SamplerRow]) -> None:
         self._rows = tuple(rows)
@@ -34,6 +36,7 @@ class GroupSampler:
         self._asking = tuple(index for index, count in enumerate(wanted) if count is not None)
         self._masks_of_asking = TokenMasks([self._rows[index] for index in self._asking])
         self._num_tops = tuple(count for count in wanted if count is not None)
+        self.is_held = any(row.constraint is not None for row in rows)
 
     def sample(self, logits: mx.array) -> Sampled:
         """Choose from logits [rows, vocab]. Nothing is recorded when this raises."""
@@ -44,7 +47,7 @@ class GroupSampler:
             parts = zip(self._lanes, self._indices, strict=True)
             chosen = [lane.sample(logits[indices]) for lane, indices in parts]
             tokens = mx.concatenate(chosen)[self._places]
-        sampled = Sampled(tokens, (self._logprobs(logits, tokens),) if self._asking else ())
+        sampled = Sampled.of(tokens, self._logprobs(logits, tokens) if self._asking else None, self._asking)
         for lane, part in zip(self._lanes, chosen, strict=True):
             lane.record(part)
         return sampled
@@ -62,7 +65,7 @@ class GroupSampler:
         """Of the model's own distribution over what a grammar allows, before penalties and temperature."""
         rows = mx.array(self._asking)
         asked = self._masks_of_asking.apply(logits[rows].astype(mx.float32))
-        return LogprobArrays.of(asked, tokens[rows], self._asking, self._num_tops)
+        return LogprobArrays.of(asked, tokens[rows], self._num_tops)
 
 
 __all__ = ("GroupSampler",)

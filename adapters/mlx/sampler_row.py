@@ -1,4 +1,4 @@
-"""One sequence's sampling: its settings, its history, and the noise that is its own."""
+"""One sequence's sampling: its settings, its history, and the seed of the noise that is its own."""
 
 import mlx.core as mx
 import numpy as np
@@ -7,20 +7,9 @@ from adapters.mlx.arrays import from_numpy
 from application.ports.compute import DecodeStart
 from domain.sampling import SamplingParams
 
-_MASK64 = 2**64 - 1
-
-
-def noise_key(seed: int, index: int) -> tuple[int, int]:
-    """The MLX random key of token `index` under `seed`: a 64-bit mix of both, as two 32-bit words."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + index + 1) & _MASK64
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK64
-    mixed ^= mixed >> 31
-    return mixed >> 32, mixed & 0xFFFFFFFF
-
 
 class SamplerRow:
-    """`num_sampled` counts tokens chosen so far, by whichever state.
+    """`num_sampled` counts tokens chosen so far, by whichever state; those of the lane it is in when that lets it go.
 
     `counts`: float32 [vocab], how often each token was generated; lazy, and only kept for rows with penalties.
     `ends`: bool [vocab], True at the tokens that end an answer; None for a row that may end at once.
@@ -50,19 +39,10 @@ class SamplerRow:
             self.counts = _counted(start.output_ids, vocab_size)
 
     @property
-    def is_too_short(self) -> bool:
-        """Whether the next token should not be one that ends the answer."""
-        return self.num_sampled < self.min_tokens
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the next token may be one that ends the answer: also where a grammar allows nothing else."""
-        return not self.is_too_short or (self.constraint is not None and self.constraint.allowed().must_end)
-
-    @property
     def is_untouched(self) -> bool:
-        """Whether the next token is chosen from the logits as they are."""
-        return self.bias is None and self.counts is None and self.constraint is None and self.may_end
+        """Whether its tokens are chosen from the logits as they are, from here on."""
+        is_long_enough = self.num_sampled >= self.min_tokens
+        return self.bias is None and self.counts is None and self.constraint is None and is_long_enough
 
 
 def _marked(token_ids: frozenset[int], vocab_size: int) -> mx.array:
@@ -76,4 +56,4 @@ def _counted(token_ids: tuple[int, ...], vocab_size: int) -> mx.array:
     return from_numpy(np.bincount(known, minlength=vocab_size).astype(np.float32))
 
 
-__all__ = ("SamplerRow", "noise_key")
+__all__ = ("SamplerRow",)

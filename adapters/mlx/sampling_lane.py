@@ -16,8 +16,10 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from adapters.mlx.arrays import map_rows
+from adapters.mlx.min_tokens import MinTokens
+from adapters.mlx.noise_keys import NoiseKeys
 from adapters.mlx.penalties import Penalties
-from adapters.mlx.sampler_row import SamplerRow, noise_key
+from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.token_filters import TokenFilters, ranking_of
 from adapters.mlx.token_masks import TokenMasks
 
@@ -47,27 +49,34 @@ class Lane:
         self._masks = TokenMasks(rows)
         self._penalties = Penalties(rows) if any(row.counts is not None for row in rows) else None
         self._bias = _stacked([row.bias for row in rows])
-        self._ends = None if not any(row.is_too_short for row in rows) else _stacked([row.ends for row in rows])
+        self._min_tokens = MinTokens(rows)
         self._filters = None if kind.is_greedy else TokenFilters([row.params for row in rows])
+        self._keys = NoiseKeys([row.seed for row in rows], [row.num_sampled for row in rows])
+        self._num_steps = self._num_told = 0
 
     def sample(self, logits: mx.array) -> mx.array:
         """uint32 [rows] from the lane's logits [rows, vocab]. Lazy; nothing is recorded."""
-        if self._kind.is_greedy and all(row.is_untouched for row in self._rows):
-            return mx.argmax(logits, axis=-1)
-        adjusted = self._adjusted(self._masks.apply(logits.astype(mx.float32)))
+        suppressed = self._min_tokens.suppressed(self._num_steps)
+        if self._filters is not None or self._bias is not None or self._penalties is not None:
+            logits = logits.astype(mx.float32)
+        logits = self._adjusted(self._masks.apply(logits))
+        if suppressed is not None:
+            logits = mx.where(suppressed, -mx.inf, logits)
         if self._filters is not None:
-            adjusted = self._filters.apply(adjusted) + self._noise(logits.shape[-1])
-        return mx.argmax(adjusted, axis=-1)
+            logits = self._filters.apply(logits) + self._noise(logits.shape[-1])
+        return mx.argmax(logits, axis=-1)
 
     def record(self, tokens: mx.array) -> None:
         """Take the chosen tokens into the rows' history."""
         if self._penalties is not None:
             self._penalties.count(tokens)
-        for row in self._rows:
-            row.num_sampled += 1
+        self._num_steps += 1
 
     def detach(self) -> None:
         """Hand each row its own history back."""
+        for row in self._rows:
+            row.num_sampled += self._num_steps - self._num_told
+        self._num_told = self._num_steps
         if self._penalties is not None:
             self._penalties.hand_back(self._rows)
 
@@ -78,20 +87,13 @@ class Lane:
     def _adjusted(self, logits: mx.array) -> mx.array:
         if self._bias is not None:
             logits = logits + self._bias
-        if self._penalties is not None:
-            logits = self._penalties.apply(logits)
-        must_go_on = [not row.may_end for row in self._rows]
-        if self._ends is not None and any(must_go_on):
-            logits = mx.where(mx.array(must_go_on)[:, None] & self._ends, -mx.inf, logits)
-        return logits
+        return logits if self._penalties is None else self._penalties.apply(logits)
 
     def _noise(self, vocab_size: int) -> mx.array:
-        keys = mx.array([noise_key(row.seed, row.num_sampled) for row in self._rows], dtype=mx.uint32)
-
         def draw(key: mx.array) -> mx.array:
             return mx.random.gumbel((vocab_size,), key=key)
 
-        return map_rows(draw, keys)
+        return map_rows(draw, self._keys.at(self._num_steps))
 
 
 def lanes_of(rows: Sequence[SamplerRow]) -> list[Lane]:

@@ -23,6 +23,7 @@ from tests.support.engine_client import (
     FAILING,
     MAX_BATCH,
     MODEL,
+    STUCK_AFTER_S,
     EngineClient,
     source,
     with_engine,
@@ -263,6 +264,7 @@ def test_an_idle_engine_shows_that_it_lives(run: Run) -> None:
         before = client.engine.status()
         assert before.is_alive
         assert not before.is_busy
+        assert before.stuck_after_s == STUCK_AFTER_S, "whoever watches it hears that from what computes"
         async with asyncio.timeout(PATIENCE_S):
             while client.engine.status().last_progress_ns == before.last_progress_ns:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.05)

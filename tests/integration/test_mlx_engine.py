@@ -19,6 +19,7 @@ from adapters.mlx.payload import DevicePayload, pack
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from application.ports.compute import DecodeStart
+from application.ports.token_constraint import AllowedTokens
 from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.ids import ModelId
@@ -55,16 +56,32 @@ class FailingNetwork:
         return self._network(tokens, cache=cache)
 
 
+class Unlucky:
+    """A TokenConstraint that allows anything three times."""
+
+    def __init__(self) -> None:
+        self._num_accepted = 0
+
+    def poll(self) -> bool:
+        return True
+
+    def allowed(self) -> AllowedTokens:
+        if self._num_accepted == 3:
+            raise RuntimeError("no such luck")
+        return AllowedTokens(b"\xff" * 4096)
+
+    def accept(self, token_id: int) -> None:
+        self._num_accepted += 1
+
+
 class FailingSampler(SamplerRow):
     """Fails at its third token when the seed is 13."""
 
     __slots__ = ()
 
-    @property
-    def may_end(self) -> bool:
-        if self.seed == 13 and self.num_sampled == 3:
-            raise RuntimeError("no such luck")
-        return super().may_end
+    def __init__(self, start: DecodeStart, vocab_size: int) -> None:
+        super().__init__(start, vocab_size)
+        self.constraint = Unlucky() if self.seed == 13 else None
 
 
 def test_one_rows_failing_sampler_is_its_own_failure() -> None:

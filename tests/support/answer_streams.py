@@ -103,14 +103,15 @@ def _chat(answer: Answer, told: dict[str, Any]) -> None:
 
 
 def _messages(answer: Answer, told: dict[str, Any]) -> None:
+    """Blocks come one after the other; what keeps a stream alive while nothing comes may open an empty one before."""
     match told["type"]:
         case "content_block_start" if told["content_block"]["type"] == "tool_use":
-            answer.call(told["index"], told["content_block"]["name"])
+            answer.call(len(answer.calls), told["content_block"]["name"])
         case "content_block_delta":
             delta = told["delta"]
             answer.write(delta.get("text", "") + delta.get("thinking", ""))
             if "partial_json" in delta:
-                answer.call(told["index"], delta["partial_json"])
+                answer.call(len(answer.calls) - 1, delta["partial_json"])
         case "message_delta":
             answer.ends[0], answer.num_tokens = told["delta"]["stop_reason"], told["usage"]["output_tokens"]
         case "error":

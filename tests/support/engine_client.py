@@ -33,6 +33,7 @@ from tests.support.sync_engine import submission, tokens_of
 
 MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
 BLOCK, GRID, MAX_BATCH = 16, 32, 3
+STUCK_AFTER_S = 77.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None) -> Engine:
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
         hold=hold,
+        stuck_after_s=STUCK_AFTER_S,
     )
 
 
@@ -179,5 +181,5 @@ def source(model: ModelId) -> ModelSource:
     return ModelSource(model, "nowhere")
 
 
-__all__ = ("BROKEN", "ENGINES", "FAILING", "MAX_BATCH", "MODEL", "EngineClient")
+__all__ = ("BROKEN", "ENGINES", "FAILING", "MAX_BATCH", "MODEL", "STUCK_AFTER_S", "EngineClient")
 __all__ += ("engine_on_a_thread", "hosted_toy", "source", "with_engine")

@@ -42,3 +42,38 @@ def test_threads_share_what_they_freed() -> None:
     assert num_arenas("unbounded") > MAX_ARENAS
     assert num_arenas("bounded") == MAX_ARENAS
     assert num_arenas("bounded", MALLOC_ARENA_MAX="3") == 3, "somebody has set otherwise"
+
+
+_TRIM = """
+import ctypes, resource, threading
+from pathlib import Path
+from adapters.system.heap import bound_arenas, trim_heap
+libc, size = ctypes.CDLL(None), 20 << 20
+libc.malloc.restype = ctypes.c_void_p
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def work():
+    libc.free(ctypes.c_void_p(libc.malloc(ctypes.c_size_t(size + 4096))))  # such blocks come from the heap from now on
+    before = resident()
+    for _ in range(2):
+        block = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(size)))
+        ctypes.memset(block, 1, size)
+        held = resident()
+        libc.free(block)
+        trim_heap()
+        print(held - before, resident() - before)
+bound_arenas()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators give back by themselves")
+def test_a_thread_gives_back_the_end_of_its_heap_too() -> None:
+    names = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    found = subprocess.run([sys.executable, "-c", _TRIM], env=kept, stdout=subprocess.PIPE, text=True, check=True)
+    for line in found.stdout.splitlines():
+        held, left = map(int, line.split())
+        assert left < held // 10

@@ -10,8 +10,9 @@ import pytest
 from adapters.mlx import arrays
 from adapters.mlx import sampler as sampler_module
 from adapters.mlx import sampling_lane as lane_module
+from adapters.mlx.noise_keys import STEPS_AHEAD, NoiseKeys, noise_keys
 from adapters.mlx.sampler import GroupSampler
-from adapters.mlx.sampler_row import SamplerRow, noise_key
+from adapters.mlx.sampler_row import SamplerRow
 from application.ports.compute import DecodeStart
 from domain.errors import InvalidRequest
 from domain.sampling import SamplingParams
@@ -194,9 +195,33 @@ def test_every_token_of_a_seed_has_noise_of_its_own() -> None:
 
 
 def test_keys_differ_by_seed_and_index() -> None:
-    keys = {noise_key(seed, index) for seed in (0, 1, 2, -1, 2**63 - 1, -(2**63)) for index in range(500)}
-    assert len(keys) == 6 * 500
-    assert all(0 <= word < 2**32 for key in keys for word in key)
+    found = noise_keys((0, 1, 2, -1, 2**63 - 1, -(2**63)), [0] * 6, 500)
+    assert len({tuple(key) for key in found.reshape(-1, 2).tolist()}) == 6 * 500
+
+
+@pytest.mark.parametrize(
+    ("seed", "index", "key"),
+    [
+        (0, 0, [1452414493, 269157861]),
+        (1, 5, [3177489881, 2918178816]),
+        (-1, 3, [3813185923, 4157207220]),
+        (2**63 - 1, 499, [1380284896, 2238030439]),
+        (-(2**63), 7, [4247802144, 3145961374]),
+        (2**80 + 3, 2**31, [1892501719, 3662065520]),
+    ],
+)
+def test_a_seed_means_the_same_tokens_for_ever(seed: int, index: int, key: list[int]) -> None:
+    """An answer that is resumed, by this version or the next, draws what it would have drawn."""
+    assert noise_keys([seed], [index]).tolist() == [[key]]
+    begun = max(0, index - 3)
+    assert NoiseKeys([7, seed], [0, begun]).at(index - begun).tolist()[1] == key
+
+
+def test_keys_go_on_beyond_what_was_made_at_once() -> None:
+    keys = NoiseKeys([3, 4], [0, 9])
+    assert [keys.at(step).tolist() for step in range(3 * STEPS_AHEAD)] == noise_keys(
+        [3, 4], [0, 9], 3 * STEPS_AHEAD
+    ).tolist()
 
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:

@@ -19,9 +19,10 @@ CACHE_S = FLUSH_TIMEOUT_S + 2 * CLOSE_TIMEOUT_S
 PATIENCE = Patience()
 
 
-@pytest.mark.parametrize("file", ["deploy/cairn.service", "docs/deploy.md"])
+@pytest.mark.parametrize("file", ["deploy/cairn.service", "deploy/dev.cairn.server.plist", "docs/deploy.md"])
 def test_all_that_a_stop_waits_for_ends_within_what_the_unit_allows(file: str) -> None:
-    (allowed,) = re.findall(r"^TimeoutStopSec=(\d+)$", (ROOT / file).read_text(), re.MULTILINE)
+    said = r"(?:^TimeoutStopSec=|<key>ExitTimeOut</key>\s*<integer>)(\d+)"
+    (allowed,) = re.findall(said, (ROOT / file).read_text(), re.MULTILINE)
     of_a_child = PATIENCE.close_s + PATIENCE.gone_s
     engine_s = STOP_TIMEOUT_S + max(CACHE_S, of_a_child)
     http_s = GRACE_S + LAST_WORDS_S

@@ -13,6 +13,7 @@ from application.services.lane import Lane
 from application.services.text_side.generated_calls import GeneratedCalls
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.model_card import ModelDescription
+from domain.prompt_content import PromptContent
 from domain.prompt_rewrite import RewriteRule, rewritten
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.sampling import StopRules
@@ -50,7 +51,8 @@ class PromptEncoder:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
             raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
-        return EncodedPrompt.of_text(prompt.token_ids)
+        row = prompt.token_ids  # not compacted: the request holds these numbers as long
+        return EncodedPrompt(PromptContent(row, row))
 
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
         """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
