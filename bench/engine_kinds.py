@@ -40,6 +40,8 @@ class Side:
         ]
         for asked in requests:
             asked["body"] = asked["body"] | {"ignore_eos": True}
+        known = [{**asked, "body": asked["body"] | {"max_tokens": 1}} for asked in requests]
+        measure(self.server.url, known)  # so that all begin to decode at once
         before_s = self.server.cpu_s(with_children=True)
         timelines = measure(self.server.url, requests)
         cpu_s = self.server.cpu_s(with_children=True) - before_s
@@ -82,6 +84,7 @@ def main() -> None:
                 figures = sides[kind].repeat(options.prompt, start)
                 for num_streams in options.streams:
                     figures |= sides[kind].decode(num_streams, options.tokens, start + 1_000 * num_streams)
+                print(f"round {number} {kind}: {', '.join(f'{value:.1f}' for value in figures.values())}", flush=True)
                 for name, value in figures.items():
                     if number >= 0:
                         found[name][kind].append(value)
