@@ -204,6 +204,7 @@ class CacheSettings:
     explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
     write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
     `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts.
+    `restore`: always, or auto: not where reading the store was measured to be clearly slower than computing.
     `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
     give way to everything else. 0 keeps none."""
 
@@ -212,6 +213,7 @@ class CacheSettings:
     show_text: str = "auto"
     remember_calls: bool = True
     rewrites: tuple[str, ...] = ()
+    restore: str = "auto"
     live_states: ByteSize = ByteSize(share=0.25)
 
     @property
@@ -220,6 +222,7 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
+        require(self.restore in {"auto", "always"}, "cache.restore", "must be auto or always")
         blocks = [rule.block for rule in self.rewrite_rules]
         require(len(set(blocks)) == len(blocks), "cache.rewrites", "must not name a block twice")
 

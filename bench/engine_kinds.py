@@ -1,6 +1,6 @@
 """The engine in a process of its own against the engine on a thread: two servers on one model, asked in turns.
 
-    python -m bench.engine_kinds [--model DIR] [--streams 1 4 8] [--tokens 128] [--rounds 9] [--prompt 2000]
+    python -m bench.engine_kinds [--model DIR] [--streams 1 4 8] [--tokens 64] [--rounds 5] [--prompt 600]
 
 Of each round, whose order alternates: tokens a second over all streams while all of them run; milliseconds to the first
 token of a prompt that was just asked, by one client alone; and processor time a token, of the server with its child.
@@ -40,6 +40,8 @@ class Side:
         ]
         for asked in requests:
             asked["body"] = asked["body"] | {"ignore_eos": True}
+        known = [{**asked, "body": asked["body"] | {"max_tokens": 1}} for asked in requests]
+        measure(self.server.url, known)  # so that all begin to decode at once
         before_s = self.server.cpu_s(with_children=True)
         timelines = measure(self.server.url, requests)
         cpu_s = self.server.cpu_s(with_children=True) - before_s
@@ -65,9 +67,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="cairn-demo")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--prompt", type=int, default=2000, help="about so many tokens, asked twice")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt", type=int, default=600, help="about so many tokens, asked twice")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: {THREAD: [], PROCESS: []})
@@ -82,6 +84,7 @@ def main() -> None:
                 figures = sides[kind].repeat(options.prompt, start)
                 for num_streams in options.streams:
                     figures |= sides[kind].decode(num_streams, options.tokens, start + 1_000 * num_streams)
+                print(f"round {number} {kind}: {', '.join(f'{value:.1f}' for value in figures.values())}", flush=True)
                 for name, value in figures.items():
                     if number >= 0:
                         found[name][kind].append(value)

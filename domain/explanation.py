@@ -34,6 +34,8 @@ class StopReason(Enum):
     """What was found could not be read or restored any more."""
     NO_ROOM = "no-room"
     """Memory does not hold what was found beside the state restored from it: it is computed."""
+    COMPUTED_FASTER = "computed-faster"
+    """The store has more, and reading it was measured to take clearly longer than computing it."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
     """The model has a cache class that cannot be captured: it is served without reuse."""
     DISABLED = "disabled"

@@ -12,8 +12,11 @@ are too short to tell media apart for certain, so the full digests enter the has
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from domain.fork_point import ForkPoint
+
+T = TypeVar("T")
 
 DIGEST_BYTES = 32
 
@@ -91,11 +94,11 @@ _PIECE_TOKENS = 8192
 """Between pieces, which take a millisecond, other threads get the interpreter."""
 
 
-def compacted(ids: Sequence[int]) -> tuple[int, ...]:
+def compacted(ids: Sequence[T]) -> tuple[T, ...]:
     """The same ids, each number once: a fifth to a half of what a decoder's own numbers take (40 bytes a token), for as
     long as the prompt waits and is answered."""
-    known: dict[int, int] = {}
-    row: list[int] = []
+    known: dict[T, T] = {}
+    row: list[T] = []
     for start in range(0, len(ids), _PIECE_TOKENS):
         piece = ids[start : start + _PIECE_TOKENS]
         row += map(known.setdefault, piece, piece)

@@ -2,7 +2,8 @@
 
 Invariants (see `problems`)
 * A record's parent is the root of its namespace or in the tree: a chain has no hole.
-* `used_bytes` is the exact sum over the records, `host_bytes` of their state that lies in host memory.
+* `used_bytes` is the exact sum over the records, `host_bytes` of their state that lies in host memory; `num_blocks` and
+  `num_pinned` count them: reading any of these costs nothing, however many records there are.
 * What is pinned, or has something that follows it, is not evicted.
 
 Not safe for threads: whoever owns it holds a lock.
@@ -12,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from domain.record import Namespace, Record, RecordKey
+from domain.record import BlockKey, Namespace, Record, RecordKey
 from domain.record_links import RecordLinks, is_first, parent_of
 
 
@@ -35,6 +36,8 @@ class RecordTree:
         self.used_bytes = 0
         self.host_bytes = 0
         self.num_evicted = 0
+        self.num_blocks = 0
+        self.num_pinned = 0
         self._clock = 0
         self._heap: list[tuple[int, RecordKey]] = []
 
@@ -47,6 +50,7 @@ class RecordTree:
         self.links.add(record)
         self.used_bytes += size_bytes
         self.host_bytes += record.host_bytes
+        self.num_blocks += isinstance(record.key, BlockKey)
         self.touch(node)
 
     def replace(self, node: Node, record: Record, size_bytes: int) -> None:
@@ -61,11 +65,17 @@ class RecordTree:
         node.clock = self._clock
         self._note(node)
 
+    def pin(self, node: Node) -> None:
+        """Until it is unpinned as often, it stays."""
+        self.num_pinned += not node.pins
+        node.pins += 1
+
     def unpin(self, node: Node) -> None:
         """Raises RuntimeError when nobody had pinned it."""
         if not node.pins:
             raise RuntimeError(f"{node.record.key} was released more often than acquired")
         node.pins -= 1
+        self.num_pinned -= not node.pins
         self._note(node)
 
     def is_evictable(self, node: Node) -> bool:
@@ -127,6 +137,11 @@ class RecordTree:
             found.append(f"{self.used_bytes} bytes accounted, {counted} counted")
         if (on_host := sum(record.host_bytes for record in records)) != self.host_bytes:
             found.append(f"{self.host_bytes} bytes accounted in host memory, {on_host} counted")
+        num_blocks = sum(isinstance(record.key, BlockKey) for record in records)
+        num_pinned = sum(node.pins > 0 for node in self.nodes.values())
+        if (num_blocks, num_pinned) != (self.num_blocks, self.num_pinned):
+            told = f"{self.num_blocks} blocks and {self.num_pinned} pinned"
+            found.append(f"{told} accounted, {num_blocks} and {num_pinned} counted")
         listed = set(self._heap)
         return found + [
             f"{key} is a leaf that eviction cannot find"
@@ -138,6 +153,8 @@ class RecordTree:
         node = self.nodes.pop(key)
         self.used_bytes -= node.size_bytes
         self.host_bytes -= node.record.host_bytes
+        self.num_blocks -= isinstance(key, BlockKey)
+        self.num_pinned -= node.pins > 0
         return node
 
     def _note(self, node: Node) -> None:

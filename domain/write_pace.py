@@ -1,21 +1,25 @@
 """How fast captured state gets into the store, and what to do when that is too slow.
 
 What was computed LAG_TARGET_S ago should survive the death of the process. So the time from an offer to the store is
-foreseen from what waits and what the last batches took; where it nears the target, density gives way to speed:
+foreseen from what waits and what the last batches took; where it nears the target, density may give way to speed:
 
-    calm ──half of the target is foreseen──► hurrying ──a quarter──► calm
+    calm ──half of the target is foreseen──► late ──a quarter──► calm
 
-Which encoding is the quicker one is measured as well. Encoding and writing overlap, so the slower of the two decides.
+State that is written as it is takes less of the processor and more of the disk. Which of the two is short is not asked
+but tried: a store that has become late hurries for a few batches, and goes on so while that stores more a second.
 """
 
 from dataclasses import dataclass
 
 LAG_TARGET_S = 2.0
 
+NUM_TRIED = 4
+"""Batches that show what hurrying is worth; more than are on their way when it begins."""
+
 _KEPT = 0.8
 """Of what was measured before, by each new measurement: the last five count for two thirds."""
 _CLEARLY = 1.1
-"""How much quicker raw state must be: it takes half as much room again."""
+"""How much more must be stored in a hurry: it takes half as much room again."""
 
 
 @dataclass(slots=True)
@@ -39,50 +43,31 @@ class WritePace:
 
     def __init__(self, target_s: float = LAG_TARGET_S) -> None:
         self._target_s = target_s
-        self._stored = Rate()
-        self._is_hurrying = False
+        self._stored, self._dense, self._hurried = Rate(), Rate(), Rate()
+        self._is_late = False
+        self._num_tried = 0
 
-    def stored(self, raw_bytes: int, seconds: float) -> None:
+    def stored(self, raw_bytes: int, seconds: float, *, hurried: bool) -> None:
         """A batch was written; `seconds` since the one before, or since it was begun if that was later."""
         self._stored.add(raw_bytes, seconds)
+        (self._hurried if hurried else self._dense).add(raw_bytes, seconds)
 
     def hurries(self, waiting_bytes: int, waited_s: float) -> bool:
-        """`waiting_bytes`: all that is not stored yet; `waited_s`: how long the oldest of it has waited."""
+        """Asked for each batch. `waiting_bytes`: all that is not stored yet; `waited_s`: how long the oldest of it has
+        waited."""
         bytes_s = self._stored.bytes_s
         foreseen_s = max(waited_s, waiting_bytes / bytes_s if bytes_s is not None else 0.0)
-        self._is_hurrying = foreseen_s > self._target_s / (4 if self._is_hurrying else 2)
-        return self._is_hurrying
+        was_late, self._is_late = self._is_late, foreseen_s > self._target_s / (4 if self._is_late else 2)
+        if self._is_late and not was_late:
+            self._hurried, self._num_tried = Rate(), 0
+        return self._is_late and self._tries_or_pays()
+
+    def _tries_or_pays(self) -> bool:
+        if self._num_tried < NUM_TRIED:
+            self._num_tried += 1
+            return True
+        dense, hurried = self._dense.bytes_s, self._hurried.bytes_s
+        return dense is None or hurried is None or hurried > dense * _CLEARLY
 
 
-class EncodingPace:
-    """Which of the two encodings puts more state a second into the store. One caller at a time."""
-
-    def __init__(self, num_threads: int) -> None:
-        """`num_threads`: encode at once."""
-        self._num_threads = num_threads
-        self._dense, self._raw, self._written = Rate(), Rate(), Rate()
-        self._ratio = Rate()
-
-    def encoded(self, raw_bytes: int, stored_bytes: int, seconds: float, *, is_dense: bool) -> None:
-        """`seconds` of one thread."""
-        (self._dense if is_dense else self._raw).add(raw_bytes, seconds)
-        if is_dense:
-            self._ratio.add(raw_bytes, stored_bytes)
-
-    def written(self, stored_bytes: int, seconds: float) -> None:
-        """`seconds` from the beginning of a transaction to its end."""
-        self._written.add(stored_bytes, seconds)
-
-    @property
-    def is_raw_quicker(self) -> bool:
-        """False while nothing is known."""
-        dense_bytes_s, written_bytes_s, ratio = self._dense.bytes_s, self._written.bytes_s, self._ratio.bytes_s
-        if dense_bytes_s is None or written_bytes_s is None or ratio is None:
-            return False
-        raw_bytes_s = self._raw.bytes_s
-        dense = min(dense_bytes_s * self._num_threads, written_bytes_s * ratio)
-        raw = min(raw_bytes_s * self._num_threads, written_bytes_s) if raw_bytes_s is not None else written_bytes_s
-        return raw > dense * _CLEARLY
-
-
-__all__ = ("LAG_TARGET_S", "EncodingPace", "Rate", "WritePace")
+__all__ = ("LAG_TARGET_S", "NUM_TRIED", "Rate", "WritePace")

@@ -1,8 +1,13 @@
 """Set before anything imports MLX: no run-time C++ compiler, one BLAS thread, no telemetry, no hub.
 
-And for Hypothesis: no deadline and no complaint about slow examples, for both measure the machine.
+And for Hypothesis: no deadline and no complaint about slow examples, for both measure the machine; and as many examples
+as the effort of this run asks for, where a test does not say.
+
+Collecting makes half a million objects that stay to the end: nobody looks for garbage meanwhile, or among them later.
+Bytecode is written whatever the environment says, or each of a hundred commands that tests start would compile it all.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -13,14 +18,21 @@ os.environ.setdefault("OTEL_SDK_DISABLED", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import pytest  # after the variables above
 from hypothesis import HealthCheck, settings
 
 from adapters.system.blas import load_blas
+from tests.support.effort import scaled
 
+sys.dont_write_bytecode = False
+gc.disable()
 load_blas()  # real models compute some ten times faster with it, and in shape-dependent kernels, as GPUs do
 
-settings.register_profile("cairn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "cairn", max_examples=scaled(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("cairn")
 
 
@@ -33,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     counted_over = getattr(getattr(config, "failures_db", None), "sock", None)
     if counted_over is not None:
         counted_over.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

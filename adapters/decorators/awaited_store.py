@@ -9,6 +9,7 @@ seconds, so that no lookup waits for an opening.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
 
 from adapters.decorators.forwarding_store import ForwardingStore
@@ -28,7 +29,7 @@ from application.ports.block_store import (
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
-from application.ports.record_writer import PutOutcome
+from application.ports.record_writer import PreparedPut, PutOutcome
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -66,6 +67,9 @@ class AwaitedStore(ForwardingStore):
                 if len(self._namespaces) > MAX_NAMESPACES:
                     self._namespaces.popitem(last=False)
         super().open_namespace(info)
+
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        return self._store.prepare(records, hurry=hurry)
 
     def usage(self) -> StoreUsage:
         if self._is_due() and self._trying.acquire(blocking=False):
@@ -135,6 +139,9 @@ class _AbsentStore:
 
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return PutOutcome.UNAVAILABLE
+
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return 0

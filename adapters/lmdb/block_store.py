@@ -89,7 +89,7 @@ class LmdbBlockStore:
         *,
         quick_codec: StateCodec | None = None,
     ) -> None:
-        """`quick_codec`: instead of `codec` in a hurry, where that gets more into the store. Each reads the other's."""
+        """`quick_codec`: instead of `codec` in a hurry. Each reads what the other wrote."""
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
             size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
             message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
@@ -126,7 +126,6 @@ class LmdbBlockStore:
         self._encoders = Encoders(
             codec,
             quick_codec,
-            clock,
             lambda why: self._faults.note(faults.ENCODE, why),
             num_threads=options.num_threads,
         )
@@ -297,16 +296,11 @@ class LmdbBlockStore:
             return PutOutcome.UNAVAILABLE
         infos = self._announced.of({record.key.namespace for record in records})
         batch = Batch(records, {one.record.key: one for one in encoded}, infos, self._uses.take_touched())
-        started_ns = self._clock.now_ns()
         try:
-            outcome = self._writer.put(batch)
+            return self._writer.put(batch)
         except lmdb.MapFullError as failure:
             self._faults.note(faults.MAP_FULL, str(failure))
             return PutOutcome.FULL
-        if outcome is PutOutcome.STORED:
-            seconds = (self._clock.now_ns() - started_ns) / 1e9
-            self._encoders.written(sum(one.stream_bytes for one in encoded), seconds)
-        return outcome
 
     def _get_one(self, request: tuple[RecordKey, Row | None, frozenset[GroupIndex] | None]) -> Record | None:
         key, row, wanted = request

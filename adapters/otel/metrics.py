@@ -21,7 +21,6 @@ from adapters.otel.request_metrics import RequestMetrics
 from adapters.otel.store_metrics import StoreMetrics
 from adapters.otel.tallies import Tallies
 from adapters.otel.trace_lookup import TraceLookup, no_trace
-from application.events import Event
 from application.ports.clock import Clock
 from application.services.event_router import EventRouter, Handler
 
@@ -30,9 +29,9 @@ def _no_failures() -> Mapping[str, int]:
     return {}
 
 
-class MetricEvents:
-    """An EventSink. `tallies`: where those metrics are counted that no meter takes. `other_failures`: events that other
-    sinks could not take, by type, to be counted with its own. `trace_of`: a request's trace, while it is open."""
+class MetricEvents(EventRouter):
+    """`tallies`: where those metrics are counted that no meter takes. `other_failures`: events that other sinks could
+    not take, by type, to be counted with its own. `trace_of`: a request's trace, while it is open."""
 
     def __init__(
         self,
@@ -52,19 +51,12 @@ class MetricEvents:
             MemoryMetrics(instruments),
             HealthMetrics(instruments),
         )
-        self._router = EventRouter("metrics", _merged([family.handlers() for family in families]))
+        super().__init__("metrics", _merged([family.handlers() for family in families]))
         self._other_failures = other_failures
         instruments.observe(TELEMETRY_FAILURES, self._read_failures)
 
-    def emit(self, event: Event) -> None:
-        self._router.emit(event)
-
-    def failures(self) -> Mapping[str, int]:
-        """Events it could not take, by type. Any thread."""
-        return self._router.failures()
-
     def _read_failures(self) -> Iterable[tuple[float, Attributes]]:
-        totals = dict(self._router.failures())
+        totals = dict(self.failures())
         for name, count in self._other_failures().items():
             totals[name] = totals.get(name, 0) + count
         return [(count, {names.CAIRN_EVENT: name}) for name, count in totals.items()]

@@ -20,7 +20,6 @@ sampler leaves out hold nothing. The compute thread only appends to the SDK's ba
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
@@ -45,7 +44,6 @@ from adapters.otel.span_tree import SpanTree
 from application.answer_events import AnswerParsed
 from application.events import (
     DecodeStarted,
-    Event,
     FirstToken,
     PrefillChunkComputed,
     PrefixAwaited,
@@ -69,9 +67,9 @@ MAX_OPEN = 16_384
 MAX_MESSAGE_CHARS = 1_000
 
 
-class SpanEvents:
-    """An EventSink. Other sinks' events, and those of requests that were never seen queued, change nothing. `content`:
-    what was said, where somebody opted in."""
+class SpanEvents(EventRouter):
+    """Other sinks' events, and those of requests that were never seen queued, change nothing. `content`: what was said,
+    where somebody opted in."""
 
     def __init__(
         self, tracer: Tracer, clock: Clock, max_open: int = MAX_OPEN, content: MessageContent | None = None
@@ -83,7 +81,7 @@ class SpanEvents:
         self._trees: OrderedDict[RequestId, SpanTree] = OrderedDict()
         self._batches = DecodeBatches()
         self._persist = PersistSpans(tracer, max_open)
-        self._router = EventRouter(
+        super().__init__(
             "tracing",
             {
                 RequestQueued: self._queued,
@@ -105,13 +103,6 @@ class SpanEvents:
                 **self._persist.handlers(),
             },
         )
-
-    def emit(self, event: Event) -> None:
-        self._router.emit(event)
-
-    def failures(self) -> Mapping[str, int]:
-        """Events it could not take, by type. Any thread."""
-        return self._router.failures()
 
     def num_open(self) -> int:
         """Requests whose spans are open. Any thread."""

@@ -14,7 +14,6 @@ from application.events import (
     EngineRecovered,
     EngineRestarted,
     EngineStuck,
-    Event,
     FaultObserved,
     FirstToken,
     HttpRefused,
@@ -46,16 +45,16 @@ _requests = logging.getLogger("cairn.requests")
 _engine = logging.getLogger("cairn.engine")
 
 
-class EventLog:
-    """An EventSink. `close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and
-    `span_id` of an open request, empty where it is not traced."""
+class EventLog(EventRouter):
+    """`close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and `span_id` of an
+    open request, empty where it is not traced."""
 
     def __init__(self, trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}) -> None:
         self._trace_ids = trace_ids
         self._timelines = RequestTimelines()
         self._occurrences: Counter[str] = Counter()
         self._writer = LogWriter()
-        self._router = EventRouter(
+        super().__init__(
             "the request log",
             {
                 RequestQueued: self._timelines.queued,
@@ -82,9 +81,6 @@ class EventLog:
                 EngineRestarted: self._restarted,
             },
         )
-
-    def emit(self, event: Event) -> None:
-        self._router.emit(event)
 
     def close(self) -> None:
         self._writer.close()

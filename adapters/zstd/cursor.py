@@ -36,6 +36,10 @@ class FrameCursor:
 
     def take(self, size_bytes: int) -> memoryview:
         """Exactly that many, copied only where they do not lie together. Raises CodecError."""
+        if self._buffers and (first := self._buffers[0]).nbytes > size_bytes:
+            self._buffers[0] = first[size_bytes:]
+            self._remaining -= size_bytes
+            return first[:size_bytes]
         parts = self.parts(size_bytes)
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 

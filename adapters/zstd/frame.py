@@ -30,6 +30,7 @@ RAW, ZSTD = range(2)
 _HEAD = Struct("<HBBHH")
 _TENSOR = Struct("<BB")
 _DIM = Struct("<Q")
+_DIMS = [Struct(f"<{rank}Q") for rank in range(33)]
 _SEGMENT = Struct("<BBH")
 _PLANE = Struct("<BQ")
 
@@ -101,9 +102,9 @@ def _take(frame: FrameCursor, layout: Struct) -> tuple[int, ...]:
 
 def _tensor(frame: FrameCursor) -> TensorSpec:
     dtype, rank = _take(frame, _TENSOR)
-    if dtype >= len(DTYPES) or rank > 32:
+    if dtype >= len(DTYPES) or rank >= len(_DIMS):
         raise CodecError(f"a state frame names dtype {dtype} with {rank} dimensions")
-    return TensorSpec(DTYPES[dtype], tuple(_take(frame, _DIM)[0] for _ in range(rank)))
+    return TensorSpec(DTYPES[dtype], _take(frame, _DIMS[rank]))
 
 
 def _segment(frame: FrameCursor, specs: list[TensorSpec]) -> Segment:

@@ -1,4 +1,5 @@
-"""An event sink as a table: what to do for each type of event, and nothing for the rest.
+"""An event sink as a table: what to do for each type of event, and nothing for the rest. A sink that folds
+events inherits from it: how one takes events, and what happens when it cannot, is said once.
 
 Invariants: handlers run one at a time; `emit` never raises. A handler's failure is counted, and logged with its
 traceback the first time for each type of event, so that a defect in telemetry is seen without flooding the log.
@@ -16,7 +17,7 @@ _logger = logging.getLogger("cairn.events")
 
 
 class EventRouter:
-    """An EventSink. `handlers` maps an event type to what handles it; they must not block. What a class tells itself
+    """An EventSink. `handlers` maps an event type to what handles it; they must not block. What a sink tells itself
     besides the events of all may have handlers too."""
 
     def __init__(self, name: str, handlers: Mapping[type, Handler]) -> None:
@@ -41,7 +42,7 @@ class EventRouter:
             return read()
 
     def failures(self) -> Mapping[str, int]:
-        """How often a handler failed, by event type. Any thread."""
+        """Events it could not take, by type. Any thread."""
         return dict(self._failures)
 
     def _note(self, event_name: str, error: Exception) -> None:

@@ -6,12 +6,10 @@ last gave a token; past `max_open` of them the oldest is dropped, which only hap
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from application.events import (
     DecodeStarted,
-    Event,
     FirstToken,
     PrefillChunkComputed,
     PrefixMatched,
@@ -36,8 +34,8 @@ class _Choice:
     last_ns: int | None = None
 
 
-class LiveFigures:
-    """An EventSink."""
+class LiveFigures(EventRouter):
+    """See the module docstring."""
 
     def __init__(self, clock: Clock, max_open: int = MAX_OPEN) -> None:
         self._clock = clock
@@ -45,7 +43,7 @@ class LiveFigures:
         self._windows = LiveWindows()
         self._timelines = RequestTimelines(max_open)
         self._open: OrderedDict[RequestId, _Choice] = OrderedDict()
-        self._router = EventRouter(
+        super().__init__(
             "live figures",
             {
                 RequestQueued: self._queued,
@@ -59,13 +57,6 @@ class LiveFigures:
             },
         )
 
-    def emit(self, event: Event) -> None:
-        self._router.emit(event)
-
-    def failures(self) -> Mapping[str, int]:
-        """Events it could not take, by type. Any thread."""
-        return self._router.failures()
-
     @property
     def num_open(self) -> int:
         """For leak checks."""
@@ -73,7 +64,7 @@ class LiveFigures:
 
     def read(self) -> LiveReading:
         """Any thread."""
-        return self._router.between(lambda: self._windows.read(self._clock.now_ns()))
+        return self.between(lambda: self._windows.read(self._clock.now_ns()))
 
     def _queued(self, event: RequestQueued) -> None:
         self._timelines.queued(event)

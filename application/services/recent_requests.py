@@ -14,7 +14,6 @@ from itertools import islice
 
 from application.events import (
     DecodeStarted,
-    Event,
     FirstToken,
     PrefillChunkComputed,
     PrefixAwaited,
@@ -80,8 +79,8 @@ class _Explained:
     told: Explanation
 
 
-class RecentRequests:
-    """An EventSink. What it returns are copies."""
+class RecentRequests(EventRouter):
+    """What it returns are copies."""
 
     def __init__(self, *, keeps_tokens: bool = False, max_ended: int = MAX_ENDED, max_open: int = MAX_OPEN) -> None:
         self._keeps_tokens = keeps_tokens
@@ -89,7 +88,7 @@ class RecentRequests:
         self._timelines = RequestTimelines(max_open)
         self._open: OrderedDict[RequestId, SeenRequest] = OrderedDict()
         self._ended: deque[SeenRequest] = deque(maxlen=max_ended)
-        self._router = EventRouter(
+        super().__init__(
             "recent requests",
             {
                 RequestQueued: self._queued,
@@ -107,16 +106,9 @@ class RecentRequests:
             },
         )
 
-    def emit(self, event: Event) -> None:
-        self._router.emit(event)
-
-    def failures(self) -> Mapping[str, int]:
-        """Events it could not take, by type. Any thread."""
-        return self._router.failures()
-
     def explained(self, id: RequestId, request: GenerationRequest, told: Explanation) -> None:
         """What the lookup of a choice found. As `emit`: never blocks, never raises."""
-        self._router.emit(_Explained(id, request, told))
+        self.emit(_Explained(id, request, told))
 
     @property
     def num_open(self) -> int:
@@ -124,15 +116,15 @@ class RecentRequests:
 
     def open(self, most: int | None = None) -> Sequence[SeenRequest]:
         """The longest open first, at most so many. Any thread."""
-        return self._router.between(lambda: [_copy(seen) for seen in islice(self._open.values(), most)])
+        return self.between(lambda: [_copy(seen) for seen in islice(self._open.values(), most)])
 
     def ended(self, most: int | None = None) -> Sequence[SeenRequest]:
         """The last first, at most so many. Any thread."""
-        return self._router.between(lambda: [_copy(seen) for seen in islice(reversed(self._ended), most)])
+        return self.between(lambda: [_copy(seen) for seen in islice(reversed(self._ended), most)])
 
     def get(self, id: RequestId) -> SeenRequest | None:
         """Open or ended. Any thread."""
-        return self._router.between(lambda: self._find(id))
+        return self.between(lambda: self._find(id))
 
     def _find(self, id: RequestId) -> SeenRequest | None:
         found = self._open.get(id) or next((seen for seen in reversed(self._ended) if seen.id == id), None)

@@ -79,6 +79,7 @@ class CacheTiers:
             hashing=self._hashing,
             is_enabled=is_enabled,
             salt=cache.salt,
+            restores_always=cache.restore == "always",
         )
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
 

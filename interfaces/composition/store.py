@@ -85,8 +85,7 @@ def build_store(
     settings: StoreSettings, events: EventSink, clock: Clock, *, keeps_planes: bool = False
 ) -> BlockStore | None:
     """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without, for
-    good, or as long as another process has it.
-    `keeps_planes`: as in the codec."""
+    good, or as long as another process has it. `keeps_planes`: as in the codec."""
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
@@ -126,7 +125,9 @@ def remembered_rates(path: Path) -> StoreRates | None:
 def writes_state_s(settings: StoreSettings) -> float | None:
     """Raw bytes of state a second that the store's disk takes, as it was measured; None: it was not."""
     rates = remembered_rates(store_dir(settings))
-    return rates and state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
+    if rates is None:
+        return None
+    return state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
 
 
 def _compresses(settings: StoreSettings, rates: StoreRates | None) -> bool:

@@ -23,7 +23,7 @@ ENDINGS = [prompt_of(length, length, vocab_size=250) for length in (3, 41, 70)]
 @pytest.mark.parametrize("position", [0, 1, BLOCK, 2 * BLOCK + 9, 4 * BLOCK])
 def test_forks_end_differently_and_each_as_if_alone(model: LoadedModel, position: int) -> None:
     prompts = [PROMPT[:position] + ending for ending in ENDINGS]
-    expected = [continue_greedy(model, computed(model, prompt, position), prompt, 8) for prompt in prompts]
+    expected = [continue_greedy(model, computed(model, prompt, position), prompt, 5) for prompt in prompts]
     ids = [new_id() for _ in prompts]
     model.open(ids[0])
     prefill(model, ids[0], PROMPT, position)
@@ -33,7 +33,7 @@ def test_forks_end_differently_and_each_as_if_alone(model: LoadedModel, position
         prefill(model, id, prompt, len(prompt) - 1)
         start_greedy(model, id, prompt)
     outputs: list[list[int]] = [[] for _ in ids]
-    for _ in range(8):
+    for _ in range(5):
         for output, result in zip(outputs, model.decode(ids), strict=True):
             assert result.error is None
             output += result.token_ids

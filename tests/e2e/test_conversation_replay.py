@@ -35,7 +35,7 @@ from tests.support.small_demos import SMALL_DEMOS, SMALL_HYBRID, early, write_sm
 pytestmark = pytest.mark.slow
 
 MODELS = SMALL_DEMOS  # the embedded ones themselves are replayed in test_replay_exact
-GRID = BLOCK = 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
+GRID = BLOCK = 64  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
 THINKING: dict[str, Any] = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 16}
 LONG: dict[str, Any] = {"max_tokens": 4}
 ENGINE = EngineSettings(block_size=BLOCK, prefill_grid=GRID)
@@ -240,15 +240,18 @@ def test_a_cancelled_prefill_resumes_where_it_was(caching: CachingServer, cachel
 def test_a_follower_gets_its_answer_when_its_owner_does_not(
     caching: CachingServer, cacheless: httpx.Client, model: str, fails: bool
 ) -> None:
-    chat, held_at = long_chat(5 if fails else 4), 4 * GRID
+    chat, held_at = long_chat(5 if fails else 4), GRID
     replay, expected = ask_fresh(caching, cacheless, model, chat)
     num_awaited = len(caching.events.of("PrefixAwaited"))
-    caching.gate.close_at(GRID)
+    caching.gate.close_at(held_at)
     with replay.streamed_chat(chat) as owner:
         caching.gate.wait_until_reached()
         with replay.streamed_chat(chat) as follower:
-            caching.gate.open(next_at=held_at)
-            caching.gate.wait_until_reached()
+            while held_at < 3 * GRID or len(caching.events.of("PrefixAwaited")) == num_awaited:
+                held_at += GRID  # chunk by chunk, for the follower is looked up beside it
+                assert held_at < 7 * GRID, "the follower waits for nobody"
+                caching.gate.open(next_at=held_at)
+                caching.gate.wait_until_reached()
             if fails:
                 caching.gate.open(fails=True)
                 assert "made to fail" in owner.rest()

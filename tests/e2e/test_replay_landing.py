@@ -16,7 +16,7 @@ from tests.support.small_demos import SMALL_DEMOS, early, write_small_demos
 
 
 def turns() -> list[list[Message]]:
-    first = [*opening(100), question(1)]
+    first = [*opening(60), question(1)]
     return [first, [*first, {"role": "assistant", "content": "Go on."}, question(2)]]
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.mlx.device import preferred_grid
 from adapters.mlx.file_limit import mlx_lm_module
 from application.events import ModelLoaded
+from application.settings import EngineSettings
 from tests.support.replay import Answer, Replay
 from tests.support.replay_servers import cacheless_server, caching_server
 from tests.support.tiny_models import write_folder
@@ -29,9 +29,11 @@ pytestmark = pytest.mark.slow
 SLICED = ("deepseek_v3", "gemma3_text", "gpt_oss")
 RECURRENT = ("mamba2", "falcon_h1", "qwen3_next", "deepseek_v41")
 UNKNOWN = "llama"
-BLOCK = 256
-NUM_PROMPT, EDIT_AT = 600, 550
-WANTED: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
+BLOCK, GRID = 64, 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
+ENGINE = EngineSettings(block_size=BLOCK, prefill_grid=GRID)
+FLAGS = ("--block-size", str(BLOCK), "--prefill-grid", str(GRID))
+NUM_PROMPT, EDIT_AT = 160, 138
+WANTED: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True}
 
 
 def some_tokens(count: int, seed: int) -> list[int]:
@@ -64,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
     home = tmp_path_factory.mktemp("home")
-    with cacheless_server(home, "--model-dir", str(folder), CAIRN_MODEL__MAX_LOADED="16") as client:
+    with cacheless_server(home, "--model-dir", str(folder), *FLAGS, CAIRN_MODEL__MAX_LOADED="16") as client:
         return replay_all(client, (*SLICED, *RECURRENT, UNKNOWN))
 
 
@@ -78,9 +80,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def answers(folder: Path, store: Path) -> dict[str, list[Answer]]:
     """Of a caching server; the last two of each model come from a second one on the same store."""
-    with caching_server(store, model_dir=folder) as server:
+    with caching_server(store, ENGINE, folder) as server:
         found = replay_all(server.client, (*SLICED, *RECURRENT))
-    with caching_server(store, model_dir=folder) as server:
+    with caching_server(store, ENGINE, folder) as server:
         for name, given in found.items():
             replay = Replay(server.client, name, **WANTED)
             given += [replay.complete(given[0].prompt_ids), replay.complete(given[2].prompt_ids)]
@@ -106,7 +108,7 @@ def test_what_is_computed(name: str, answers: dict[str, list[Answer]]) -> None:
     assert continued.num_new == 30
     assert continued.num_computed in (30, 31)
     assert edited.num_shared == EDIT_AT
-    assert edited.num_computed <= edited.num_new + EDIT_AT % (BLOCK if name in SLICED else preferred_grid())
+    assert edited.num_computed <= edited.num_new + EDIT_AT % (BLOCK if name in SLICED else GRID)
     assert [answer.num_computed for answer in (repeated, again, continued_again)] == [1, 1, 1]
 
 
@@ -120,7 +122,7 @@ def test_an_unknown_cache_class_is_served_without_reuse_and_named(
 
     model_class = mlx_lm_module("models.llama").Model
     monkeypatch.setattr(model_class, "make_cache", lambda model: [NewCache() for _ in model.layers], raising=False)
-    with caching_server(store, model_dir=folder) as server:
+    with caching_server(store, ENGINE, folder) as server:
         given = play(Replay(server.client, UNKNOWN, **WANTED))
         notes = [event.note for event in server.events.events if isinstance(event, ModelLoaded)]
     assert [answer.output_ids for answer in given] == [answer.output_ids for answer in expected[UNKNOWN]]
@@ -130,5 +132,5 @@ def test_an_unknown_cache_class_is_served_without_reuse_and_named(
 
 def test_a_known_one_of_the_same_model_is_reused(folder: Path, store: Path) -> None:
     """So the test above shows the class at work, and nothing else about the model."""
-    with caching_server(store, model_dir=folder) as server:
+    with caching_server(store, ENGINE, folder) as server:
         assert play(Replay(server.client, UNKNOWN, **WANTED))[1].num_computed == 1

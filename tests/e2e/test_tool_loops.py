@@ -14,9 +14,11 @@ from application.settings import EngineSettings, ModelSettings, ServerSettings, 
 from tests.support.demo_chats import DemoChat, demo_conversation
 from tests.support.live_service import LiveService, live_service
 
-SEEDS = range(4)
-NUM_RIGHT = 3
-"""Of the loops, at least: the models' cards promise 0.96 and more of a single question."""
+SEEDS = range(3)
+"""Of the questions. Other dialects than the first ask the first two again, whose prompts are known by then."""
+
+NUM_WRONG = 1
+"""Of the loops, at most: the models' cards promise 0.96 and more of a single question."""
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 
@@ -131,14 +133,15 @@ LOOPS: dict[str, Callable[[Clients, DemoChat, str], Loop]] = {
 
 @pytest.mark.parametrize("dialect", LOOPS)
 def test_a_tool_is_asked_for_run_and_its_result_answered(clients: Clients, dialect: str) -> None:
+    seeds = SEEDS if dialect == "chat" else SEEDS[:2]
     num_right = 0
-    for seed in SEEDS:
+    for seed in seeds:
         question, answered = demo_conversation("tools_ep", seed=seed)[:2]
         call = question.tool_call
         assert call is not None
         loop = LOOPS[dialect](clients, question, answered.messages[-1]["content"])
         num_right += loop == Loop(*call, answered.answer)
-    assert num_right >= NUM_RIGHT
+    assert num_right >= len(seeds) - NUM_WRONG
 
 
 def test_a_models_card_says_what_it_is(live: LiveService, clients: Clients) -> None:

@@ -189,7 +189,7 @@ class TestErrors:
         assert set(theirs[1]) == {"error"}
 
     def test_what_comes_too_late(self) -> None:
-        quick = ServerSettings(port=0, header_timeout_s=0.1, body_timeout_s=0.1)
+        quick = ServerSettings(port=0, body_timeout_s=0.1)
         with fake_service(settings=quick, dialects=BOTH) as service:
             post = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
             assert set(refused(service, post.replace(b"%s", PATH.encode()))[1]) == {"wrong", "why"}

@@ -13,7 +13,7 @@ from tests.support.fake_service import FakeService, fake_service
 from tests.support.fuzz_requests import CHECK_EVERY, Fuzzer
 
 NUM_CONNECTIONS = 300
-QUICK = ServerSettings(port=0, header_timeout_s=0.05, body_timeout_s=0.05, write_timeout_s=0.5)
+QUICK = ServerSettings(port=0, header_timeout_s=1, body_timeout_s=1, write_timeout_s=5)
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKS = b'f\r\n{"prompt": "x",\r\n10\r\n"max_tokens": 1} \r\n0\r\nTrailer: 1\r\n\r\n'
 SEEDS = (

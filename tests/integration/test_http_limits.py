@@ -227,18 +227,34 @@ def max_queued(service: FakeService) -> int:
     return max((len(connection.pipeline) for connection in server.server_state.connections), default=0)  # type: ignore[union-attr]
 
 
+def answer_in_time(service: FakeService, sent: bytes) -> bytes:
+    """What comes until the server closes. Where a busy machine let a second pass before the first byte, that was
+    without a word, and the client tries again."""
+    for _ in range(20):
+        with connected(service) as client:
+            try:
+                client.sendall(sent)
+                if answer := rest_of(client):
+                    return answer
+            except ConnectionError:
+                continue
+    raise AssertionError("each time closed without a word")
+
+
 class TestTime:
-    @pytest.mark.parametrize("start", [b"", b"\r\n", b"GET / HT", HEAD, GET + b"G"], ids=range(5))
+    @pytest.mark.parametrize("start", [b"GET / HT", HEAD, GET + b"G"], ids=range(3))
     def test_half_sent_requests_are_closed(self, quick: FakeService, start: bytes) -> None:
+        answer = answer_in_time(quick, start)
+        if start.startswith(GET):
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+        else:
+            assert error_of(answer, 408) == "request_timeout"
+
+    @pytest.mark.parametrize("start", [b"", b"\r\n"], ids=range(2))
+    def test_who_asks_nothing_is_closed_without_a_word(self, quick: FakeService, start: bytes) -> None:
         with connected(quick) as client:
             client.sendall(start)
-            answer = rest_of(client)
-            if start.startswith(GET):
-                assert answer.startswith(b"HTTP/1.1 200 OK")
-            elif start.strip():
-                assert error_of(answer, 408) == "request_timeout"
-            else:
-                assert answer == b""
+            assert rest_of(client) == b""
 
     def test_blank_lines_are_no_sign_of_life(self, quick: FakeService) -> None:
         with connected(quick) as client:
@@ -274,9 +290,8 @@ class TestTime:
 
     @pytest.mark.parametrize("sent", [b"", BODY[:4]])
     def test_a_body_that_does_not_come_is_not_awaited(self, quick: FakeService, sent: bytes) -> None:
-        with connected(quick) as client:
-            client.sendall(HEAD + b"Content-Length: 100\r\n\r\n" + sent)
-            assert error_of(rest_of(client), 408) == "request_timeout"
+        answer = answer_in_time(quick, HEAD + b"Content-Length: 100\r\n\r\n" + sent)
+        assert error_of(answer, 408) == "request_timeout"
         assert not quick.events.of("FaultObserved")
 
     def test_a_slow_body_that_keeps_coming_is_read(self) -> None:
@@ -294,9 +309,8 @@ class TestTime:
 
     def test_what_came_of_a_body_at_once_buys_no_silence(self, quick: FakeService) -> None:
         """64 KiB would be worth a minute, and 16 MiB hours in which nobody else has their room in memory."""
-        with connected(quick) as client:
-            client.sendall(HEAD + b"Content-Length: 65536\r\n\r\n" + b" " * 65_535)
-            assert error_of(rest_of(client), 408) == "request_timeout"
+        answer = answer_in_time(quick, HEAD + b"Content-Length: 65536\r\n\r\n" + b" " * 65_535)
+        assert error_of(answer, 408) == "request_timeout"
 
     def test_a_client_that_never_reads_is_cut_off(self) -> None:
         settings = ServerSettings(port=0, write_timeout_s=0.3, keepalive_s=0.05)

@@ -23,6 +23,7 @@ from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, NamespaceInfo, Record, RecordKey, SnapshotKey
+from tests.support.effort import scaled
 from tests.support.processes import fast_folder
 from tests.support.store_records import EventList, chain, empty, keys_of, namespace_of, same, snapshot
 
@@ -224,7 +225,7 @@ class MemoryMachine(StoreMachine):
 
 
 machine_settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=scaled(60), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLmdbBlockStore = LmdbMachine.TestCase
 TestLmdbBlockStore.settings = machine_settings

@@ -9,6 +9,7 @@ from domain.hashing import block_hash, snapshot_key
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, Namespace, Record, RecordKey
+from tests.support.effort import scaled
 
 ROOTS = [Namespace(bytes([at]) * 32) for at in (1, 2)]
 NO_GROUPS: frozenset[GroupIndex] = frozenset()
@@ -114,7 +115,7 @@ class HotTierMachine(RuleBasedStateMachine):
         assert all(self.held(key) for key in self.pins)
 
 
-HotTierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+HotTierMachine.TestCase.settings = settings(max_examples=scaled(60), stateful_step_count=40, deadline=None)
 TestHotTier = HotTierMachine.TestCase
 
 

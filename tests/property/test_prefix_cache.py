@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from adapters.fake import LAYOUTS, FakeOptions
 from domain.fork_point import ForkKind, ForkPoint
 from tests.support.cache_driver import BLOCK, VOCAB, CacheDriver, Job, memory_store, plain_answer
+from tests.support.effort import scaled
 
 OPTIONS = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
 LAYOUT_NAMES = [name for name in LAYOUTS if name != "unsupported"]
@@ -35,7 +36,7 @@ def workloads(draw: st.DrawFn) -> list[tuple[list[int], tuple[ForkPoint, ...], i
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(workloads(), st.booleans(), st.booleans(), st.sampled_from([4_000, 20_000, 1 << 30]), st.booleans())
 def test_answers_are_those_of_a_run_without_a_cache(
     name: str,
@@ -59,7 +60,7 @@ def test_answers_are_those_of_a_run_without_a_cache(
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(workloads(), st.data())
 def test_interleaved_cancelled_and_failed_requests_leave_nothing_behind(
     name: str, work: list[tuple[list[int], tuple[ForkPoint, ...], int]], data: st.DataObject
@@ -84,7 +85,7 @@ def test_interleaved_cancelled_and_failed_requests_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(st.integers(2, 150), st.integers(1, 60), st.integers(1, 30))
 def test_repeats_and_next_turns_compute_next_to_nothing(name: str, length: int, num_output: int, fresh: int) -> None:
     driver = CacheDriver(options_of(name), store=memory_store())

@@ -12,6 +12,7 @@ from adapters.zstd.buffer_pool import BufferPool
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.state_codec import CodecError
 from domain.payload import ITEM_BYTES, HostPayload, SplitPayload, StatePayload, TensorSpec
+from tests.support.effort import scaled
 
 CODECS = {"zstd": ZstdStateCodec(), "raw": ZstdStateCodec(compress=False)}
 KEEPS_PLANES = ZstdStateCodec(keeps_planes=True)
@@ -59,7 +60,7 @@ def assert_same(found: StatePayload, payload: HostPayload) -> None:
 
 @pytest.mark.parametrize("name", CODECS)
 @given(payload=payloads())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 def test_every_payload_comes_back(name: str, payload: HostPayload) -> None:
     frame = b"".join(CODECS[name].encode(payload))
     for codec in (*CODECS.values(), KEEPS_PLANES):
@@ -73,7 +74,7 @@ def cut(frame: bytes, cuts: list[int]) -> list[memoryview]:
 
 @pytest.mark.parametrize("name", CODECS)
 @given(payload=payloads(), cuts=st.lists(st.integers(0, 1 << 20), max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 def test_a_frame_may_be_cut_anywhere(name: str, payload: HostPayload, cuts: list[int]) -> None:
     frame = b"".join(CODECS[name].encode(payload))
     assert_same(CODECS[name].decode(cut(frame, cuts)), payload)
@@ -119,7 +120,7 @@ def test_what_does_not_shrink_is_stored_raw() -> None:
 
 
 @given(payload=payloads(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 def test_damaged_frames_are_refused_or_decode_to_something_of_their_size(
     payload: HostPayload, data: st.DataObject
 ) -> None:
@@ -137,7 +138,7 @@ def test_damaged_frames_are_refused_or_decode_to_something_of_their_size(
 
 
 @given(noise=st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(CodecError):
         CODECS["zstd"].decode([memoryview(noise)])

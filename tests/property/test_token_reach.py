@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.token_reach import token_reach
+from tests.support.effort import scaled
 from tests.support.tiny_tokenizers import byte_level, metaspace, sentence_piece, word_piece
 
 MakeTokenizer = Callable[[], Tokenizer]
@@ -75,7 +76,7 @@ _made: dict[str, tuple[Tokenizer, int | None]] = {}
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(text=_TEXTS)
 @example(text="α\u0313\u0300\u0345" * 50)
 @example(text="fox jumps" * 50)

@@ -175,13 +175,16 @@ class World:
         outlet = Outlet(clock)
         outlet.connect(self.inbox.receive)
         lanes = StoreLanes(clock, outlet, readers=self.lane, lookups=self.lane, upkeep=self.lane)
-        stored = [StoredTier("store", self.writer, lanes, self.writer)] if self.writer is not None else []
+        upload = list if plan.faults.seed % 3 == 0 else None  # what is read is landed by the engine's thread
+        stored = [StoredTier("store", self.writer, lanes, self.writer, upload=upload)] if self.writer else []
         self.live = LiveStates(plan.live_bytes)
         self.tiers = CheckedTiers(self.hot, stored, lanes, self.live)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)
         self.cache = PrefixCache(
             tiers=self.tiers, clock=clock, events=outlet, grid=BlockGrid(BLOCK, GRID, plan.is_exact), hashing=self.lane
         )
+        self.num_wakes = 0
+        self.cache.wake_with(self._wake)
         self.guard = ScriptedGuard(random, plan.guarded_bytes) if plan.guarded_bytes is not None else None
         self.runner = StepRunner(outlet, self.cache, plan.limits, guard=self.guard)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
@@ -204,15 +207,19 @@ class World:
 
     def step(self) -> None:
         """One engine step; workers get their turn when nothing else can move."""
+        num_wakes = self.num_wakes
         if not self.runner.step() and self.runner.is_busy:
             is_pausing = self.guard is not None and self.guard.is_pausing
             # A turn is held for a few steps at most, whatever becomes of the prompt that it is held for.
             tries = range(self.plan.limits.max_held)
             has_moved = self.lane.run() or is_pausing or any(self.runner.step() for _ in tries)
-            assert has_moved, "everything waits and nothing is under way"
+            assert has_moved or self.num_wakes > num_wakes, "everything waits and nothing is under way"
         limits = self.plan.limits
         for run in self.runner._runs.in_phase(Phase.PREFILLING):
             assert run.num_waited <= limits.max_turns_waited, "a prompt starves"
+
+    def _wake(self) -> None:
+        self.num_wakes += 1
 
     def check(self) -> None:
         assert self.hot.check_integrity() == []

@@ -71,6 +71,7 @@ class CacheDriver:
         lookups: Lane | None = None,
         hashing: Lane | None = None,
         upload: Upload | None = None,
+        restores_always: bool = False,
     ) -> None:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
@@ -83,7 +84,13 @@ class CacheDriver:
         grid = BlockGrid(BLOCK, GRID, is_exact)
         hashing = hashing or InlineLane()
         self.cache = PrefixCache(
-            tiers=self.tiers, clock=self.clock, events=self.events, grid=grid, hashing=hashing, is_enabled=is_enabled
+            tiers=self.tiers,
+            clock=self.clock,
+            events=self.events,
+            grid=grid,
+            hashing=hashing,
+            is_enabled=is_enabled,
+            restores_always=restores_always,
         )
         self.cache.wake_with(self._wake)
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)

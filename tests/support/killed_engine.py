@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +26,26 @@ PROC = Path("/proc")
 
 
 class Countdown:
-    """`reached` is set by the event that brings it to nothing. Any thread."""
+    """Calls `reached` once, by whoever sees the event that brings it to nothing. Any thread."""
 
-    def __init__(self, num_events: int) -> None:
+    def __init__(self, num_events: int, reached: Callable[[], object]) -> None:
         self._num_left = num_events
+        self._reached = reached
         self._lock = threading.Lock()
         self.num_seen = 0
-        self.reached = threading.Event()
         if not num_events:
-            self.reached.set()
+            reached()
 
     def seen(self) -> None:
         with self._lock:
             self.num_seen += 1
-            if self.num_seen >= self._num_left:
-                self.reached.set()
+            if self.num_seen == self._num_left:
+                self._reached()
+
+    def end(self) -> None:
+        """No more events come."""
+        if self.num_seen < self._num_left:
+            self._reached()
 
 
 @dataclass(frozen=True)
@@ -77,27 +82,32 @@ class KilledServer:
 
     def calm(self, salt: str = "") -> tuple[dict[str, Answer], int]:
         """Undisturbed, and how many events that takes."""
-        count = Countdown(1 << 30)
+        count = Countdown(0, lambda: None)
         return read_all(self.url, salt, count.seen), count.num_seen
 
     def disturbed(self, draw: Random, most: int, salt: str) -> dict[str, Answer]:
         """Killed after `most` events at the latest. Returns once another engine has taken over."""
-        count = Countdown(draw.randrange(most))
-        is_killed_again = draw.random() < AGAIN
+        is_killed = threading.Event()
 
         def kill() -> None:
-            count.reached.wait()
-            for _ in range(1 + is_killed_again):
+            os.kill(self._pid, signal.SIGKILL)
+            is_killed.set()
+
+        def see_the_next(is_killed_too: bool) -> None:
+            is_killed.wait()
+            self._pid = self._launched()
+            if is_killed_too:
                 os.kill(self._pid, signal.SIGKILL)
                 self._pid = self._launched()
 
-        killer = threading.Thread(target=kill)
-        killer.start()
+        count = Countdown(draw.randrange(most), kill)
+        watcher = threading.Thread(target=see_the_next, args=(draw.random() < AGAIN,))
+        watcher.start()
         try:
             answers = read_all(self.url, salt, count.seen)
         finally:
-            count.reached.set()  # where chunks came together there were fewer of them
-            killer.join()
+            count.end()  # where chunks came together there were fewer of them
+            watcher.join()
         line = self.cairn.read_until("another engine took over")
         assert "was killed by SIGKILL" in line
         found = re.search(r"with (\d+) choices", line)

@@ -163,6 +163,30 @@ def test_clearing_that_does_not_help_is_not_repeated_in_every_step():
     assert bench.num_cleared == 1
 
 
+def test_nobody_is_preempted_for_what_an_allocator_only_keeps():
+    """Every step leaves freed memory behind that counts as held, and more of it than there is room."""
+    bench, alone = Bench(), view(1, Phase.PREFILLING, 2_048, 40_000)
+    bench.guard.clear_with(lambda: bench.memory.hold(82_000))  # enough to be read in every step
+    for _ in range(10):
+        bench.memory.hold(99_900)
+        assert not bench.budget(alone).preempt_bytes
+    bench.guard.clear_with(lambda: bench.memory.hold(99_900))
+    bench.memory.hold(99_900)
+    assert bench.budget(alone).preempt_bytes, "of what clearing does not give back"
+
+
+def test_what_was_freed_is_not_taken_for_the_process():
+    bench, alone = Bench(), view(1, Phase.DECODING, 500, 400)
+    bench.guard.loaded(MODEL, 900)
+    bench.guard.clear_with(lambda: bench.memory.hold(1_000))
+    for _ in range(3):  # in steps that follow each other: a request that ends leaves much behind, and so does the next
+        bench.memory.hold(94_000)
+        bench.budget(alone)
+        bench.memory.hold(94_000)
+        bench.budget()
+        assert bench.guard.ledger.other_bytes == 100
+
+
 def test_an_idle_engine_gives_back_what_it_freed_once():
     bench = Bench()
     for num_cleared in (1, 2):

@@ -1,12 +1,15 @@
 """The store that the settings ask for: where it lies, how large it may become, and what happens when it cannot open."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from shutil import disk_usage
 
 import pytest
+from dependency_injector import providers
 
 from adapters.decorators.awaited_store import MAX_RETRY_S
+from adapters.fake import FakeModel, FakeOptions
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore
 from adapters.memory.block_store import MemoryBlockStore
@@ -14,12 +17,26 @@ from adapters.system.memory_probe import SystemMemory
 from application.events import StoreFault, StoreOpened
 from application.ports.block_store import StoreUsage
 from application.ports.record_writer import PutOutcome
-from application.settings import StoreSettings
+from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.codec_choice import StoreRates, compression_pays
+from domain.ids import ModelId
 from domain.memory.ledger import MemoryReading
-from interfaces.composition.store import build_store, open_lmdb_store, quota_bytes, store_dir, store_rates
-from tests.support.store_records import EventList, chain, keys_of, namespace_of
+from domain.memory.shape import MemoryShape, StateCost
+from domain.model_card import ModelSource
+from domain.payload import HostPayload, SplitPayload
+from interfaces.cli.banner import describe_slow_disk
+from interfaces.composition.backends import fake_backend
+from interfaces.composition.store import (
+    build_store,
+    open_lmdb_store,
+    quota_bytes,
+    store_dir,
+    store_rates,
+    writes_state_s,
+)
+from interfaces.composition.token_side import TokenSide
+from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
 GIB = float(1 << 30)
 QUOTA = ByteSize(num_bytes=8 << 20)
@@ -47,6 +64,28 @@ def test_the_default_quota_is_a_share_of_what_is_free(tmp_path: Path) -> None:
     half = quota_bytes(StoreSettings(quota=ByteSize(share=0.5)), tmp_path)
     assert abs(half - disk_usage(tmp_path).free // 2) < 1 << 30
     assert quota_bytes(StoreSettings(quota=QUOTA), tmp_path) == 8 << 20
+
+
+def test_a_device_that_merges_planes_gets_them_from_the_store(tmp_path: Path) -> None:
+    """By way of the compute thread: the store does not merge them, and the tier has what brings them there."""
+    store = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec="zstd")
+    settings = Settings(engine=EngineSettings(backend="fake"), store=store)
+    side = TokenSide(settings=providers.Object(settings))
+    backend = replace(fake_backend(settings), upload=list, merges_planes=True)
+    with side.backend.override(providers.Object(backend)):
+        tiers = side.cache()
+    try:
+        assert tiers.store is not None
+        blocks = chain(namespace_of("one"), 1)
+        assert tiers.store.put(blocks) is PutOutcome.STORED
+        (found,) = tiers.store.get(keys_of(blocks))
+        assert found is not None
+        assert [type(one) for one in found.groups.values()] == [SplitPayload, HostPayload]
+        assert same(found, blocks[0])
+        (tier,) = tiers.prefix_cache._tiers.stored
+        assert (tier.upload, tier.land) == (list, None)
+    finally:
+        tiers.close()
 
 
 def test_each_kind_builds_its_store(tmp_path: Path) -> None:
@@ -84,13 +123,14 @@ def test_a_store_that_another_has_is_tried_again_until_it_is_ours(tmp_path: Path
         clock.advance(MAX_RETRY_S)
         assert store.usage() == StoreUsage(quota_bytes=0, stored_bytes=0, namespaces=(), faults={"open_busy": 1})
         assert store.put(records) is PutOutcome.UNAVAILABLE
+        assert store.prepare(records)() is PutOutcome.UNAVAILABLE
         assert store.get(keys_of(records)) == [None, None]
         assert store.erase().problem
     first.close()
     assert store.usage().quota_bytes == 0  # not each time that somebody asks
     clock.advance(MAX_RETRY_S)
     assert store.usage().quota_bytes == 8 << 20
-    assert store.put(records) is PutOutcome.STORED
+    assert store.prepare(records)() is PutOutcome.STORED
     assert [space.info.model for space in store.usage().namespaces] == ["one"]
     assert [(event.kind) for event in events.of(StoreFault) if isinstance(event, StoreFault)] == ["open_busy"]
     assert events.of(StoreOpened) == [StoreOpened(int(5 * MAX_RETRY_S * 1e9), clock.now_ns())]
@@ -142,3 +182,37 @@ def test_a_memory_stores_share_is_a_share_of_memory(monkeypatch: pytest.MonkeyPa
     store = build_store(StoreSettings(kind="memory", quota=ByteSize(share=0.25)), EventList(), FakeClock())
     assert store is not None
     assert store.usage().quota_bytes == 250
+
+
+@pytest.mark.parametrize(("codec", "shrinks"), [("auto", False), ("zstd", True)])
+def test_a_hurry_costs_density_unless_somebody_chose_the_codec(tmp_path: Path, codec: str, shrinks: bool) -> None:
+    path = tmp_path / "store"
+    path.mkdir()
+    (path / "rates.json").write_text(json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": 1e12, "write_bytes_s": 1e9}))
+    store = open_lmdb_store(StoreSettings(dir=str(path), quota=QUOTA, codec=codec), EventList(), FakeClock())
+    records = chain(namespace_of("one"), 2, size_bytes=200_000)
+    assert store.prepare(records, hurry=True)() is PutOutcome.STORED
+    space = store.usage().namespaces[0]
+    assert (space.stored_bytes < 0.9 * space.raw_bytes) is shrinks
+    assert all(map(same, store.get(keys_of(records)), records))
+    store.close()
+
+
+def test_what_the_disk_takes_is_told_of_state(tmp_path: Path) -> None:
+    settings = StoreSettings(dir=str(tmp_path), quota=QUOTA, codec="raw")
+    assert writes_state_s(settings) is None
+    (tmp_path / "rates.json").write_text(
+        json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": 1e12, "write_bytes_s": 1e8})
+    )
+    assert writes_state_s(settings) == 1e8
+    dense = writes_state_s(replace(settings, codec="auto"))
+    assert dense is not None
+    assert dense > 1.4e8
+
+
+def test_a_disk_slower_than_prompts_are_computed_is_told_in_tokens_of_the_model() -> None:
+    toy = FakeModel(ModelSource(ModelId("toy"), "p"), FakeOptions()).description
+    model = replace(toy, memory=MemoryShape(states=(StateCost(100_000), StateCost(47_000))))
+    assert describe_slow_disk(2e9, model) == ""
+    told = describe_slow_disk(147e6, model)
+    assert told.startswith("slow: stores 1,000 tokens/s of this model (147 MB/s); ")

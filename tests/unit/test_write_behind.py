@@ -301,3 +301,4 @@ def test_what_was_prepared_is_dropped_at_shutdown_when_there_is_no_time() -> Non
     store.gate.set()
     assert writer.flush(WAIT_S)
     assert writer.counts().persisted == 1
+    assert writer.held_bytes == 0

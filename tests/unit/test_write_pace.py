@@ -1,8 +1,8 @@
-"""When the way into the store hurries, and which encoding is the quicker one."""
+"""When the way into the store hurries, and whether that is worth it."""
 
 import pytest
 
-from domain.write_pace import EncodingPace, WritePace
+from domain.write_pace import NUM_TRIED, WritePace
 
 MB = 1_000_000
 
@@ -17,27 +17,28 @@ def test_who_waits_long_makes_it_hurry_until_little_is_left() -> None:
 def test_what_waits_is_foreseen_from_what_was_stored_lately() -> None:
     pace = WritePace(target_s=2.0)
     assert not pace.hurries(10_000 * MB, 0.0), "nothing was measured yet"
-    pace.stored(200 * MB, 1.0)
+    pace.stored(200 * MB, 1.0, hurried=False)
     assert not pace.hurries(150 * MB, 0.0)
     assert pace.hurries(250 * MB, 0.0)
     for _ in range(20):
-        pace.stored(1000 * MB, 1.0)
+        pace.stored(1000 * MB, 1.0, hurried=True)
     assert not pace.hurries(250 * MB, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("dense_s", "raw_s", "write_s", "is_raw_quicker"),
-    [
-        (0.2, 0.001, 0.05, True),  # encoding is the slower stage, the disk has time
-        (0.02, 0.001, 0.5, False),  # the disk is: half as much again would have to be written
-        (0.02, 0.001, 0.019, False),  # the same in a blink: no reason to change
-        (0.2, 0.3, 0.05, False),  # raw takes as long, as where bytes must come from a device first
-    ],
-)
-def test_the_slower_stage_decides(dense_s: float, raw_s: float, write_s: float, is_raw_quicker: bool) -> None:
-    pace = EncodingPace(num_threads=2)
-    assert not pace.is_raw_quicker
-    pace.encoded(15 * MB, 10 * MB, dense_s, is_dense=True)
-    pace.encoded(15 * MB, 15 * MB, raw_s, is_dense=False)
-    pace.written(10 * MB, write_s)
-    assert pace.is_raw_quicker is is_raw_quicker
+@pytest.mark.parametrize(("hurried_s", "pays"), [(0.1, True), (0.19, False), (0.3, False)])
+def test_hurrying_is_tried_and_goes_on_while_it_stores_more(hurried_s: float, pays: bool) -> None:
+    """A slow processor, or a slow disk, where half as much again has to be written."""
+    pace = WritePace(target_s=2.0)
+
+    def run(num_batches: int) -> list[bool]:
+        chosen: list[bool] = []
+        for _ in range(num_batches):
+            chosen.append(pace.hurries(0, 5.0))
+            pace.stored(64 * MB, hurried_s if chosen[-1] else 0.2, hurried=chosen[-1])
+        return chosen
+
+    pace.stored(64 * MB, 0.2, hurried=False)
+    assert run(10) == [*[True] * NUM_TRIED, *[pays] * (10 - NUM_TRIED)]
+    # Another time it may be otherwise, so it is tried again.
+    assert not pace.hurries(0, 0.0)
+    assert run(NUM_TRIED) == [True] * NUM_TRIED

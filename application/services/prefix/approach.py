@@ -43,8 +43,8 @@ MAX_FAILED_FETCHES = 3
 
 
 class Approach:
-    """`started_ns`: when it was first wanted; until then, when it began. `tenure`: what is found counts for as long as
-    nobody clears the cache; then it starts over in a new one."""
+    """`started_ns`: when it was first wanted; until then, when it began. `fetch_ns`: what fetching took. `tenure`: what
+    is found counts for as long as nobody clears the cache; then it starts over in a new one."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Approach:
         self._is_ahead = True
         self._absent: frozenset[RecordKey] = frozenset()
         self._num_failed = 0
+        self._fetch_began_ns = self.fetch_ns = 0
         self._phase: Phase = Queued(self._look_up())
 
     @property
@@ -213,6 +214,9 @@ class Approach:
             return
         context, tiers = self._context, self._context.tiers
         live = self._live(found)
+        if live is None:
+            found = self._worth_reading(found)
+            live = self._live(found)
         reached = live.position if live is not None else found.match.position
         others = [other for other in context.open.values() if self._may_follow(other)] if tiers.keeps_anything else ()
         helped = find_owner(self.id, found.chain, reached, others, self._rules.grid)
@@ -227,6 +231,17 @@ class Approach:
             self._enter(Held(found))
         else:
             self._enter(Ready(found))
+
+    def _worth_reading(self, found: Found) -> Found:
+        """The same, or with what memory has of it alone, where computing the rest is clearly faster."""
+        paces, num_cold = self._context.paces, found.num_cold(HOT)
+        if not num_cold or not paces.may_decline(self._info.model):
+            return found
+        hot = self._context.tiers.match(found.chain, self._rules, {}, self._absent).match
+        if not paces.declines(self._info.model, hot.position, found.match.position, num_cold):
+            return found
+        num_known = found.match.num_known
+        return replace(found, match=replace(hot, reason=StopReason.COMPUTED_FASTER, num_known=num_known))
 
     def _look_again(self) -> None:
         """Ready while it was in the queue: who was admitted before it may have computed more of its prompt since, or
@@ -260,6 +275,7 @@ class Approach:
         span_bytes = self._shape.state_bytes(found.match.position)
         leave = context.flights.begin(self.id, cold_bytes, span_bytes, is_ahead=self._is_ahead)
         if leave is Leave.GO:
+            self._fetch_began_ns = context.clock.now_ns()
             self._enter(Fetching(found, PrefixFetch(context.tiers, found, self._rules, context.on_ready)))
         elif leave is Leave.NEVER:
             self._enter(Ready(replace(found, match=replace(found.match, reason=StopReason.NO_ROOM))))
@@ -273,6 +289,7 @@ class Approach:
             self._start_over()
         elif fetched is not None:
             self._context.flights.landed(self.id, fetched.loose_bytes)
+            self.fetch_ns = self._context.clock.now_ns() - self._fetch_began_ns
             self._enter(Ready(found, fetched))
         elif is_answered:
             self._release()

@@ -18,6 +18,7 @@ from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.flights import Flights
 from application.services.prefix.in_flight import InFlight
+from application.services.prefix.restore_paces import RestorePaces
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
@@ -49,9 +50,10 @@ class PrefixCache:
         hashing: Lane,
         is_enabled: bool = True,
         salt: str = "",
+        restores_always: bool = False,
     ) -> None:
         """`hashing` hashes prompts, which takes milliseconds and always ends. `salt`: the server's own; it enters every
-        namespace together with the request's."""
+        namespace together with the request's. `restores_always`: also where computing was measured to be faster."""
         self._tiers = tiers
         self._grid = grid
         self._is_enabled = is_enabled
@@ -61,7 +63,15 @@ class PrefixCache:
         self._infos: dict[tuple[ModelId, str], NamespaceInfo] = {}
         self._open: dict[SequenceId, InFlight] = {}
         self._on_ready: Callable[[], None] = lambda: None
-        self._context = CacheContext(tiers, clock, EventFanOut(events), hashing, self._open, lambda: self._on_ready())
+        self._context = CacheContext(
+            tiers,
+            clock,
+            EventFanOut(events),
+            hashing,
+            self._open,
+            lambda: self._on_ready(),
+            paces=RestorePaces(restores_always=restores_always),
+        )
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
         """Call `on_ready` from workers when a lookup or a fetch made progress: the engine loop, which is made after its

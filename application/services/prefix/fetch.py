@@ -50,6 +50,11 @@ class _Read:
     def is_settled(self) -> bool:
         return self.is_started and (self.answer is None or self.answer.is_done or self.answer.is_hopeless)
 
+    @property
+    def is_due(self) -> bool:
+        """The compute thread has to land it."""
+        return self.is_settled and not self.is_over and self.tier.upload is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -132,11 +137,11 @@ class PrefixFetch:
     def advance(self) -> bool:
         """Land what one read brought, if this thread has to, and have workers read on. True when there is more to land
         already: others compute in between."""
-        due = [read for read in self._reads if not read.is_over and read.is_settled and read.tier.upload is not None]
-        for read in due[:1]:
-            self._take(read)
+        for read in self._reads:
+            if read.is_due and self._take(read):
+                break
         self._start_reads()
-        return len(due) > 1
+        return any(read.is_due for read in self._reads)
 
     def finish(self) -> Fetched | None:
         """Once settled: the prefix, or None when `missing` names what could not be had (in time)."""
@@ -193,16 +198,18 @@ class PrefixFetch:
             read.answer = read.tier.fetch(keys, [self._groups[index] for index in read.indices], self._on_progress)
             read.is_started, num_ahead = True, num_ahead + 1
 
-    def _take(self, read: _Read) -> None:
-        """Put a read's records in their places, and let go of it: what has landed need not be kept as it was."""
+    def _take(self, read: _Read) -> bool:
+        """Put a read's records in their places, and let go of it: what has landed need not be kept as it was. False
+        when it brought nothing."""
         answer, read.answer, read.is_over = read.answer, None, True
         if answer is None or not answer.is_done:
             if answer is not None:
                 answer.abandon()
-            return
-        read.is_answered = True
-        for index, record in zip(read.indices, read.tier.uploaded(answer.answer or ()), strict=False):
+            return False
+        read.is_answered, found = True, answer.answer or ()
+        for index, record in zip(read.indices, read.tier.uploaded(found), strict=False):
             self._records[index] = record
+        return any(record is not None for record in found)
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:
         end = record.position

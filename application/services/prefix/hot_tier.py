@@ -82,7 +82,7 @@ class HotTier:
                 if node is None or not (wanted or frozenset()) <= node.record.groups.keys():
                     found.append(None)
                     continue
-                node.pins += 1
+                self._tree.pin(node)
                 self._tree.touch(node)
                 found.append(node.record)
         return found
@@ -140,17 +140,15 @@ class HotTier:
             return before - self._tree.used_bytes
 
     def usage(self) -> HotUsage:
+        """Cheap."""
         with self._lock:
             tree = self._tree
-            num_blocks = sum(isinstance(key, BlockKey) for key in tree.nodes)
-            num_pinned = sum(1 for node in tree.nodes.values() if node.pins)
-            num_snapshots = len(tree.nodes) - num_blocks
             return HotUsage(
                 budget_bytes=self._budget_bytes,
                 used_bytes=tree.used_bytes,
-                num_blocks=num_blocks,
-                num_snapshots=num_snapshots,
-                num_pinned=num_pinned,
+                num_blocks=tree.num_blocks,
+                num_snapshots=len(tree.nodes) - tree.num_blocks,
+                num_pinned=tree.num_pinned,
                 evicted=tree.num_evicted,
             )
 

@@ -41,7 +41,8 @@ MAX_GROWN_SHARE = 8
 """The process itself may turn out larger than when its models were loaded, by one part in so many of all memory."""
 
 CLEAR_EVERY_STEPS = 16
-"""Clearing freed buffers takes milliseconds: when it did not help it is not tried again at once."""
+"""Clearing freed buffers takes milliseconds: when it did not help it is not tried again at once, unless somebody would
+be preempted."""
 
 IDLE_STEPS = 30
 """Looks at an engine without work, a second apart at most, after which what was freed is given back: to others of this
@@ -204,14 +205,25 @@ class MemoryGuard:
             return replace(ledger, reading_bytes=self._reading.used_bytes if demand.num_active else None)
         beyond_load = (self._reading.used_bytes or 0) - (known - self._other_bytes + self._other_then)
         freed = max(self._reading.cached_bytes, beyond_load)
-        if freed > total // READ_AFTER_SHARE and self._num_steps - self._cleared_at >= CLEAR_EVERY_STEPS:
+        wait = 1 if self._decides(known, demand, self.limits) else CLEAR_EVERY_STEPS
+        if freed > total // READ_AFTER_SHARE and self._num_steps - self._cleared_at >= wait:
             self._clear_freed(known)
         if demand.num_active:
             return replace(ledger, reading_bytes=self._reading.used_bytes)
-        beyond = (self._reading.used_bytes or 0) - self.limits.margin_bytes - (known - self._other_bytes)
-        grown = min(beyond, self._other_then + total // MAX_GROWN_SHARE)
-        self._other_bytes = max(self._other_then, grown)
+        self._other_bytes = max(self._other_then, self._grown(known, self.limits))
         return replace(ledger, other_bytes=self._other_bytes)
+
+    def _grown(self, known: int, limits: MemoryLimits) -> int:
+        """What the process itself holds by the last reading, if nothing runs."""
+        beyond = (self._reading.used_bytes or 0) - limits.margin_bytes - (known - self._other_bytes)
+        return min(beyond, self._other_then + limits.total_bytes // MAX_GROWN_SHARE)
+
+    def _decides(self, known: int, demand: StepDemand, limits: MemoryLimits) -> bool:
+        """Whether the last reading would have a sequence lose what is computed, or be taken for the process itself."""
+        if not demand.num_active:
+            return self._grown(known, limits) > self._other_bytes
+        held = max(known, (self._reading.used_bytes or 0) - limits.margin_bytes)
+        return held + demand.least_bytes > limits.hard_bytes
 
     def _clear_freed(self, known: int) -> None:
         self._cleared_at, before = self._num_steps, self._reading.held_bytes or 0

@@ -3,6 +3,7 @@
 from typing import Annotated, TypeAlias
 
 from domain.errors import InvalidRequest
+from domain.prompt_content import compacted
 from domain.request import TextPrompt, TokenPrompt
 from interfaces.http.openai.completion_fields import MAX_CHOICES, CompletionFields
 from interfaces.http.parameters import mapped, supported
@@ -20,6 +21,15 @@ class CompletionRequest(CompletionFields, kw_only=True):
     echo: Annotated[bool | None, supported("the prompt before its completion; its `logprobs` too")] = None
     best_of: Annotated[int | None, mapped("only where it equals `n`")] = None
     logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
+
+    def __post_init__(self) -> None:
+        """Each number of a row once: a body stays for as long as its request waits and is answered."""
+        if isinstance(self.prompt, list):
+            rows = [item for item in self.prompt if isinstance(item, list)]
+            for row in rows:
+                row[:] = compacted(row)
+            if not rows:
+                self.prompt = list(compacted(self.prompt))
 
 
 def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:

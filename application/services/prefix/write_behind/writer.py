@@ -46,6 +46,7 @@ class _Batch:
     offers: Sequence[Offer]
     put: PreparedPut | None
     begun_ns: int
+    hurried: bool
 
     @property
     def raw_bytes(self) -> int:
@@ -183,8 +184,10 @@ class WriteBehind:
         until_ns = self._clock.now_ns() + int(timeout_s * 1e9)
         self._queue.close()
         self._queue.await_empty(timeout_s)
-        late = [offer for batch in iter(self._next_ahead, None) for offer in batch.offers]
-        for offer in (*late, *(self._queue.take(_EVERYTHING_BYTES) or ())):
+        late = list(iter(self._next_ahead, None))
+        self._prepared_bytes -= sum(batch.raw_bytes for batch in late)
+        prepared = [offer for batch in late for offer in batch.offers]
+        for offer in (*prepared, *(self._queue.take(_EVERYTHING_BYTES) or ())):
             self._settle(offer, SHUTDOWN)
         # The batch being written cannot be called back; what it becomes is in the counts if it ends in time.
         self._thread.join(max(0.0, (until_ns - self._clock.now_ns()) / 1e9))
@@ -212,7 +215,10 @@ class WriteBehind:
 
     def _next_ahead(self) -> _Batch | None:
         """What was prepared first. Whoever closes takes it from the thread."""
-        return self._ahead.popleft() if self._ahead else None
+        try:
+            return self._ahead.popleft()
+        except IndexError:
+            return None
 
     def _prepare(self, offers: Sequence[Offer]) -> _Batch:
         now_ns, oldest_ns = self._clock.now_ns(), min(offer.offered_ns for offer in offers)
@@ -220,7 +226,7 @@ class WriteBehind:
             self._guarded(partial(self.store.open_namespace, info))
         hurry = self._pace.hurries(self._queue.queued_bytes, (now_ns - oldest_ns) / 1e9)
         records = [record for offer in offers for record in offer.records]
-        batch = _Batch(offers, self._guarded(partial(self.store.prepare, records, hurry=hurry)), now_ns)
+        batch = _Batch(offers, self._guarded(partial(self.store.prepare, records, hurry=hurry)), now_ns, hurry)
         self._prepared_bytes += batch.raw_bytes
         return batch
 
@@ -230,7 +236,7 @@ class WriteBehind:
         self._written_ns = self._clock.now_ns()
         self._prepared_bytes -= batch.raw_bytes
         if reason is None:
-            self._pace.stored(batch.raw_bytes, (self._written_ns - started_ns) / 1e9)
+            self._pace.stored(batch.raw_bytes, (self._written_ns - started_ns) / 1e9, hurried=batch.hurried)
         for offer in batch.offers:
             # One bad offer must not take the others with it.
             retry = reason is not None and len(batch.offers) > 1
