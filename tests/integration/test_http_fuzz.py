@@ -13,6 +13,7 @@ from tests.support.fake_service import FakeService, fake_service
 from tests.support.fuzz_requests import CHECK_EVERY, Fuzzer
 
 NUM_CONNECTIONS = 300
+REFUSED = {"400", "415", "421", "431"}
 QUICK = ServerSettings(port=0, header_timeout_s=1, body_timeout_s=1, write_timeout_s=5)
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKS = b'f\r\n{"prompt": "x",\r\n10\r\n"max_tokens": 1} \r\n0\r\nTrailer: 1\r\n\r\n'
@@ -90,5 +91,9 @@ def test_whatever_is_thrown_at_it_well_formed_requests_are_answered() -> None:
     with fake_service(FakeOptions(reply=reply_with("ok"))) as service:
         fuzzer = Fuzzer(service.base_url, seed=8)
         fuzzer.run(2 * CHECK_EVERY)
-        assert fuzzer.answers.keys() >= {"400", "415", "421", "431"}
+        for _ in range(8):  # a busy machine answers few in the time that a client of these takes
+            if fuzzer.answers.keys() >= REFUSED:
+                break
+            fuzzer.run(CHECK_EVERY)
+        assert fuzzer.answers.keys() >= REFUSED
         assert not service.events.of("FaultObserved")

@@ -181,7 +181,7 @@ def test_what_cannot_be_enforced_is_refused_before_it_is_submitted():
 @pytest.mark.parametrize("model", EMBEDDED_IDS)
 def test_the_embedded_models_answer_in_json(model: str):
     greedy, drawn = SamplingParams(temperature=0), SamplingParams(temperature=1, seed=5)
-    rules = StopRules(max_tokens=160)
+    rules, brief = StopRules(max_tokens=160), StopRules(max_tokens=40)
     wanted = [
         json_schema_grammar(WEATHER, "x"),
         None,
@@ -189,7 +189,7 @@ def test_the_embedded_models_answer_in_json(model: str):
         choice_grammar(["yes", "no"], "x"),
     ]
     requests = [
-        asking(number * 2 + is_drawn, grammar, drawn if is_drawn else greedy, rules, model)
+        asking(number * 2 + is_drawn, grammar, drawn if is_drawn else greedy, rules if grammar else brief, model)
         for number, grammar in enumerate(wanted)
         for is_drawn in (False, True)
     ]

@@ -113,7 +113,7 @@ def run_native(call: str, *, after_s: float, exits: bool) -> subprocess.Complete
 
 
 def test_native_code_that_keeps_the_interpreter_is_seen_and_ended() -> None:
-    ended = run_native("sleep(1000)", after_s=0.2, exits=True)
+    ended = run_native("sleep(1000)", after_s=1, exits=True)
     assert ended.returncode == 1
     assert "Timeout" in ended.stderr
     assert "in hang" in ended.stderr
