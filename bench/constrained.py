@@ -4,7 +4,8 @@
 
 Both decode the same prompt to the same length on the same model: the grammar allows any text, or a JSON array of
 strings, and never ends. Told: the lower quartile of the decode steps of either (whatever else the machine does only
-ever slows a step down), and the median over the rounds of their ratio.
+ever slows a step down), and the median over the rounds of their ratio; the same of the compute thread's processor time,
+which others disturb less (what a worker does, and what waiting for it takes, is not in it).
 """
 
 import argparse
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from adapters.system.blas import load_blas
 from application.services.token_side.model_loads import whole
@@ -41,6 +43,13 @@ GRAMMARS: dict[str, Grammar] = {
 }
 
 
+class Step(NamedTuple):
+    """Lower quartiles. `cpu_s`: of the compute thread's processor time."""
+
+    taken_s: float
+    cpu_s: float
+
+
 class Compare:
     """One loaded model."""
 
@@ -53,18 +62,20 @@ class Compare:
         self._prompt = tuple(prompt)
         self._next_id = 0
 
-    def step_s(self, grammar: Grammar | None, num_rows: int, num_steps: int) -> float:
-        """The lower quartile of the decode steps of so many rows, free or all with this grammar."""
+    def step(self, grammar: Grammar | None, num_rows: int, num_steps: int) -> "Step":
+        """Of so many rows, free or all with this grammar."""
         ids = [self._start(grammar) for _ in range(num_rows)]
-        taken: list[float] = []
+        taken_s: list[float] = []
+        cpu_s: list[float] = []
         for _ in range(num_steps + WARM_UP):
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.thread_time()
             errors = [result.error for result in self._model.decode(ids) if result.error is not None]
-            taken.append(time.perf_counter() - started)
+            cpu_s.append(time.thread_time() - cpu_started)
+            taken_s.append(time.perf_counter() - started)
             if errors:
                 raise errors[0]
         self._model.close(ids)
-        return statistics.quantiles(taken[WARM_UP:], n=4)[0]
+        return Step(*(statistics.quantiles(one[WARM_UP:], n=4)[0] for one in (taken_s, cpu_s)))
 
     def _start(self, grammar: Grammar | None) -> SequenceId:
         id, ends = SequenceId(self._next_id), self._model.description.eos_token_ids
@@ -100,14 +111,22 @@ def main() -> None:
     for num_rows in options.rows:
         for name, grammar in GRAMMARS.items():
             rounds = [
-                (compare.step_s(None, num_rows, options.steps), compare.step_s(grammar, num_rows, options.steps))
+                (compare.step(None, num_rows, options.steps), compare.step(grammar, num_rows, options.steps))
                 for _ in range(options.rounds)
             ]
-            free, held = (statistics.median(one) for one in zip(*rounds, strict=True))
-            over = statistics.median(one / other for other, one in rounds) - 1
-            results[f"{num_rows} rows, {name}"] = {"free_s": free, "held_s": held, "overhead": over}
+            free, held = (statistics.median(step.taken_s for step in steps) for steps in zip(*rounds, strict=True))
+            over = statistics.median(held.taken_s / free.taken_s for free, held in rounds) - 1
+            cpu_over_s = statistics.median(held.cpu_s - free.cpu_s for free, held in rounds)
+            results[f"{num_rows} rows, {name}"] = {
+                "free_s": free,
+                "held_s": held,
+                "overhead": over,
+                "cpu_over_s": cpu_over_s,
+            }
             print(
-                f"{num_rows} rows, {name}: {free * 1e3:.2f} ms free, {held * 1e3:.2f} ms held, {over:+.1%}", flush=True
+                f"{num_rows} rows, {name}: {free * 1e3:.2f} ms free, {held * 1e3:.2f} ms held, {over:+.1%}; "
+                f"{cpu_over_s * 1e6:+.0f} us of the compute thread",
+                flush=True,
             )
     model.close(tuple(model.open_ids()))
     engine.close()

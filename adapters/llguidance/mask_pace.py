@@ -25,25 +25,23 @@ _WEIGHT = 1 / 16
 class MaskPace:
     """One sequence's. `is_cheap`: whether the next mask may be made by who asks for it."""
 
-    __slots__ = ("_average_s", "_num_proved", "_num_wanted")
+    __slots__ = ("_average_s", "_num_proved", "_num_wanted", "is_cheap")
 
     def __init__(self) -> None:
+        self.is_cheap = False
         self._average_s = 0.0
         self._num_proved = 0
         self._num_wanted = 1
 
-    @property
-    def is_cheap(self) -> bool:
-        return self._num_proved >= self._num_wanted and self._average_s <= CHEAP_S
-
     def record(self, cpu_s: float) -> None:
         """What following a token and making a mask took the processor, wherever it was done."""
-        was_cheap = self.is_cheap
-        self._average_s += _WEIGHT * (min(cpu_s, DEAR_S) - self._average_s)
-        self._num_proved += 1
         if cpu_s > DEAR_S:
-            self._num_proved = 0
-            self._num_wanted *= _GROWTH if was_cheap else 1
+            self._num_proved = -1
+            self._num_wanted *= _GROWTH if self.is_cheap else 1
+            cpu_s = DEAR_S
+        self._num_proved += 1
+        self._average_s += _WEIGHT * (cpu_s - self._average_s)
+        self.is_cheap = self._num_proved >= self._num_wanted and self._average_s <= CHEAP_S
 
 
 __all__ = ("CHEAP_S", "DEAR_S", "MaskPace")

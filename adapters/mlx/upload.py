@@ -2,8 +2,8 @@
 
 Done at once when a prompt's whole prefix has been read, it would hold all streams up for as long as the bus takes, and
 keep all of it in host memory until then. Read by read, in between steps, it takes the time that reading takes anyway,
-and what is left of restoring is the device's own work. Planes cross as they are stored and are merged there: for the
-host that is half the work of decoding, for the device nothing.
+and what is left of restoring is the device's own work. Planes cross as they are stored and are merged there, which
+saves the host a third of decoding.
 """
 
 from collections.abc import Sequence

@@ -170,7 +170,9 @@ def test_one_trace_tells_a_requests_story(run: Run) -> None:
     (chat,), (again,), (no,) = below(http), below(streamed), below(refused)
     assert (chat.name, no.name) == (f"chat {MODEL}", "chat")
     assert [span.name for span in below(chat)] == ["queue", "prefix lookup", "prefill", "decode", "parse"]
-    assert "restore" in [span.name for span in below(again)]
+    assert [span.name for span in below(again)] == ["queue", "prefix lookup", "prefill", "decode", "parse"]
+    told = {one.key: one.value.int_value for one in below(again)[1].attributes}
+    assert told["cairn.prompt.live_tokens"] > 1000  # the state that the first one left: nothing is restored
     left = [span for span in spans.values() if span.name == "persist"]
     assert {span.links[0].span_id for span in left} <= {chat.span_id, again.span_id}
     assert chat.span_id in {span.links[0].span_id for span in left}

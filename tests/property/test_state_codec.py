@@ -176,6 +176,17 @@ def test_the_pool_keeps_no_more_than_it_may() -> None:
     assert len({buffer.ctypes.data for buffer in held}) == 10
 
 
+def test_how_much_the_pool_keeps_may_change() -> None:
+    pool = BufferPool(keep_bytes=1 << 20)
+    burst = [pool.take(400_000) for _ in range(4)]
+    assert pool.kept_bytes == 800_000
+    pool.keep_at_most(4 << 20)
+    burst += [pool.take(400_000) for _ in range(4)]
+    assert pool.kept_bytes == 6 * 400_000
+    pool.keep_at_most(1 << 20)
+    assert pool.kept_bytes <= 1 << 20
+
+
 def test_a_free_buffer_that_nobody_wants_any_more_goes() -> None:
     pool = BufferPool(keep_takes=3)
     burst = [pool.take(100_000) for _ in range(8)]

@@ -84,7 +84,7 @@ class ReuseBound:
         if layout.needs_snapshots:
             done[:] = [other for other in done if other.prompt[0] != prompt[0]]
             self._versions[key] = self._versions.get(key, 0) + 1
-        if is_complete:
+        if is_complete and id not in self._excused:  # who ran while it was cleared leaves nothing
             done.append(Completed(prompt, num_reused == 0))
 
     def clear(self, salt: str | None, still_open: Collection[RequestId]) -> None:

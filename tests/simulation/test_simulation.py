@@ -2,6 +2,9 @@
 
 import pytest
 
+from application.services.prefix.live_states import LiveState
+from domain.block_grid import BlockGrid
+from domain.hashing import BlockChain
 from tests.simulation.simulator import Simulation
 from tests.support.effort import scaled
 
@@ -21,6 +24,28 @@ def test_a_random_run_is_right(seed: int) -> None:
 def test_many_random_runs_are_right(first: int) -> None:
     for seed in range(first, first + NUM_TOGETHER):
         assert Simulation(seed).run(NUM_ACTIONS)["submitted"] > 0, seed
+
+
+def test_a_wrong_take_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the last tokens before the cut are not compared."""
+
+    def careless(self: LiveState, chain: BlockChain, grid: BlockGrid) -> int:
+        shared = min(len(common_hashes(chain, self.chain)) * chain.block_size + 5, chain.num_prompt - 1)
+        position = min(shared, self.left.position)
+        return position if position >= self.least else 0
+
+    monkeypatch.setattr(LiveState, "reach", careless)
+    with pytest.raises(AssertionError, match=r"wrong token|more was reused"):
+        play_all(range(NUM_QUICK))
+
+
+def play_all(seeds: range) -> None:
+    for seed in seeds:
+        Simulation(seed).run(NUM_ACTIONS)
+
+
+def common_hashes(left: BlockChain, right: BlockChain) -> list[bytes]:
+    return [one for one, other in zip(left.hashes, right.hashes, strict=False) if one == other]
 
 
 def test_a_seed_always_plays_the_same_run() -> None:

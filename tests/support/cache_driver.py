@@ -11,6 +11,7 @@ from application.ports.compute import DecodeStart
 from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
+from application.services.prefix.live_states import LiveStates
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.store_lanes import StoreLanes
 from application.services.prefix.stored_tier import Upload
@@ -63,6 +64,7 @@ class CacheDriver:
         options: FakeOptions,
         *,
         hot_bytes: int = 1 << 30,
+        live_bytes: int = 0,
         store: BlockStore | None = None,
         queue: WriteBehind | None = None,
         is_exact: bool = False,
@@ -75,11 +77,11 @@ class CacheDriver:
     ) -> None:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
-        self.hot = HotTier(hot_bytes)
+        self.hot, self.live = HotTier(hot_bytes), LiveStates(live_bytes)
         self.events, self.clock = RecordingEvents(), FakeClock()
         lane = lane or InlineLane()
         lanes = StoreLanes(self.clock, self.events, readers=lane, lookups=lookups or InlineLane(), upkeep=lane)
-        self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, upload=upload)
+        self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, upload=upload, live=self.live)
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
         hashing = hashing or InlineLane()
@@ -163,6 +165,7 @@ class CacheDriver:
     def check(self) -> None:
         """Everything is sound, and nothing is held by a sequence that is gone."""
         assert self.hot.check_integrity() == []
+        assert self.live.check_integrity() == []
         if self.store is not None:
             assert self.store.check_integrity(payloads=True).problems == ()
 
@@ -171,6 +174,7 @@ class CacheDriver:
         assert self.cache.num_open() == 0
         assert self.hot.usage().num_pinned == 0
         assert self.model.open_ids() == frozenset()
+        assert len(self.model.left_ids()) == self.live.usage().num_states
 
     def _wake(self) -> None:
         self.num_wakes += 1

@@ -11,7 +11,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
 from application.ports.tokenizer import EncodedPrompt
 from application.services.prefix.sequence_cache import SequenceCache
-from application.settings import Settings, StoreSettings
+from application.settings import CacheSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelSource
@@ -41,7 +41,9 @@ def main() -> None:
     store: BlockStore = hanging  # type: ignore[assignment]
     if sys.argv[1] == "lmdb":
         store = LmdbBlockStore(Path(sys.argv[2]), LmdbOptions(16 << 20), HangingCodec(), events, clock)
-    settings = Settings(store=StoreSettings(hot_tier=ByteSize(num_bytes=0)))
+    settings = Settings(
+        cache=CacheSettings(live_states=ByteSize(num_bytes=0)), store=StoreSettings(hot_tier=ByteSize(num_bytes=0))
+    )
     tiers = CacheTiers(settings, StepLimits(1, 256, 256), store, events, clock)
     model = FakeModel(ModelSource(ModelId("toy"), "p"), FakeOptions(vocab_size=VOCAB))
     tiers.prefix_cache.attach(model.description)

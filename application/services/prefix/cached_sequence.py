@@ -197,7 +197,8 @@ class CachedSequence:
         self._announce()
         keeper = RecordKeeper(tiers, self._info, self._approach.tenure, found, self.request_id, persist=self._persist)
         first_block = keeper.keep_taken_over(chain, rules, position)
-        can_catch_up = rules.is_cut_anywhere and self._shape.state_bytes(position) <= tiers.hot.budget_bytes
+        is_wanted = keeper.writes or self._shape.state_bytes(position) <= tiers.hot.budget_bytes
+        can_catch_up = rules.is_cut_anywhere and is_wanted
         return self._compute(
             keeper,
             found,

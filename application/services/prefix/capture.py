@@ -139,8 +139,9 @@ class StateCapture:
         records = self._due_blocks(model, id, position // self._rules.grid.block_size)
         if self._rules.needs_snapshots:
             records += [self._snapshot_here(model, id)] if position in wanted else []
-        else:
-            records += self._tails(model, id, wanted)
+        else:  # none behind blocks that are still to be caught up with
+            size = self._rules.grid.block_size
+            records += self._tails(model, id, [at for at in wanted if at // size <= self._next_block])
         return self._hand_over(sorted(records, key=lambda record: record.position))
 
     def _due_blocks(self, model: StateAccess, id: SequenceId, end: int) -> list[Record]:

@@ -50,6 +50,11 @@ class RecordKeeper:
         twin._writers = dict(self._writers)
         return twin
 
+    @property
+    def writes(self) -> bool:
+        """Whether some store still takes what it is offered."""
+        return bool(self._writers)
+
     def has_block(self, index: int) -> bool:
         """Whether it is in memory, whole, and in every store that is written to."""
         return self._held(HOT).has_whole(index) and all(self._held(name).has(index) for name in self._writers)

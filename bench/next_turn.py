@@ -1,0 +1,131 @@
+"""The next turn of a long conversation: its state taken over, or put together from the blocks in memory.
+
+    python -m bench.next_turn [--shape qwen3-4b] [--tokens 72000] [--new 200] [--rounds 5] [--json FILE]
+
+Both ways take turns on one model with random weights: the state of `--tokens` tokens is put in place, and `--new` ones
+are computed on it. Figures: milliseconds until the state is in place and until the new tokens are computed, as a ratio
+to computing them alone, and bytes: the most that was held beyond what was held before (`peak`), and what was copied out
+of blocks (`copied`). The adapter alone: what HTTP, tokenizing and the queue add is `bench.long_context`'s. Without
+--shape and --tokens it is Qwen3-4B's at 72,000 on an accelerator and a tiny one at 4,000 on a CPU.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from adapters.mlx.assembly import ModelFacts, assemble
+from adapters.mlx.device import describe_device, on_cpu
+from adapters.mlx.model import MlxModel
+from application.services.token_side.model_loads import whole
+from bench.decode import prompt_of
+from bench.shapes import SHAPES, build_shape
+from domain.ids import ModelId, SequenceId
+from domain.payload import GroupPayloads
+
+BLOCK, CHUNK = 256, 2048
+MIB = 1 << 20
+
+Figures = dict[str, float]
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds, and MiB held at most beyond what was held before."""
+    mx.synchronize()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    start = time.perf_counter()
+    work()
+    mx.synchronize()
+    return (time.perf_counter() - start) * 1e3, max(0, mx.get_peak_memory() - before) / MIB
+
+
+class Turns:
+    """One state of `num_tokens`, left in the model, and the same in blocks."""
+
+    def __init__(self, model: MlxModel, tokens: Sequence[int], new: Sequence[int]) -> None:
+        self._model, self._new, self._num_tokens = model, new, len(tokens)
+        self._left, self._next = SequenceId(0), 1
+        model.open(self._left)
+        self._blocks: list[GroupPayloads] = []
+        for start in range(0, len(tokens), CHUNK):
+            model.prefill(self._left, tokens[start : start + CHUNK])
+            end = min(start + CHUNK, len(tokens)) // BLOCK * BLOCK
+            self._blocks += model.capture_blocks(self._left, [(at, at + BLOCK) for at in range(start, end, BLOCK)])
+        self._snapshot = model.capture_snapshot(self._left, len(self._blocks) * BLOCK)
+        model.leave(self._left)
+
+    @property
+    def copied_mib(self) -> float:
+        records = [*self._blocks, self._snapshot]
+        return sum(payload.size_bytes for groups in records for payload in groups.values()) / MIB
+
+    def taken_over(self) -> Figures:
+        id = self._open()
+        figures = self._turn(id, lambda: self._model.take_over(id, self._left, self._num_tokens))
+        self._model.leave(id)
+        self._left = id
+        return figures | {"copied_mib": 0.0}
+
+    def restored(self) -> Figures:
+        id = self._open()
+        put_back = lambda: self._model.restore(id, self._num_tokens, self._blocks, self._snapshot)  # noqa: E731
+        figures = self._turn(id, put_back)
+        self._model.close([id])
+        return figures | {"copied_mib": self.copied_mib}
+
+    def _open(self) -> SequenceId:
+        id, self._next = SequenceId(self._next), self._next + 1
+        self._model.open(id)
+        return id
+
+    def _turn(self, id: SequenceId, put_in_place: Callable[[], object]) -> Figures:
+        placed_ms, peak_mib = timed(put_in_place)
+        computed_ms, _ = timed(lambda: self._model.prefill(id, self._new))
+        return {
+            "placed_ms": placed_ms,
+            "turn_ms": placed_ms + computed_ms,
+            "of_computing": (placed_ms + computed_ms) / computed_ms,
+            "peak_mib": peak_mib,
+        }
+
+
+def compare(shape: str, num_tokens: int, num_new: int, num_rounds: int) -> dict[str, Figures]:
+    network, config = build_shape(shape)
+    model = whole(assemble(network, ModelId(shape), ModelFacts(config)))
+    prompt = prompt_of(num_tokens + num_new, 1, model.description.vocab_size)
+    turns = Turns(model, prompt[:num_tokens], prompt[num_tokens:])
+    runs: dict[str, list[Figures]] = {"taken over": [], "restored": []}
+    for _ in range(num_rounds + 1):
+        runs["taken over"].append(turns.taken_over())
+        runs["restored"].append(turns.restored())
+    model.release()
+    middle = statistics.median
+    return {name: {key: middle([run[key] for run in found[1:]]) for key in found[0]} for name, found in runs.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="tiny" if on_cpu() else "qwen3-4b", choices=SHAPES)
+    parser.add_argument("--tokens", type=int, default=4_000 if on_cpu() else 72_000)
+    parser.add_argument("--new", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results: dict[str, Any] = compare(options.shape, options.tokens, options.new, options.rounds)
+    print(f"{options.shape}, {options.tokens:,} tokens and {options.new} new ones, {describe_device()}")
+    for name, figures in results.items():
+        told = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
+        print(f"{name:>12}  {told}")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""States of ended sequences: who goes on from them, who does not, and when they are gone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapters.fake import LAYOUTS, FakeOptions
+from domain.fork_point import ForkKind, ForkPoint
+from domain.namespace_choice import EVERYTHING, NamespaceChoice
+from tests.support.cache_driver import GRID, VOCAB, CacheDriver, memory_store, plain_answer
+
+TOY = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
+HYBRID = replace(TOY, layout=LAYOUTS["hybrid"])
+FIRST = tuple(range(1, 101))
+MORE = tuple(range(5_000, 5_020))
+ALL = 1 << 30
+
+
+def driver_of(options: FakeOptions = TOY, **more: Any) -> CacheDriver:
+    return CacheDriver(options, **{"live_bytes": ALL, **more})
+
+
+def next_turn(driver: CacheDriver, prompt: tuple[int, ...] = FIRST, **more: Any) -> tuple[int, ...]:
+    """A turn, and the prompt that goes on from it."""
+    return (*prompt, *driver.run(prompt, **more).output, *MORE)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "unsupported"])
+def test_the_next_turn_goes_on_where_the_answer_ended(layout: str) -> None:
+    options = replace(TOY, layout=LAYOUTS[layout])
+    driver = driver_of(options, hot_bytes=0)
+    prompt = next_turn(driver)
+    job = driver.run(prompt)
+    assert job.explanation.reused.keys() == {"live"}
+    assert job.explanation.stopped_at >= len(prompt) - len(MORE) - 1
+    assert job.output == plain_answer(options, prompt)
+    assert driver.live.usage().taken == 1
+    driver.check_idle()
+
+
+def test_nothing_is_fetched_for_it() -> None:
+    driver = driver_of(store=memory_store())
+    driver.run(next_turn(driver))
+    assert not driver.events.of("StateRestored")
+
+
+@pytest.mark.parametrize("options", [TOY, HYBRID], ids=["attention", "hybrid"])
+def test_the_second_of_two_that_go_on_from_it_uses_records(options: FakeOptions) -> None:
+    driver = driver_of(options)
+    prompt = next_turn(driver)
+    other = (*prompt[: -len(MORE)], 9, 8, 7)
+    jobs = [driver.begin(prompt), driver.begin(other)]
+    driver.finish(*jobs)
+    assert [set(job.explanation.reused) for job in jobs] == [{"live"}, {"hot"}]
+    assert [job.output for job in jobs] == [plain_answer(options, job.prompt.token_ids) for job in jobs]
+    driver.check_idle()
+
+
+def test_a_repeat_cuts_the_answer_off_again() -> None:
+    driver = driver_of()
+    first = driver.run(FIRST)
+    again = driver.run(FIRST)
+    assert again.explanation.reused == {"live": len(FIRST) - 1}
+    assert again.output == first.output
+
+
+def test_who_only_begins_alike_takes_nothing() -> None:
+    driver = driver_of()
+    driver.run(FIRST)
+    other = driver.run((*FIRST[:40], *MORE))
+    assert set(other.explanation.reused) == {"hot"}
+    assert set(driver.run((*FIRST, *MORE)).explanation.reused) == {"live"}
+
+
+def test_a_long_answer_that_the_next_turn_drops_is_cut_off() -> None:
+    """As where a template renders earlier reasoning no more: the fork point says from where."""
+    driver, fork = driver_of(), 60
+    driver.run(FIRST, 200, forks=[ForkPoint(fork, ForkKind.NEXT_TURN)])
+    assert driver.run((*FIRST[:fork], *MORE)).explanation.reused == {"live": fork}
+
+
+def test_records_that_reach_further_win() -> None:
+    driver = driver_of()
+    prompt = next_turn(driver)
+    driver.run(prompt)
+    driver.live.shrink(0)
+    driver.run(FIRST)
+    assert set(driver.run(prompt).explanation.reused) == {"hot"}
+
+
+def test_exact_mode_goes_on_at_grid_positions_of_the_prompt_alone() -> None:
+    options = replace(TOY, chunk_sensitive=True)
+    driver = driver_of(options, is_exact=True, hot_bytes=0)
+    prompt = next_turn(driver)
+    job = driver.run(prompt)
+    assert job.explanation.reused == {"live": len(FIRST) // GRID * GRID}
+    assert job.output == plain_answer(options, prompt)
+
+
+def test_another_salt_finds_nothing() -> None:
+    driver = driver_of(hot_bytes=0)
+    prompt = next_turn(driver, salt="alice")
+    assert driver.run(prompt, salt="bob").explanation.reused == {}
+    assert set(driver.run(prompt, salt="alice").explanation.reused) == {"live"}
+
+
+@pytest.mark.parametrize("choice", [EVERYTHING, NamespaceChoice("toy")], ids=["everything", "model"])
+def test_what_was_cleared_is_never_given_out(choice: NamespaceChoice) -> None:
+    driver = driver_of()
+    prompt = next_turn(driver)
+    waiting = driver.begin(prompt)
+    running = driver.begin(MORE)
+    driver.step(running)
+    driver.cache.clear(choice.model, None)
+    assert driver.live.usage().num_states == 1
+    driver.cache.tidy()
+    assert driver.live.usage().num_states == 0
+    driver.finish(waiting, running)
+    assert waiting.explanation.reused == {}
+    assert driver.live.usage().num_states == 1, "what ran before leaves nothing"
+    driver.check_idle()
+
+
+def test_the_longest_unused_goes_when_there_is_no_room() -> None:
+    one = driver_of()
+    one.run(FIRST)
+    driver = driver_of(live_bytes=one.live.held_bytes * 5 // 2)
+    prompts = [tuple(range(at, at + 100)) for at in (1_000, 2_000, 3_000)]
+    for prompt in prompts:
+        driver.run(prompt)
+    driver.hot.resize(0)
+    found = [driver.tiers.live.usage().num_states, driver.live.usage().evicted]
+    assert found == [2, 1]
+    assert driver.run((*prompts[0], *MORE)).explanation.reused == {}
+    driver.check_idle()
+
+
+def test_a_state_larger_than_the_budget_is_not_kept() -> None:
+    driver = driver_of(live_bytes=100)
+    driver.run(FIRST)
+    assert driver.live.usage().num_states == 0
+    driver.check_idle()
+
+
+def test_who_failed_leaves_nothing_and_who_was_cancelled_what_it_had() -> None:
+    driver = driver_of(hot_bytes=0)
+    for end in (driver.fail, driver.cancel):
+        assert driver.live.usage().num_states == 0
+        job = driver.begin(FIRST)
+        for _ in range(3):
+            driver.step(job)
+        end(job)
+    assert driver.run(FIRST).explanation.reused == {"live": 2 * GRID}
+
+
+def test_it_ends_with_its_model() -> None:
+    driver = driver_of()
+    driver.run(FIRST)
+    driver.cache.detach(driver.model.description.id)
+    assert driver.live.usage().num_states == 0
+    driver.check_idle()
+
+
+def test_a_store_that_lacks_its_blocks_gets_them() -> None:
+    """Computed for a request that must not be stored, and gone on from by one that may."""
+    for hot_bytes in (0, ALL):
+        store = memory_store()
+        driver = driver_of(store=store, hot_bytes=hot_bytes)
+        prompt = next_turn(driver, persist=False)
+        assert not store.usage().stored_bytes
+        job = driver.run(prompt, 40)
+        assert set(job.explanation.reused) == {"live"}
+        whole = len(prompt) // 16 * 16
+        assert (driver.cache.num_stored(driver.model.description.id, prompt) or 0) >= whole
+
+
+def test_what_is_found_is_foretold() -> None:
+    driver = driver_of()
+    prompt = next_turn(driver)
+    told = driver.cache.explain(driver.model.description.id, driver.submit(prompt).prompt)
+    found = driver.run(prompt).explanation
+    assert (told.reused, told.reason) == (found.reused, found.reason)
