@@ -193,7 +193,7 @@ def play(seed: int) -> tuple[BoundServer, Counter[str]]:
 @pytest.mark.parametrize("part", range(2))
 def test_the_hard_mark_is_never_crossed(part: int) -> None:
     calls, actions, outcomes = Counter[str](), set[str](), Counter[str]()
-    for seed in range(part, at_effort(20), 2):
+    for seed in range(part, at_effort(40), 2):
         try:
             server, counts = play(seed)
         except AssertionError as error:
