@@ -33,7 +33,8 @@ class Outcome:
 
     def tokens(self) -> list[int]:
         """Of every row. Waits, the first time."""
-        return self._host()[: self._num_rows].tolist()
+        tokens: list[int] = self._host()[: self._num_rows].tolist()
+        return tokens
 
     def logprobs(self) -> dict[int, TokenLogprob]:
         """By row. Waits, the first time."""

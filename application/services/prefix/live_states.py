@@ -211,7 +211,7 @@ class LiveStates:
             if (counted := sum(state.size_bytes for state in states)) != self._used_bytes:
                 problems.append(f"{self._used_bytes} bytes accounted, {counted} counted")
             placed = [state for place in self._places.values() for state in place.values()]
-            if {state.id for state in placed} != self._states.keys():
+            if {state.id for state in placed} != set(self._states):
                 problems.append(f"{len(states)} states, and {len(placed)} can be found")
             if self._used_bytes > self.budget_bytes:
                 problems.append(f"{self._used_bytes} bytes used of {self.budget_bytes}")
