@@ -6,8 +6,10 @@
 A process of its own serves the embedded model, or with `--layout` a tiny one with a context of 131,072 tokens, which is
 sent one prompt in ten that is ten times as long. With `--address-space` the system gives it no more address space
 (RLIMIT_AS), with `--cgroup` it kills what holds more memory: that needs the right to make a group. The baseline is the
-same process before the first prompt. Its level, of anonymous memory, is told before the first prompt, at its highest,
-when the last one was answered, and after so many seconds without work; part of the last are kept prefixes (`hot`).
+same process before the first prompt. Its level, of anonymous memory, is told before the first prompt, after one of a
+single request (`warm`: what computing anything at all leaves for good), at its highest, when the last one was answered,
+after so many seconds without work, when part of it are kept prefixes (`kept`: hot tier and live states), and as long
+again after these were cleared.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypedDict
 
 import httpx
 
@@ -72,10 +74,19 @@ class Watch:
                 return
 
 
-async def ask_all(
-    url: str, lengths: Sequence[int], watch: Watch, after_s: float
-) -> tuple[Counter[str], int, dict[str, Any]]:
-    """What became of each, the anonymous bytes at the last answer, and the ledger so many seconds later."""
+class Levels(TypedDict):
+    """Anonymous bytes, and what the ledger said at the end."""
+
+    warm: int
+    answered: int
+    after: int
+    kept: int
+    cleared: int
+    limit: int
+
+
+async def ask_all(url: str, lengths: Sequence[int], watch: Watch, after_s: float) -> tuple[Counter[str], Levels]:
+    """What became of each prompt."""
     random = Random(7)
     async with httpx.AsyncClient(timeout=3600, limits=httpx.Limits(max_connections=len(lengths))) as client:
 
@@ -85,10 +96,22 @@ async def ask_all(
             answer = await client.post(f"{url}/v1/completions", json=body)
             return "answered" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
+        async def rested() -> int:
+            await asyncio.sleep(after_s)
+            return watch.anonymous_bytes()
+
+        async def clear() -> None:
+            (await client.post(f"{url}/v1/cache/clear", json={})).raise_for_status()
+
+        await ask(min(lengths))
+        await clear()
+        warm = await rested()
         told = Counter(await asyncio.gather(*map(ask, lengths)))
-        answered = watch.anonymous_bytes()
-        await asyncio.sleep(after_s)
-        return told, answered, (await client.get(f"{url}/v1/cache/stats")).json()["memory"]
+        answered, after = watch.anonymous_bytes(), await rested()
+        ledger = (await client.get(f"{url}/v1/cache/stats")).json()["memory"]
+        await clear()
+        kept, limit = ledger["held"]["hot"] + ledger["held"]["live"], ledger["limits"]["total_bytes"]
+        return told, Levels(warm=warm, answered=answered, after=after, kept=kept, cleared=await rested(), limit=limit)
 
 
 def prompt_lengths(num_prompts: int, num_tokens: int, *, has_long: bool) -> list[int]:
@@ -122,8 +145,8 @@ def run(
         threading.Thread(target=server.stdout.read, daemon=True).start()
         watch = Watch(server.pid)
         before, before_anonymous = watch.resident_bytes(), watch.anonymous_bytes()
-        told, answered, ledger = asyncio.run(ask_all(served[1], lengths, watch, after_s))
-        after, after_anonymous = watch.resident_bytes(), watch.anonymous_bytes()
+        told, levels = asyncio.run(ask_all(served[1], lengths, watch, after_s))
+        after = watch.resident_bytes()
         watch.end()
         server.send_signal(signal.SIGTERM)
     return {
@@ -136,12 +159,10 @@ def run(
         "anonymous_mib": {
             "before": before_anonymous / MIB,
             "peak": watch.peak_anonymous_bytes / MIB,
-            "answered": answered / MIB,
-            "after": after_anonymous / MIB,
-            "after_hot": ledger["held"]["hot"] / MIB,
+            **{name: levels[name] / MIB for name in ("warm", "answered", "after", "kept", "cleared")},
         },
-        "limit_mib": ledger["limits"]["total_bytes"] / MIB,
-        "peak_share": watch.peak_bytes / ledger["limits"]["total_bytes"],
+        "limit_mib": levels["limit"] / MIB,
+        "peak_share": watch.peak_bytes / levels["limit"],
         **({"group": group.told()} if group is not None else {}),
     }
 

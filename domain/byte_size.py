@@ -53,7 +53,8 @@ def format_bytes(num_bytes: int) -> str:
         index += 1
     if index == 0:
         return f"{num_bytes} B"
-    return f"{value:.0f} {units[index]}" if abs(value) >= 1000 else f"{value:.3g} {units[index]}"
+    whole = abs(value) >= 999.5  # three digits would be written as 1e+03
+    return f"{value:.0f} {units[index]}" if whole else f"{value:.3g} {units[index]}"
 
 
 __all__ = ("ByteSize", "format_bytes")

@@ -58,7 +58,7 @@ def open_lmdb_store(
     )
     # Who names a codec wants that one, however slow.
     quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
-    compresses = _compresses(settings, store_rates(path))
+    compresses = _compresses(settings, store_rates(path) if settings.codec == "auto" else None)
     codec = ZstdStateCodec(compress=compresses, keeps_planes=keeps_planes)
     store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
     try:
@@ -92,6 +92,7 @@ def build_store(
         total_bytes = SystemMemory().read().total_bytes or 0
         return MemoryBlockStore(settings.quota.resolve(total_bytes) if settings.quota is not None else None)
     opens = partial(open_lmdb_store, settings, events, clock, keeps_planes=keeps_planes)
+    store_rates(store_dir(settings))  # also where the codec is named: a server tells how fast its disk is
     try:
         return opens()
     except StoreOpenError as failure:

@@ -25,7 +25,7 @@ def test_a_second_question_reuses_the_first_and_says_how_much(demo: Any, watch: 
     usage = chat.asked("What is my lucky number?")
     reused = usage["prompt_tokens_details"]["cached_tokens"]
     assert reused > 256
-    assert chat.figure("reused") == f"{reused} from memory"
+    assert chat.figure("reused") == f"{reused} from the turn before"
     assert chat.figure("prompt") == f"{usage['prompt_tokens']} tokens"
     assert chat.figure("answer") == f"{usage['completion_tokens']} tokens"
 

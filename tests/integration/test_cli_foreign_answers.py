@@ -35,6 +35,10 @@ def answering(content: bytes, *, status: int = 200, endless: bool = False) -> Ge
                 while endless and not ended.is_set():
                     connection.sendall(content or b" ")
                     ended.wait(0 if content else 0.01)
+                # Who closes with something unread resets the connection, and its answer may be lost.
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
             except OSError:
                 return  # it has gone
 

@@ -102,7 +102,7 @@ def test_nothing_a_client_chose_is_a_control_code(reading: Reading) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-FIXED = ("object", "status", "stage", "explanation")
+FIXED = ("object", "status", "stage", "kind", "explanation")
 """What the bodies take no other text in."""
 
 MAPS = ("waiting_for", "tokens_per_s", "faults", "dropped", "hit_rate", "reused")

@@ -49,6 +49,8 @@ def test_whole_numbers_are_exact(num_bytes: int):
         (2**30, "1 GiB"),
         (5 * 2**40, "5 TiB"),
         (1010 * 2**20, "1010 MiB"),
+        (int(999.6 * 2**20), "1000 MiB"),
+        (int(999.4 * 2**20), "999 MiB"),
         (2**60, "1024 PiB"),
     ],
 )
