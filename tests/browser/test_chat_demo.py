@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from tests.support.browser import expect
@@ -9,6 +10,9 @@ from tests.support.chat_page import ChatPage
 from tests.support.demo_chats import demo_chats
 
 STONES = " ".join(f"The mark on stone {number} is {number * 7}." for number in range(40))
+
+NUMBERS = count(583)
+"""Another one whenever it is run: the second question goes on from what the first one left."""
 
 
 def opened(demo: Any, watch: Callable[..., Any]) -> ChatPage:
@@ -21,7 +25,7 @@ def opened(demo: Any, watch: Callable[..., Any]) -> ChatPage:
 
 def test_a_second_question_reuses_the_first_and_says_how_much(demo: Any, watch: Callable[..., Any]) -> None:
     chat = opened(demo, watch)
-    chat.asked(f"Remember this: my lucky number is 583. {STONES}")
+    chat.asked(f"Remember this: my lucky number is {next(NUMBERS)}. {STONES}")
     usage = chat.asked("What is my lucky number?")
     reused = usage["prompt_tokens_details"]["cached_tokens"]
     assert reused > 256

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 
 def needed(module: str) -> Any:
     """A module of the browser's tools, or the end of the tests that import it here."""
@@ -26,7 +28,7 @@ def needed(module: str) -> Any:
 sync_api = needed("playwright.sync_api")
 expect = sync_api.expect
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = PATIENCE_S * 1000
 """How long a page may take to show what it must: only a hang does."""
 
 WIDE = (1280, 900)
