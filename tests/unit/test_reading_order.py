@@ -31,6 +31,13 @@ def test_the_quickest_order_is_kept(best: Reading):
     assert run(order, NUM_KEPT, SLOW | {best: 1.0}) == [best] * NUM_KEPT
 
 
+def test_what_is_hardly_quicker_is_left():
+    order = begun()
+    hardly = SLOW | {Reading.AT_ONCE: 1.9, Reading.EARLY: 1.95}
+    run(order, NUM_IN_TRIAL, hardly)
+    assert run(order, NUM_KEPT, hardly) == [Reading.LATE] * NUM_KEPT
+
+
 def test_all_are_tried_again():
     order = begun()
     run(order, NUM_IN_TRIAL + NUM_KEPT, SLOW | {Reading.EARLY: 1.0})
