@@ -63,6 +63,11 @@ class BlasReport:
         return f"{self.version or 'BLAS'}{threads} ({self.path})"
 
 
+_found_nothing: dict[str, BlasReport] = {}
+"""What was said when none was to be had, by what was asked for: banner and `doctor` ask again, after MLX was imported,
+and the remedy is still the same."""
+
+
 def load_blas(environ: MutableMapping[str, str] = os.environ, search: Iterable[str] | None = None) -> BlasReport:
     """Put a system BLAS in place for the MLX import that follows. Never raises; repeating it reports the same.
 
@@ -82,9 +87,14 @@ def load_blas(environ: MutableMapping[str, str] = os.environ, search: Iterable[s
             True, facts.path, facts.version, facts.num_threads, note="was loaded already", build=facts.build
         )
     if "mlx.core" in sys.modules:
-        return BlasReport(False, note="MLX was imported first and keeps the BLAS it found then")
+        late = BlasReport(False, note="MLX was imported first and keeps the BLAS it found then")
+        return _found_nothing.get(wanted, late)
     _choose_threads(environ)
-    return _load_first([wanted] if wanted else search if search is not None else candidates(environ))
+    paths = [wanted] if wanted else search if search is not None else candidates(environ)
+    report = _load_first(paths, is_named=bool(wanted))
+    if search is None and not report.is_active:
+        _found_nothing[wanted] = report
+    return report
 
 
 def choose_num_threads(num_cpus: int) -> int:
@@ -96,14 +106,15 @@ def choose_num_threads(num_cpus: int) -> int:
     return max(1, min(num_cpus - 1, MAX_THREADS))
 
 
-def _load_first(paths: Iterable[str]) -> BlasReport:
+def _load_first(paths: Iterable[str], *, is_named: bool) -> BlasReport:
+    """`is_named`: somebody asked for it, and is told as well that it is not there."""
     refused: list[str] = []
     for path in paths:
         try:
             library = open_library(path)
             check_library(library)
         except UnusableLibrary as error:
-            if not path.startswith("/") or Path(path).exists():
+            if is_named or Path(path).exists():
                 refused.append(f"{path}: {error}")
             continue
         ctypes.CDLL(path, mode=os.RTLD_GLOBAL | os.RTLD_NOW)  # the same handle, now open to all

@@ -150,6 +150,22 @@ def test_says_so_when_mlx_came_first():
 
 
 @linux_only
+def test_absence_is_told_the_same_once_mlx_was_imported():
+    pytest.importorskip("mlx.core")
+    first, again = python(
+        """
+        from adapters.system.blas import load_blas
+        print(load_blas().describe())
+        import mlx.core
+        print(load_blas().describe())
+        """,
+        CAIRN_BLAS="/nowhere/libblas.so",
+    )
+    assert again == first
+    assert "10 times slower" in first
+
+
+@linux_only
 def test_absence_names_the_remedy():
     report = python(
         "from adapters.system.blas import load_blas; r = load_blas(search=[]); print(r.note); print(r.remedy)"
