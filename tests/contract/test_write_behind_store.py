@@ -38,6 +38,7 @@ class Setup:
 
     def offer_behind_a_write(self, records: Sequence[Record]) -> None:
         """The records wait, because something else is being written."""
+        self.store.entered.clear()  # an earlier write set it too
         assert self.writer.offer(TWO, chain(TWO, 1))
         assert self.store.entered.wait(PATIENCE_S)
         assert self.writer.offer(ONE, records)
