@@ -14,7 +14,7 @@ import pytest
 
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from tests.support.fake_service import FakeService, fake_service
+from tests.support.fake_service import FakeService, Serving, fake_service
 from tests.support.live_service import live_service
 
 
@@ -39,7 +39,15 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def watch(browser: Any) -> Iterator[Callable[..., Any]]:
+def serving(browser: Any) -> Iterator[Serving]:
+    """Call it with a `fake_service(...)` for a server of the test's own that outlives the profiles: a page asks to the
+    last, and one whose server ended first may complain of that."""
+    with ExitStack() as services:
+        yield services.enter_context
+
+
+@pytest.fixture
+def watch(browser: Any, serving: Serving) -> Iterator[Callable[..., Any]]:
     """Call it with a server's address (and `size`, `scheme`, `allows`) for a profile of the browser; its end is looked
     at when the test ends."""
     from tests.support.browser import watched
@@ -49,10 +57,9 @@ def watch(browser: Any) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def service(browser: Any) -> Iterator[FakeService]:
+def service(serving: Serving) -> FakeService:
     """A server on the toy engine, the test's own."""
-    with fake_service(reuses=True) as running:
-        yield running
+    return serving(fake_service(reuses=True))
 
 
 @pytest.fixture(scope="package")

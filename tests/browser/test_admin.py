@@ -9,7 +9,7 @@ from domain.client import Client
 from tests.support.accessibility import grave_findings
 from tests.support.admin_page import get, open_admin, overview, requests, row_of, shows_figures, shows_tiers
 from tests.support.browser import expect
-from tests.support.fake_service import FakeService, fake_service
+from tests.support.fake_service import FakeService, Serving, fake_service
 from tests.support.gate import Gate
 from tests.support.keyed_service import KEY, headers, keyed_service
 
@@ -42,28 +42,27 @@ def test_what_is_shown_is_what_the_api_says(service: FakeService, watch: Any) ->
         expect(row_of(page, "models-table", entry["standing"]["id"])).to_contain_text(entry["standing"]["state"])
 
 
-def test_clearing_asks_first(browser: Any, watch: Any) -> None:
-    with fake_service(reuses=True) as service:
-        ask(service)
-        page = open_admin(watch(service.base_url))
-        button = page.get_by_role("button", name="Clear everything")
-        button.focus()
-        page.keyboard.press("Enter")
-        dialog = page.get_by_role("dialog", name="Clear the whole prefix cache?")
-        expect(dialog).to_be_visible()
-        expect(page.get_by_role("button", name="Keep")).to_be_focused()
-        page.keyboard.press("Enter")
-        expect(dialog).to_be_hidden()
-        expect(button).to_be_focused()
-        assert overview(service.client)["tiers"]["hot"]["blocks"] > 0
+def test_clearing_asks_first(service: FakeService, watch: Any) -> None:
+    ask(service)
+    page = open_admin(watch(service.base_url))
+    button = page.get_by_role("button", name="Clear everything")
+    button.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Clear the whole prefix cache?")
+    expect(dialog).to_be_visible()
+    expect(page.get_by_role("button", name="Keep")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_hidden()
+    expect(button).to_be_focused()
+    assert overview(service.client)["tiers"]["hot"]["blocks"] > 0
 
-        button.click()
-        page.get_by_role("button", name="Clear", exact=True).click()
-        expect(page.get_by_role("status").filter(has_text="Cleared")).to_be_visible()
-        expect(button).to_be_focused()
-        assert get(service.client, "/v1/cache/stats")["hot"]["blocks"] == 0
-        service.clock.advance(5)  # what was read of the tiers is kept for a second
-        expect(page.locator("#tiers")).to_contain_text("0 blocks, 0 snapshots")
+    button.click()
+    page.get_by_role("button", name="Clear", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="Cleared")).to_be_visible()
+    expect(button).to_be_focused()
+    assert get(service.client, "/v1/cache/stats")["hot"]["blocks"] == 0
+    service.clock.advance(5)  # what was read of the tiers is kept for a second
+    expect(page.locator("#tiers")).to_contain_text("0 blocks, 0 snapshots")
 
 
 def test_models_are_loaded_pinned_and_unloaded_by_hand(service: FakeService, watch: Any) -> None:
@@ -89,40 +88,40 @@ def test_settings_show_what_somebody_chose(service: FakeService, watch: Any) -> 
     expect(rows).to_have_count(len(told))
 
 
-def test_a_key_is_asked_for_kept_and_forgotten(browser: Any, watch: Any) -> None:
-    with keyed_service(Client("ann"), Client("root", is_admin=True)) as service:
-        load(service, headers=headers("root"))
-        profile = watch(service.base_url, allows=("401", "403"))
-        page = profile.open(service.base_url + "/admin")
-        state = page.locator("#state-text")
-        expect(state).to_have_text("This server needs a key")
-        expect(page.locator("#key")).to_be_focused()
-        assert grave_findings(page) == []
-        for key, told in (("nobody's", "not valid"), (f"ann{KEY}", "not an admin's")):
-            page.locator("#key").fill(key)
-            page.keyboard.press("Enter")
-            expect(state).to_contain_text(told)
-            expect(page.locator("#content")).to_be_hidden()
-        page.locator("#key").fill(f"root{KEY}")
+def test_a_key_is_asked_for_kept_and_forgotten(serving: Serving, watch: Any) -> None:
+    service = serving(keyed_service(Client("ann"), Client("root", is_admin=True)))
+    load(service, headers=headers("root"))
+    profile = watch(service.base_url, allows=("401", "403"))
+    page = profile.open(service.base_url + "/admin")
+    state = page.locator("#state-text")
+    expect(state).to_have_text("This server needs a key")
+    expect(page.locator("#key")).to_be_focused()
+    assert grave_findings(page) == []
+    for key, told in (("nobody's", "not valid"), (f"ann{KEY}", "not an admin's")):
+        page.locator("#key").fill(key)
         page.keyboard.press("Enter")
-        expect(state).to_have_text("Ready")
-        page.reload()
-        expect(state).to_have_text("Ready")
-        assert KEY not in page.content()
-        page.get_by_role("button", name="Forget the key").click()
-        expect(state).to_have_text("This server needs a key")
+        expect(state).to_contain_text(told)
         expect(page.locator("#content")).to_be_hidden()
+    page.locator("#key").fill(f"root{KEY}")
+    page.keyboard.press("Enter")
+    expect(state).to_have_text("Ready")
+    page.reload()
+    expect(state).to_have_text("Ready")
+    assert KEY not in page.content()
+    page.get_by_role("button", name="Forget the key").click()
+    expect(state).to_have_text("This server needs a key")
+    expect(page.locator("#content")).to_be_hidden()
 
 
-def test_a_key_may_be_any_that_a_header_carries(browser: Any, watch: Any) -> None:
-    with fake_service(settings=ServerSettings(port=0, api_key="a pass phrase")) as service:
-        page = watch(service.base_url, allows=("401",)).open(service.base_url + "/admin")
-        page.locator("#key").fill("kéy")
-        page.keyboard.press("Enter")
-        expect(page.locator("#key-why")).to_contain_text("only plain characters")
-        page.locator("#key").fill("a pass phrase")
-        page.keyboard.press("Enter")
-        expect(page.locator("#content")).to_be_visible()
+def test_a_key_may_be_any_that_a_header_carries(serving: Serving, watch: Any) -> None:
+    service = serving(fake_service(settings=ServerSettings(port=0, api_key="a pass phrase")))
+    page = watch(service.base_url, allows=("401",)).open(service.base_url + "/admin")
+    page.locator("#key").fill("kéy")
+    page.keyboard.press("Enter")
+    expect(page.locator("#key-why")).to_contain_text("only plain characters")
+    page.locator("#key").fill("a pass phrase")
+    page.keyboard.press("Enter")
+    expect(page.locator("#content")).to_be_visible()
 
 
 def test_a_server_that_is_gone_is_said_so_and_found_again(service: FakeService, watch: Any) -> None:
@@ -138,9 +137,10 @@ def test_a_server_that_is_gone_is_said_so_and_found_again(service: FakeService, 
     expect(page.locator("#state-text")).to_have_text("Ready")
 
 
-def test_an_engine_that_stands_still_is_said_so(browser: Any, watch: Any) -> None:
+def test_an_engine_that_stands_still_is_said_so(serving: Serving, watch: Any) -> None:
     gate = Gate("decode", 1)
-    with fake_service(FakeOptions(hook=gate)) as service, ThreadPoolExecutor() as clients:
+    service = serving(fake_service(FakeOptions(hook=gate)))
+    with ThreadPoolExecutor() as clients:
         answer = clients.submit(ask, service)
         gate.wait_until_reached()
         page = open_admin(watch(service.base_url))

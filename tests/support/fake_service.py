@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import httpx
@@ -101,6 +101,10 @@ class FakeService:
 
     def wait_until_idle(self) -> None:
         wait_until(self.is_idle, "the engine to be idle")
+
+
+Serving = Callable[[AbstractContextManager[FakeService]], FakeService]
+"""Starts a server that lasts as long as the test."""
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -260,4 +264,4 @@ def fake_service(
         assert not loop.status().is_alive, "the compute thread did not end"
 
 
-__all__ = ("DEFAULT_MODEL", "FakeService", "fake_service", "wait_until")
+__all__ = ("DEFAULT_MODEL", "FakeService", "Serving", "fake_service", "wait_until")
