@@ -1,8 +1,8 @@
 """`cairn serve` on the toy engine, whose compute thread deadlocks in its first decode step: `FOLDER`.
 
-Time is the machine's until then. Then it moves with each look of who watches the engine, up to a while after that counts
-as stuck, and stands there until `FOLDER/go-on` exists: what is seen of a wedge depends neither on how quick the test is
-nor on how late a look comes, which would be a pause of the watch's own.
+Time is the machine's until then. Then it moves with each look of who watches the engine, up to a while after that
+counts as stuck, and stands there until `FOLDER/go-on` exists: what is seen of a wedge depends neither on how quick the
+test is nor on how late a look comes, which would be a pause of the watch's own.
 """
 
 import sys
