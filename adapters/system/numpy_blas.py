@@ -11,7 +11,7 @@ Nothing is kept: a library that somebody may have written meanwhile is never loa
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,7 +53,7 @@ const char *openblas_get_config(void) { return "CONFIGURATION"; }
 
 
 @contextmanager
-def forwarding_library(package: Path | None = None) -> Iterator[str]:
+def forwarding_library(package: Path | None = None) -> Generator[str]:
     """The path of a library, for as long as the block lasts, that may be given to MLX after a check like any other.
 
     `package`: where numpy lies; None: where it is imported from. What it forwards to stays loaded in this process.
