@@ -1,4 +1,7 @@
-"""Set before anything imports MLX: no run-time C++ compiler, one BLAS thread, no telemetry, no hub.
+"""Set before anything imports MLX: no run-time C++ compiler, MLX's own BLAS whatever the machine has, no telemetry, no
+hub.
+
+`CAIRN_BLAS= make test` tests with the OpenBLAS that users get: quicker, but in kernels that depend on shapes, as GPUs'.
 
 And for Hypothesis: no deadline and no complaint about slow examples, for both measure the machine; and as many examples
 as the effort of this run asks for, where a test does not say.
@@ -13,6 +16,7 @@ import socket
 import sys
 
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
+os.environ.setdefault("CAIRN_BLAS", "off")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OTEL_SDK_DISABLED", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -28,7 +32,7 @@ from tests.support.effort import scaled
 
 sys.dont_write_bytecode = False
 gc.disable()
-load_blas()  # real models compute some ten times faster with it, and in shape-dependent kernels, as GPUs do
+load_blas()
 
 settings.register_profile(
     "cairn", max_examples=scaled(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
