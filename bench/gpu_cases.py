@@ -136,6 +136,7 @@ def _restore(sizes: Sizes) -> Case:
     goals = (
         *(Goal(text, Figure("reuse", name), "rate over prefill's, same run", at_least=1) for text, name in reuse),
         Goal("planes bit for bit", Figure("reuse", "planes_are_equal"), "1: as captured", at_least=1),
+        Goal("... share in planes", Figure("reuse", "share_in_planes"), "of the payloads"),
         Goal("the bus is used directly", Figure("model", "cuda_link"), "1: yes", at_least=1),
         Goal("longest upload of a read, ms", Figure("reuse", "upload_longest_ms"), "no ratio"),
         Goal("prefill", Figure("reuse", "prefill_over_mlx_lm"), "over mlx-lm's loop, by turns"),

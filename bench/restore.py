@@ -36,7 +36,7 @@ from application.services.token_side.model_loads import whole
 from bench.results import Results
 from bench.shapes import build_shape
 from domain.ids import ModelId, SequenceId
-from domain.payload import GroupPayloads, HostPayload
+from domain.payload import GroupPayloads, HostPayload, SplitPayload
 from domain.sampling import SamplingParams
 
 BLOCK = 256
@@ -181,12 +181,14 @@ def upload_rates(model: MlxModel, blocks: list[GroupPayloads], snapshot: GroupPa
     for _ in range(3):
         decode_s = 0.0
         there: list[GroupPayloads] = []
+        kinds: list[bool] = []
         pauses: list[float] = []
         for at in range(0, len(frames), RECORDS_PER_READ):
             start = time.perf_counter()
             read = [{index: codec.decode(one) for index, one in f.items()} for f in frames[at : at + RECORDS_PER_READ]]
             decode_s += time.perf_counter() - start
             flat = [payload for groups in read for payload in groups.values()]
+            kinds += [isinstance(payload, SplitPayload) for payload in flat]
             spent_s, moved = timed(lambda flat=flat: upload(flat))
             rest = iter(moved)
             there += [{index: next(rest) for index in groups} for groups in read]
@@ -201,7 +203,8 @@ def upload_rates(model: MlxModel, blocks: list[GroupPayloads], snapshot: GroupPa
             }
         )
     told = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-    return told | {"planes_are_equal": is_equal(model, SequenceId(2), blocks)}
+    equal = is_equal(model, SequenceId(2), blocks)
+    return told | {"planes_are_equal": equal, "share_in_planes": sum(kinds) / len(kinds)}
 
 
 def snapshot_of(model: MlxModel, position: int) -> GroupPayloads:
