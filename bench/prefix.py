@@ -12,15 +12,14 @@ import json
 import shutil
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from adapters.huggingface.embedded_models import embedded_folder
-from adapters.system.blas import load_blas
 from bench.float32 import float32_copy
 from bench.prefix_scenarios import GROUPS, Contender, Scenarios
-from bench.servers import ServerProcess
+from bench.servers import ServerProcess, shared_blas
 
 
 def main() -> None:
@@ -43,14 +42,14 @@ def main() -> None:
 
 def compare(model: str, options: argparse.Namespace) -> list[Contender]:
     """Cairn first."""
-    blas = load_blas().path  # before anything here imports MLX
+    preload = shared_blas()
     scratch = Path(tempfile.mkdtemp(prefix="cairn-bench-"))
     folder = str(float32_copy(embedded_folder(model) or Path(model), scratch / "model"))
     try:
         with ExitStack() as running:
             contenders = [
                 Contender(name, running.enter_context(server), folder)
-                for name, server in servers(folder, blas, options.vllm_mlx, scratch)
+                for name, server in servers(folder, preload, options.vllm_mlx, scratch)
             ]
             Scenarios(contenders, options.words, options.rounds).run(options.groups.split(","))
         return contenders
@@ -58,9 +57,10 @@ def compare(model: str, options: argparse.Namespace) -> list[Contender]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def servers(folder: str, blas: str, vllm_python: str | None, scratch: Path) -> list[tuple[str, ServerProcess]]:
+def servers(
+    folder: str, preload: Mapping[str, str], vllm_python: str | None, scratch: Path
+) -> list[tuple[str, ServerProcess]]:
     """None of them started."""
-    preload = {"LD_PRELOAD": blas, "OPENBLAS_NUM_THREADS": "1"} if blas else {}
     found = []
     for name, store in (("cairn", str(scratch / "store")), ("cairn, no store", "off")):
         arguments = ["interfaces.cli", "serve", folder, "--store", store]
@@ -69,7 +69,7 @@ def servers(folder: str, blas: str, vllm_python: str | None, scratch: Path) -> l
     found.append(("mlx_lm.server", ServerProcess(arguments, "/health", scratch / "mlx_lm.log", environment=preload)))
     if vllm_python:
         arguments = ["vllm_mlx.cli", "serve", folder, "--offline", "--continuous-batching"]
-        environment = preload | {"HOME": str(scratch)}
+        environment = {**preload, "HOME": str(scratch)}
         peer = ServerProcess(arguments, "/health", scratch / "vllm.log", python=vllm_python, environment=environment)
         found.append(("vllm-mlx", peer))
     return found

@@ -17,7 +17,7 @@ from application.settings import ModelSettings, ServerSettings, Settings, StoreS
 from bench.event_log import EventLog
 from bench.float32 import float32_copy
 from bench.http_client import measure
-from bench.servers import ServerProcess, cairn_in_process
+from bench.servers import ServerProcess, cairn_in_process, shared_blas
 from interfaces.cli.bench.timeline import Timeline, decode_rate
 
 PROMPT_TOKENS = 60
@@ -112,9 +112,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    from adapters.system.blas import load_blas
-
-    blas = load_blas()
+    preload = shared_blas()
     from bench.decode import bare_rates
 
     copies = TemporaryDirectory()
@@ -125,7 +123,6 @@ def main() -> None:
         settings = Settings(server=server, model=default, store=StoreSettings(dir=store))
         result, ours = measure_cairn(settings, model, options.tokens, log)
     bare = bare_rates(Path(model), (1, 4, 8), PROMPT_TOKENS, options.tokens)
-    preload = {"LD_PRELOAD": blas.path} if getattr(blas, "path", None) else {}
     with TemporaryDirectory() as folder:
         arguments = ["mlx_lm", "server", "--model", model, "--log-level", "ERROR"]
         with ServerProcess(arguments, "/health", Path(folder) / "peer.log", environment=preload) as server:

@@ -12,11 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from adapters.system.blas import load_blas
+from adapters.system.blas_library import candidates
 from application.ports.event_sink import EventSink
 from application.settings import Settings
 from interfaces.composition.service import Service
 
 START_TIMEOUT_S = 180
+
+
+def shared_blas() -> dict[str, str]:
+    """The environment that gives a peer the BLAS which this process, and every Cairn that it starts, use from now on.
+
+    The system's, or else what MLX brings: numpy's is in place in a Cairn's own process only. Before MLX is imported.
+    """
+    path = load_blas(search=candidates(os.environ)).path
+    os.environ["CAIRN_BLAS"] = path or "off"
+    return {"LD_PRELOAD": path} if path else {}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A system OpenBLAS for MLX on a Linux CPU, where the wheel brings only the reference BLAS.
+"""An OpenBLAS for MLX on a Linux CPU, where its wheel brings only the reference BLAS: the system's, or else numpy's.
 
 Measured on the embedded 11 M model: prefill 10 times and decode 1.5 times as fast in float32; other dtypes do not use
 BLAS. It works because the dynamic linker resolves MLX's `cblas_sgemm` in the global scope first: whatever is there
@@ -10,13 +10,12 @@ when MLX is first imported wins, exactly as with LD_PRELOAD. So `load_blas` must
 import ctypes
 import os
 import sys
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from adapters.system.blas_library import (
-    LibraryFacts,
     UnusableLibrary,
     candidates,
     check_library,
@@ -24,6 +23,7 @@ from adapters.system.blas_library import (
     open_library,
 )
 from adapters.system.machine import usable_cpus
+from adapters.system.numpy_blas import forwarding_library
 
 MAX_THREADS = 8
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
@@ -33,7 +33,7 @@ _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREAD
 class BlasReport:
     """What MLX's float32 products run on.
 
-    `is_active`: a system BLAS is in place, at `path`; `version` is empty if it is no OpenBLAS, `num_threads` 0 if it
+    `is_active`: a BLAS of ours is in place, at `path`; `version` is empty if it is no OpenBLAS, `num_threads` 0 if it
     does not say. `note`: why there is none, or what was passed over. `remedy`: the command that would help, if any.
     `is_needed`: False where MLX does not use BLAS at all (macOS, CUDA). `build`: as in LibraryFacts.
     """
@@ -50,7 +50,7 @@ class BlasReport:
     @property
     def identity(self) -> str:
         """Another text for whatever may round differently: version, build, kind of processor, number of threads; the
-        file's name where the library does not say. Empty without a system BLAS."""
+        file's name where the library does not say. Empty with MLX's own."""
         if not self.is_active:
             return ""
         return f"{self.build or Path(self.path).name}, threads {self.num_threads}"
@@ -69,9 +69,9 @@ and the remedy is still the same."""
 
 
 def load_blas(environ: MutableMapping[str, str] = os.environ, search: Iterable[str] | None = None) -> BlasReport:
-    """Put a system BLAS in place for the MLX import that follows. Never raises; repeating it reports the same.
+    """Put a BLAS in place for the MLX import that follows. Never raises; repeating it reports the same.
 
-    `search`: libraries to try instead of the known places. Main thread, before any other thread uses BLAS.
+    `search`: libraries to try instead of the known places and numpy's. Main thread, before any other thread uses BLAS.
     """
     if sys.platform != "linux":
         return BlasReport(False, note="macOS: MLX uses Metal and Accelerate", is_needed=False)
@@ -90,8 +90,10 @@ def load_blas(environ: MutableMapping[str, str] = os.environ, search: Iterable[s
         late = BlasReport(False, note="MLX was imported first and keeps the BLAS it found then")
         return _found_nothing.get(wanted, late)
     _choose_threads(environ)
-    paths = [wanted] if wanted else search if search is not None else candidates(environ)
-    report = _load_first(paths, is_named=bool(wanted))
+    if wanted or search is not None:
+        report = _load_first([wanted] if wanted else search or (), is_named=bool(wanted))
+    else:
+        report = _load_first(candidates(environ), forwards=True)
     if search is None and not report.is_active:
         _found_nothing[wanted] = report
     return report
@@ -106,25 +108,32 @@ def choose_num_threads(num_cpus: int) -> int:
     return max(1, min(num_cpus - 1, MAX_THREADS))
 
 
-def _load_first(paths: Iterable[str], *, is_named: bool) -> BlasReport:
-    """`is_named`: somebody asked for it, and is told as well that it is not there."""
+def _load_first(paths: Iterable[str], *, is_named: bool = False, forwards: bool = False) -> BlasReport:
+    """`is_named`: somebody asked for it, and is told as well that it is not there. `forwards`: numpy's is the last."""
     refused: list[str] = []
     for path in paths:
         try:
-            library = open_library(path)
-            check_library(library)
+            return _in_place(path, refused)
         except UnusableLibrary as error:
             if is_named or Path(path).exists():
                 refused.append(f"{path}: {error}")
-            continue
-        ctypes.CDLL(path, mode=os.RTLD_GLOBAL | os.RTLD_NOW)  # the same handle, now open to all
-        return _in_place(describe_library(library), "; ".join(refused))
+    if forwards:
+        try:
+            with forwarding_library() as path:
+                return _in_place(path, refused)
+        except (UnusableLibrary, OSError) as error:
+            refused.append(str(error))
     note = "; ".join(refused) or "no OpenBLAS found"
     return BlasReport(False, note=f"{note}; float32 prefill is about 10 times slower", remedy=remedy_for())
 
 
-def _in_place(facts: LibraryFacts, note: str) -> BlasReport:
-    return BlasReport(True, facts.path, facts.version, facts.num_threads, note, build=facts.build)
+def _in_place(path: str, refused: Sequence[str]) -> BlasReport:
+    """Raises UnusableLibrary."""
+    library = open_library(path)
+    check_library(library)
+    ctypes.CDLL(path, mode=os.RTLD_GLOBAL | os.RTLD_NOW)  # the same handle, now open to all
+    facts = describe_library(library)
+    return BlasReport(True, facts.path, facts.version, facts.num_threads, "; ".join(refused), build=facts.build)
 
 
 def _choose_threads(environ: MutableMapping[str, str]) -> None:

@@ -79,7 +79,7 @@ def describe_library(library: ctypes.CDLL) -> LibraryFacts:
 
 
 def path_of(library: ctypes.CDLL) -> str:
-    """The file that `cblas_sgemm` comes from."""
+    """The file that products come from: that of `cblas_sgemm`, or of what a library says that it forwards to."""
 
     class Location(ctypes.Structure):
         _fields_ = (
@@ -92,7 +92,10 @@ def path_of(library: ctypes.CDLL) -> str:
     found = Location()
     locate = ctypes.CDLL(None).dladdr
     locate.argtypes = (ctypes.c_void_p, ctypes.POINTER(Location))
-    address = ctypes.cast(library.cblas_sgemm, ctypes.c_void_p)
+    if hasattr(library, "cblas_sgemm_forwards_to"):
+        address = ctypes.c_void_p.in_dll(library, "cblas_sgemm_forwards_to")
+    else:
+        address = ctypes.cast(library.cblas_sgemm, ctypes.c_void_p)
     return os.path.realpath(os.fsdecode(found.file)) if locate(address, ctypes.byref(found)) and found.file else ""
 
 

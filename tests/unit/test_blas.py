@@ -1,4 +1,4 @@
-"""A system BLAS: found, checked before it is trusted, in place before MLX, and never in the way."""
+"""A fast BLAS: found, checked before it is trusted, in place before MLX, and never in the way."""
 
 import os
 import shutil
@@ -7,20 +7,26 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy
 import pytest
 
 from adapters.system.blas import MAX_THREADS, BlasReport, choose_num_threads, load_blas, remedy_for
-from adapters.system.blas_library import UnusableLibrary, candidates, check_library, open_library
+from adapters.system.blas_library import UnusableLibrary, check_library, open_library
 from adapters.system.machine import usable_cpus
+from adapters.system.numpy_blas import forwarding_library
 
 ROOT = Path(__file__).parents[2]
 IS_LINUX = sys.platform == "linux"
-SYSTEM_BLAS = next((path for path in candidates({}) if Path(path).exists()), "")
+NUMPY_LIBRARIES = Path(numpy.__file__).parent.with_name("numpy.libs")
+NUMPYS_BLAS = next(map(str, NUMPY_LIBRARIES.glob("libscipy_openblas64_*")), "")
 
 linux_only = pytest.mark.skipif(not IS_LINUX, reason="macOS has Accelerate")
-needs_blas = pytest.mark.skipif(not SYSTEM_BLAS, reason="this machine has no OpenBLAS")
 needs_compiler = pytest.mark.skipif(not (IS_LINUX and shutil.which("cc")), reason="needs a C compiler")
+needs_numpys = pytest.mark.skipif(
+    not (NUMPYS_BLAS and shutil.which("cc")), reason="numpy is no wheel, or no C compiler"
+)
 
 # Every interface MLX uses, by the plainest means. INTEGER may be long; WRONG spoils products.
 SOURCE = """
@@ -190,11 +196,62 @@ def test_mlx_multiplies_with_the_library_that_was_loaded(build):
 
 
 @linux_only
-@needs_blas
+@needs_numpys
 def test_number_of_threads_is_the_users_when_given():
     code = "from adapters.system.blas import load_blas; print(load_blas().num_threads)"
     assert python(code, OPENBLAS_NUM_THREADS="1") == ["1"]
     assert python(code) == [str(choose_num_threads(usable_cpus()))]
+
+
+@linux_only
+@needs_numpys
+def test_without_a_system_one_mlx_multiplies_with_numpys():
+    pytest.importorskip("mlx.core")
+    code = """
+        import os
+        from adapters.system import blas
+        blas.candidates = lambda environ: ("/nowhere/libopenblas.so.0",)
+        report = blas.load_blas()
+        import mlx.core as mx, numpy as np
+        left, right = np.random.default_rng(1).random((2, 257, 257), dtype=np.float32)
+        product = np.array(mx.array(left, mx.float32) @ mx.array(right))
+        print(report.is_active, report.path, report.version.startswith("OpenBLAS"), "USE64BITINT" in report.identity)
+        print(np.abs(product - left @ right).max() < 1e-3, blas.load_blas().path)
+        print(os.listdir(os.environ["TMPDIR"]))
+        """
+    with TemporaryDirectory() as scratch:
+        lines = python(code, TMPDIR=scratch)
+    numpys = os.path.realpath(NUMPYS_BLAS)
+    assert lines == [f"True {numpys} True False", f"True {numpys}", "[]"]
+
+
+@linux_only
+@needs_numpys
+def test_numpys_is_passed_over_without_a_compiler_that_works(tmp_path: Path):
+    code = """
+        from adapters.system import blas
+        blas.candidates = lambda environ: ()
+        report = blas.load_blas()
+        print(report.is_active, report.note)
+        """
+    (none,) = python(code, PATH=str(tmp_path))
+    assert none.startswith("False numpy's OpenBLAS needs a C compiler (cc, gcc, clang);")
+    (tmp_path / "cc").write_text("#!/bin/sh\necho first >&2\necho no headers here >&2\nexit 3\n")
+    (tmp_path / "cc").chmod(0o755)
+    (broken,) = python(code, PATH=str(tmp_path))
+    assert f"{tmp_path}/cc failed: no headers here" in broken
+
+
+@linux_only
+def test_a_numpy_without_openblas_is_passed_over(tmp_path: Path):
+    with pytest.raises(UnusableLibrary, match="known here"), forwarding_library(tmp_path / "numpy"):
+        pass
+    library = tmp_path / "numpy.libs" / "libscipy_openblas64_-1.so"
+    library.parent.mkdir()
+    library.write_text("not a library")
+    damaged = pytest.raises(UnusableLibrary, match=r"numpy's OpenBLAS: .*(invalid ELF header|file too short)")
+    with damaged, forwarding_library(tmp_path / "numpy"):
+        pass
 
 
 def test_one_processor_is_left_for_the_rest():

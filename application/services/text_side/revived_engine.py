@@ -3,7 +3,7 @@
     LIVING ──lost──► REVIVING: wait (RestartPace), start another one, load the models again ──► LIVING
        └──stop──► ENDED ◄──stop──┘
 
-Whoever has an open request sees a pause. It is submitted again with all that was told of it (`OpenWork.resumed`), which
+Whoever has an open request sees a pause. It is submitted again with all that was told of it (`WorkTable`), which
 is how a preempted sequence goes on as well. One that was there at MAX_LOSSES losses may be what ends the engine: it
 ends, with EngineLost; so does a load. What is cancelled meanwhile ends at once. Questions to the prefix cache are not
 asked again.
@@ -12,18 +12,15 @@ Telemetry has a lost choice preempted (RequestPreempted), and EngineRestarted wh
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import TypeVar
 
-from application.events import Event, RequestAdmitted, RequestPreempted
 from application.ports.clock import Clock
 from application.ports.engine import (
-    Ended,
     EngineCache,
-    EngineItem,
     EngineModel,
     EngineStatus,
     StepBatch,
@@ -35,15 +32,14 @@ from application.services.text_side.mortal_engine import MakeMortal, MortalEngin
 from application.services.text_side.open_work import OpenWork
 from application.services.text_side.revived_cache import RevivedCache
 from application.services.text_side.wanted_models import WantedModels
+from application.services.text_side.work_table import MAX_LOSSES, WorkTable
 from domain.errors import DomainError, EngineLost, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
-from domain.request import FinishReason, choice_id
+from domain.request import FinishReason
 from domain.restart_pace import RestartPace
 
 T = TypeVar("T")
-
-MAX_LOSSES = 2
 
 
 class _State(Enum):
@@ -76,9 +72,7 @@ class RevivedEngine:
         self._living_ns = clock.now_ns()
         """Since when the present engine has been there, with all that it should have."""
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
-        self._open: dict[RequestId, OpenWork] = {}
-        self._sent: set[RequestId] = set()
-        self._choices: dict[RequestId, tuple[OpenWork, int]] = {}
+        self._table = WorkTable()
         self._models = WantedModels()
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_engine = asyncio.Event()
@@ -102,7 +96,8 @@ class RevivedEngine:
             if is_there:
                 self._in_time = await self._engine.stop(timeout_s)
             self._has_engine.set()  # who waits for one is told that there is none
-            self._end_all(ServerUnavailable("the server is stopping"))
+            stopping = ServerUnavailable("the server is stopping")
+            self._tell(self._table.failed(stopping, self._table.works, self._clock.now_ns()))
         return self._in_time
 
     def status(self) -> EngineStatus:
@@ -110,23 +105,21 @@ class RevivedEngine:
             status = self._engine.status()
             is_ending = self._state is _State.LIVING and bool(status.fault)  # it will be lost in a moment
             return replace(status, is_alive=True) if is_ending else status
-        return self._down.status(len(self._choices), self._engine.status() if self._has_engine.is_set() else None)
+        return self._down.status(self._table.num_choices, self._engine.status() if self._has_engine.is_set() else None)
 
     def submit(self, submission: Submission) -> None:
         if self._state in (_State.NEW, _State.ENDED):
             raise ServerUnavailable(self._down.why or "the engine is not running")
-        work = self._open[submission.id] = OpenWork(submission)
-        for choice in work.choices:
-            self._choices[choice_id(submission.id, choice)] = work, choice
+        work = self._table.add(submission)
         if self._state is _State.REVIVING:
             return
         if self._models.lacks(submission.model):
             self._run(self._send_when_loaded(work))
             return
         try:
-            self._send(work)
+            self._table.send(work, self._engine)
         except DomainError:
-            self._forget(work)
+            self._table.forget(work)
             raise
 
     def cancel(
@@ -137,11 +130,11 @@ class RevivedEngine:
         reason: FinishReason = FinishReason.CANCELLED,
         num_tokens: int | None = None,
     ) -> None:
-        work = self._open.get(id)
+        work = self._table.get(id)
         if work is None:
             return
         work.cancel(choice, reason, num_tokens)
-        if id in self._sent:
+        if self._table.is_sent(work):
             self._engine.cancel(id, choice, reason=reason, num_tokens=num_tokens)
         elif self._state is not _State.ENDED:
             # Not from inside a call of whoever receives it.
@@ -185,7 +178,7 @@ class RevivedEngine:
         self._life += 1
         self._down.num_tries += 1
         self._models.begin()
-        self._sent.clear()
+        self._table.begin()
         self._has_engine.set()
         self._engine.start(partial(self._took, self._life))
 
@@ -224,32 +217,13 @@ class RevivedEngine:
         """And has all that it should have."""
         return self._state is not _State.REVIVING and life == self._life
 
-    def _send(self, work: OpenWork) -> None:
-        self._engine.submit(work.resumed())
-        self._sent.add(work.submission.id)
-
     def _took(self, life: int, batch: StepBatch) -> None:
         if not self._is_there(life):  # it was lost, and what is open goes on elsewhere
             if batch.events:
                 self._receive(StepBatch(batch.at_ns, events=batch.events))
             return
-        for event in batch.events:
-            if isinstance(event, RequestAdmitted) and (found := self._choices.get(event.id)) is not None:
-                found[0].left_queue(found[1])
-        for id, choice, item in batch.items:
-            work = self._open.get(id)
-            if work is not None and choice in work.choices:
-                self._note(work, choice, item)
+        self._table.took(batch)
         self._receive(batch)
-
-    def _note(self, work: OpenWork, choice: int, item: EngineItem) -> None:
-        work.took(choice, item)
-        if isinstance(item, Ended):
-            id = work.submission.id
-            self._choices.pop(choice_id(id, choice), None)
-            if not work.choices:
-                self._open.pop(id, None)
-                self._sent.discard(id)
 
     # ---- lost and revived --------------------------------------------------------------------------------------
 
@@ -264,29 +238,10 @@ class RevivedEngine:
             lived_s = (now_ns - self._living_ns) / 1e9
             self._down = Downtime(now_ns, self._engine.status(), why)
         self._state, self._down.why = _State.REVIVING, why
-        self._end_lost()
+        self._tell(self._table.lost(why, now_ns))
         delay_s = self._pace.next_delay_s(lived_s)
         self._down.is_brief = not delay_s
         self._run(self._revive(delay_s))
-
-    def _end_lost(self) -> None:
-        """What was cancelled ends, and what was there too often; the rest is preempted."""
-        at_ns, ended, events = self._clock.now_ns(), list[tuple[OpenWork, int, Ended]](), list[Event]()
-        for work in tuple(self._open.values()):
-            work.num_losses += work.submission.id in self._sent
-            for choice in work.choices:
-                if (end := work.cancelled(choice)) is not None:
-                    ended.append((work, choice, end))
-                elif work.num_losses >= MAX_LOSSES:
-                    error = EngineLost(
-                        f"the engine was lost {work.num_losses} times over this request: {self._down.why}"
-                    )
-                    ended.append((work, choice, work.failed(choice, error)))
-                elif work.has_left_queue(choice):
-                    id = choice_id(work.submission.id, choice)
-                    events.append(RequestPreempted(id, work.num_computed(choice), at_ns))
-        self._sent.clear()
-        self._tell(ended, events)
 
     async def _revive(self, delay_s: float) -> None:
         if delay_s:
@@ -301,9 +256,9 @@ class RevivedEngine:
         if not self._is_there(life):
             return  # lost again, and somebody else sees to it
         self._live()
-        over = self._down.over(len(self._choices), self._clock.now_ns())
-        for work in tuple(self._open.values()):
-            self._send(work)
+        over = self._down.over(self._table.num_choices, self._clock.now_ns())
+        for work in self._table.works:
+            self._table.send(work, self._engine)
         self._receive(StepBatch(over.at_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
@@ -314,40 +269,23 @@ class RevivedEngine:
         except DomainError as error:
             if engine is self._engine and self._has_engine.is_set():
                 self._models.miss(id)
-                self._end_all(error, (work for work in tuple(self._open.values()) if work.submission.model == id))
+                works = [work for work in self._table.works if work.submission.model == id]
+                self._tell(self._table.failed(error, works, self._clock.now_ns()))
 
     async def _send_when_loaded(self, work: OpenWork) -> None:
         await self._load_again(work.submission.model)
-        if self._state is _State.LIVING and work.choices and work.submission.id not in self._sent:
-            self._send(work)
-
-    # ---- ends that no engine tells -----------------------------------------------------------------------------
+        if self._state is _State.LIVING and work.choices and not self._table.is_sent(work):
+            self._table.send(work, self._engine)
 
     def _end_cancelled(self, work: OpenWork, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:
-        if work.submission.id in self._sent:  # it was sent in between
+        if self._table.is_sent(work):  # it was sent in between
             self._engine.cancel(work.submission.id, choice, reason=reason, num_tokens=num_tokens)
-            return
-        found = [(work, number, work.cancelled(number)) for number in work.choices]
-        self._tell([(work, number, end) for work, number, end in found if end is not None])
+        else:
+            self._tell(self._table.cancelled(work, self._clock.now_ns()))
 
-    def _end_all(self, error: DomainError, works: Iterable[OpenWork] | None = None) -> None:
-        works = tuple(self._open.values()) if works is None else works
-        self._tell([(work, choice, work.failed(choice, error)) for work in works for choice in work.choices])
-
-    def _tell(self, ended: Iterable[tuple[OpenWork, int, Ended]], events: Iterable[Event] = ()) -> None:
-        items, num_left = list[tuple[RequestId, int, Ended]](), 0
-        for work, choice, end in ended:
-            num_left += not work.has_left_queue(choice)
-            items.append((work.submission.id, choice, end))
-            self._note(work, choice, end)
-        if items or events:
-            self._receive(StepBatch(self._clock.now_ns(), tuple(items), tuple(events), num_left))
-
-    def _forget(self, work: OpenWork) -> None:
-        """It was not taken."""
-        for choice in work.choices:
-            del self._choices[choice_id(work.submission.id, choice)]
-        del self._open[work.submission.id]
+    def _tell(self, batch: StepBatch | None) -> None:
+        if batch is not None:
+            self._receive(batch)
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
