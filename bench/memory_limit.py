@@ -1,15 +1,15 @@
 """Many long prompts at once on a server with little memory: what becomes of them, and how near it came to its limit.
 
     python -m bench.memory_limit [--memory 215MiB] [--prompts 100] [--tokens 1500] [--layout attention]
-        [--address-space 4GiB] [--cgroup SIZE] [--after SECONDS] [--json FILE]
+        [--address-space 4GiB] [--cgroup SIZE] [--bursts 1] [--after SECONDS] [--json FILE]
 
 A process of its own serves the embedded model, or with `--layout` a tiny one with a context of 131,072 tokens, which is
 sent one prompt in ten that is ten times as long. With `--address-space` the system gives it no more address space
 (RLIMIT_AS), with `--cgroup` it kills what holds more memory: that needs the right to make a group. The baseline is the
 same process before the first prompt. Its level, of anonymous memory, is told before the first prompt, after one of a
-single request (`warm`: what computing anything at all leaves for good), at its highest, when the last one was answered,
-after so many seconds without work, when part of it are kept prefixes (`kept`: hot tier and live states), and as long
-again after these were cleared.
+single request (`warm`: what computing anything at all leaves for good), and at its highest; for each of `--bursts`, of
+as many prompts each and never the same, when its last one was answered, after so many seconds without work, when part
+of it are kept prefixes (`kept`: hot tier and live states), and as long again after these were cleared.
 """
 
 import argparse
@@ -74,19 +74,23 @@ class Watch:
                 return
 
 
-class Levels(TypedDict):
-    """Anonymous bytes, and what the ledger said at the end."""
+class Burst(TypedDict):
+    """What became of each prompt; and MiB, anonymous but for what the ledger says is kept."""
 
-    warm: int
-    answered: int
-    after: int
-    kept: int
-    cleared: int
-    limit: int
+    outcomes: dict[str, int]
+    answered: float
+    after: float
+    kept: float
+    cleared: float
 
 
-async def ask_all(url: str, lengths: Sequence[int], watch: Watch, after_s: float) -> tuple[Counter[str], Levels]:
-    """What became of each prompt."""
+class Found(TypedDict):
+    warm: float
+    bursts: list[Burst]
+    limit_bytes: int
+
+
+async def ask_all(url: str, lengths: Sequence[int], num_bursts: int, watch: Watch, after_s: float) -> Found:
     random = Random(7)
     async with httpx.AsyncClient(timeout=3600, limits=httpx.Limits(max_connections=len(lengths))) as client:
 
@@ -96,22 +100,27 @@ async def ask_all(url: str, lengths: Sequence[int], watch: Watch, after_s: float
             answer = await client.post(f"{url}/v1/completions", json=body)
             return "answered" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
-        async def rested() -> int:
+        async def rested() -> float:
             await asyncio.sleep(after_s)
-            return watch.anonymous_bytes()
+            return watch.anonymous_bytes() / MIB
 
         async def clear() -> None:
             (await client.post(f"{url}/v1/cache/clear", json={})).raise_for_status()
 
+        async def burst() -> Burst:
+            told = Counter(await asyncio.gather(*map(ask, lengths)))
+            answered, after = watch.anonymous_bytes() / MIB, await rested()
+            held = (await client.get(f"{url}/v1/cache/stats")).json()["memory"]["held"]
+            await clear()
+            kept = (held["hot"] + held["live"]) / MIB
+            return Burst(outcomes=dict(told), answered=answered, after=after, kept=kept, cleared=await rested())
+
         await ask(min(lengths))
         await clear()
         warm = await rested()
-        told = Counter(await asyncio.gather(*map(ask, lengths)))
-        answered, after = watch.anonymous_bytes(), await rested()
-        ledger = (await client.get(f"{url}/v1/cache/stats")).json()["memory"]
-        await clear()
-        kept, limit = ledger["held"]["hot"] + ledger["held"]["live"], ledger["limits"]["total_bytes"]
-        return told, Levels(warm=warm, answered=answered, after=after, kept=kept, cleared=await rested(), limit=limit)
+        bursts = [await burst() for _ in range(num_bursts)]
+        limit = (await client.get(f"{url}/v1/cache/stats")).json()["memory"]["limits"]["total_bytes"]
+        return Found(warm=warm, bursts=bursts, limit_bytes=limit)
 
 
 def prompt_lengths(num_prompts: int, num_tokens: int, *, has_long: bool) -> list[int]:
@@ -127,6 +136,7 @@ def run(
     address_space: int | None,
     group: MemoryGroup | None,
     home: Path,
+    num_bursts: int,
     after_s: float,
 ) -> dict[str, Any]:
     def bound() -> None:
@@ -145,12 +155,11 @@ def run(
         threading.Thread(target=server.stdout.read, daemon=True).start()
         watch = Watch(server.pid)
         before, before_anonymous = watch.resident_bytes(), watch.anonymous_bytes()
-        told, levels = asyncio.run(ask_all(served[1], lengths, watch, after_s))
+        found = asyncio.run(ask_all(served[1], lengths, num_bursts, watch, after_s))
         after = watch.resident_bytes()
         watch.end()
         server.send_signal(signal.SIGTERM)
     return {
-        "outcomes": dict(told),
         "tokens": sum(lengths),
         "exit": server.returncode,
         "before_mib": before / MIB,
@@ -158,11 +167,12 @@ def run(
         "after_mib": after / MIB,
         "anonymous_mib": {
             "before": before_anonymous / MIB,
+            "warm": found["warm"],
             "peak": watch.peak_anonymous_bytes / MIB,
-            **{name: levels[name] / MIB for name in ("warm", "answered", "after", "kept", "cleared")},
+            "bursts": found["bursts"],
         },
-        "limit_mib": levels["limit"] / MIB,
-        "peak_share": watch.peak_bytes / levels["limit"],
+        "limit_mib": found["limit_bytes"] / MIB,
+        "peak_share": watch.peak_bytes / found["limit_bytes"],
         **({"group": group.told()} if group is not None else {}),
     }
 
@@ -175,6 +185,7 @@ def main() -> None:
     parser.add_argument("--layout", choices=sorted(LONG_CONTEXT))
     parser.add_argument("--address-space")
     parser.add_argument("--cgroup")
+    parser.add_argument("--bursts", type=int, default=1)
     parser.add_argument("--after", type=float, default=AFTER_S)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -183,7 +194,7 @@ def main() -> None:
     with TemporaryDirectory() as home, memory_group(asked.cgroup) as group:
         folder = Path(home) / "long"
         model = str(write_long_context_model(asked.layout, folder)) if asked.layout else EMBEDDED_IDS[0]
-        found = run(asked.memory, model, lengths, space, group, Path(home), asked.after)
+        found = run(asked.memory, model, lengths, space, group, Path(home), asked.bursts, asked.after)
     text = json.dumps(found, indent=2)
     if asked.json is not None:
         asked.json.write_text(text)

@@ -201,6 +201,33 @@ def test_an_idle_engine_gives_back_what_it_freed_once():
     assert bench.memory.read().held_bytes == 10_000
 
 
+def test_an_idle_engine_gives_back_again_once_less_is_kept():
+    """As when the cache is cleared, or a slow store has taken in what waited for it, a piece a look."""
+    bench = Bench()
+    bench.guard.loaded(MODEL, 900)
+    bench.hot.put([sized_record(1, 1_000)])
+    bench.queued_bytes = 300
+    num_cleared = bench.num_cleared
+
+    def rest() -> int:
+        nonlocal num_cleared
+        for _ in range(3 * IDLE_STEPS):
+            bench.budget()
+        before, num_cleared = num_cleared, bench.num_cleared
+        return num_cleared - before
+
+    assert rest() == 1
+    bench.hot.forget()
+    assert rest() == 1
+    bench.guard.unloaded(MODEL)
+    assert rest() == 1
+    for bench.queued_bytes in (200, 100, 0):
+        bench.budget()
+    assert rest() == 1, "once all of it is gone"
+    bench.queued_bytes = 300
+    assert rest() == 0, "what comes frees nothing"
+
+
 def test_what_an_allocator_keeps_for_good_refuses_nobody_while_nothing_runs():
     bench = Bench()
     bench.guard.loaded(MODEL, 900)

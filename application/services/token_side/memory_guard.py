@@ -45,8 +45,8 @@ CLEAR_EVERY_STEPS = 16
 be preempted."""
 
 IDLE_STEPS = 30
-"""Looks at an engine without work, a second apart at most, after which what was freed is given back: to others of this
-machine it is worth more then than to the next request."""
+"""Looks at an engine without work that lets go of nothing any more, a second apart at most, after which what was freed
+is given back: to others of this machine it is worth more then than to the next request."""
 
 STUCK_STEPS = 3
 """Who was admitted may wait for a sequence that is not: after so many steps in which nobody computed, that comes in."""
@@ -83,7 +83,7 @@ class MemoryGuard:
         self._weights: dict[ModelId, int] = {}
         self._other_bytes = self._other_then = 0
         self._reading = MemoryReading()
-        self._known_then = self._num_stuck = self._num_idle = 0
+        self._known_then = self._num_stuck = self._num_idle = self._idle_bytes = 0
         self._num_steps, self._read_at, self._cleared_at = 0, 0, -CLEAR_EVERY_STEPS
         self.ledger = MemoryLedger(limits=limits)
 
@@ -148,8 +148,7 @@ class MemoryGuard:
         first = next((view for view in admission_order(views, self._steps) if view.id in shapes), None)
         demand = demand_of(views, shapes, self._chunk, first)
         ledger = self._measured(self._ledger(views, shapes), demand)
-        self._num_idle = 0 if views else self._num_idle + 1
-        if self._num_idle == IDLE_STEPS:
+        if self._has_rested(views, ledger):
             self._clear_freed(ledger.held_bytes)
         limits = self._limits_now()
         if limits is None:
@@ -167,11 +166,14 @@ class MemoryGuard:
         if limits is not self.limits:
             room = min(room, (self._reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
-        self._live.room_bytes = max(0, room)
+        # A copy gives way before anybody grows into what it took. Fetches take none of that, so both together fit.
+        self._live.room_bytes = max(0, room, ledger.growth_bytes + min(0, room))
         charge = first.charge_bytes if first is not None else 0
-        beside = max(0, room - (demand.waiting_bytes - charge))
+        giving = ledger.held_bytes - ledger.without_live().held_bytes
+        beside = max(0, room + giving - (demand.waiting_bytes - charge))
         return StepBudget(
             room_bytes=max(beside, charge) if self._is_stuck(demand) else beside,
+            giving_bytes=giving,
             max_chunk=self._relief.max_chunk,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
@@ -225,6 +227,14 @@ class MemoryGuard:
         held = max(known, (self._reading.used_bytes or 0) - limits.margin_bytes)
         return held + demand.least_bytes > limits.hard_bytes
 
+    def _has_rested(self, views: Sequence[SequenceView], ledger: MemoryLedger) -> bool:
+        """Whether what was freed is given back now: once after the last work, and once after each time that less is
+        kept than at the look before, as when the cache was cleared, a model unloaded or the store's queue written."""
+        kept = ledger.weight_bytes + ledger.hot_bytes + ledger.live_bytes + ledger.queued_bytes
+        self._num_idle = 0 if views or kept < self._idle_bytes else self._num_idle + 1
+        self._idle_bytes = kept
+        return self._num_idle == IDLE_STEPS
+
     def _clear_freed(self, known: int) -> None:
         self._cleared_at, before = self._num_steps, self._reading.held_bytes or 0
         self._clear()
@@ -253,9 +263,9 @@ class MemoryGuard:
     ) -> MemoryLedger:
         """Let go of states that were left, where there is no room for them, then give the hot tier its budget; the
         ledger afterwards."""
-        before = self._relief.hot_bytes
-        wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, self._flights.wanted_bytes))
-        freed = self._shrink_live(live_budget(ledger, limits, wanted))
+        before, fetched = self._relief.hot_bytes, self._flights.wanted_bytes
+        freed = self._shrink_live(live_budget(ledger, limits, replace(demand, waiting_bytes=fetched)))
+        wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, fetched))
         freed += self._give_hot(hot_budget(ledger, limits, wanted, before, self._wanted_hot))
         if not freed:
             return ledger
