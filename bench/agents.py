@@ -30,8 +30,9 @@ from application.ports.engine import Engine, StepBatch, Submission, Tokens  # no
 from application.ports.tokenizer import Tokenizer  # noqa: E402
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings  # noqa: E402
 from bench.agent_clients import AGENTS, Agent, Place  # noqa: E402
+from bench.event_log import EventLog  # noqa: E402
 from bench.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
-from bench.servers import EventLog, cairn_in_process  # noqa: E402
+from bench.servers import cairn_in_process  # noqa: E402
 from domain.explanation import common_length  # noqa: E402
 from domain.ids import ModelId, RequestId  # noqa: E402
 from domain.model_card import ModelSource  # noqa: E402

@@ -1,16 +1,17 @@
 """What a grammar costs a token: constrained against free decoding, step by step in turns, in one run.
 
-    python -m bench.constrained [--model cairn-demo] [--rows 1 8] [--turns 60] [--json FILE]
+    python -m bench.constrained [--model cairn-demo] [--rows 1 8] [--turns 60] [--seconds 90]
+        [--json FILE]
 
 Both decode the same prompt on the same model, to the same length: the grammar allows any text, or a JSON array of
 strings, and never ends. They take turns of some steps, so that whatever else the machine does meets both. Told: the
 median step of either, the median over the turns of their ratio with its quartiles, and the difference of the compute
 thread's processor time (what a worker does, and what waiting takes, is not in it). The cost is per step and not per
-parameter: the embedded model, whose step takes some milliseconds, shows the most of it.
+parameter: the embedded model, whose step takes some milliseconds, shows the most of it. `--seconds` bounds the turns of
+all, each case its share: fewer turns are told as such.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -24,11 +25,13 @@ load_blas()
 
 from adapters.huggingface.embedded_models import embedded_folder  # noqa: E402 - a BLAS counts only before MLX
 from adapters.llguidance.compiler import LlguidanceCompiler  # noqa: E402
+from adapters.mlx.device import describe_device  # noqa: E402
 from adapters.mlx.engine import MlxEngine  # noqa: E402
 from adapters.tokenizers.loader import HfTokenizerLoader  # noqa: E402
 from application.ports.compute import DecodeStart, LoadedModel  # noqa: E402
 from application.ports.token_constraint import TokenConstraint  # noqa: E402
 from application.services.lane import Lane  # noqa: E402
+from bench.results import Results  # noqa: E402
 from domain.grammar import Grammar, json_schema_grammar, lark_grammar  # noqa: E402
 from domain.ids import ModelId, SequenceId  # noqa: E402
 from domain.model_card import LoadOptions, ModelSource  # noqa: E402
@@ -65,13 +68,16 @@ class Compare:
         self._prompt = tuple(prompt)
         self._next_id = 0
 
-    def turns(self, grammar: Grammar, num_rows: int, num_turns: int) -> list[tuple["Step", "Step"]]:
-        """Of so many rows, free and all with this grammar."""
+    def turns(self, grammar: Grammar, num_rows: int, num_turns: int, seconds: float) -> list[tuple["Step", "Step"]]:
+        """Of so many rows, free and all with this grammar; at least two."""
         free, held = ([self._start(one) for _ in range(num_rows)] for one in (None, grammar))
         for ids in (free, held):
             self._steps(ids, WARM_UP)
         taken: list[tuple[Step, Step]] = []
+        deadline_s = time.monotonic() + seconds
         for turn in range(num_turns):
+            if turn > 1 and time.monotonic() > deadline_s:
+                break
             order = (free, held) if turn % 2 else (held, free)
             first, second = (self._steps(ids, NUM_COUNTED, NUM_SKIPPED) for ids in order)
             taken.append((first, second) if turn % 2 else (second, first))
@@ -111,37 +117,40 @@ def main() -> None:
     parser.add_argument("--model", default="cairn-demo", help="an embedded model, or a folder")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    results = Results(options.json, "constrained", mlx_device=describe_device())
     source = ModelSource(ModelId(options.model), str(embedded_folder(ModelId(options.model)) or options.model))
     tokenizers, engine = HfTokenizerLoader(), MlxEngine()
     tokenizer, model = tokenizers.load(source), whole(engine.load(source, LoadOptions()))
     compiler = LlguidanceCompiler(Lane("bench-grammar", NUM_WORKERS), tokenizers.vocabulary)
     compiler.attach(source)
     compare = Compare(model, compiler, source, tokenizer.encode("Tell me about the sea. " * 8).token_ids)
-    results: dict[str, dict[str, float | list[float]]] = {}
+    share_s = options.seconds / (len(options.rows) * len(GRAMMARS))
     for num_rows in options.rows:
         for name, grammar in GRAMMARS.items():
-            turns = compare.turns(grammar, num_rows, options.turns)
+            turns = compare.turns(grammar, num_rows, options.turns, share_s)
             free_s, held_s = (statistics.median(step.taken_s for step in steps) for steps in zip(*turns, strict=True))
             low, over, high = statistics.quantiles((held.taken_s / free.taken_s - 1 for free, held in turns), n=4)
             cpu_over_s = statistics.median(held.cpu_s - free.cpu_s for free, held in turns)
-            results[f"{num_rows} rows, {name}"] = {
-                "free_s": free_s,
-                "held_s": held_s,
-                "overhead": over,
-                "overhead_quartiles": [low, high],
-                "cpu_over_s": cpu_over_s,
-            }
+            results.add(
+                name,
+                rows=num_rows,
+                turns=len(turns),
+                free_s=free_s,
+                held_s=held_s,
+                overhead=over,
+                overhead_quartiles=[low, high],
+                cpu_over_s=cpu_over_s,
+            )
             print(
                 f"{num_rows} rows, {name}: {free_s * 1e3:.2f} ms free, {held_s * 1e3:.2f} ms held, {over:+.1%} "
-                f"({low:+.1%} to {high:+.1%}); {cpu_over_s * 1e6:+.0f} us of the compute thread",
+                f"({low:+.1%} to {high:+.1%}); {cpu_over_s * 1e6:+.0f} us of the compute thread; {len(turns)} turns",
                 flush=True,
             )
     model.close(tuple(model.open_ids()))
     engine.close()
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,30 +1,39 @@
-"""What a prompt costs on its way into an engine's process: encoded on the text side, read in the child.
+"""What a prompt costs on its way into an engine's process: written on the text side, read and hashed in the child.
 
     python -m bench.engine_messages [--tokens 200000] [--rounds 15]
 
-Least milliseconds of processor time of all rounds. The baseline of the same run is msgpack's own list of integers.
+Least milliseconds of processor time of all rounds, and blocks of memory that the interpreter holds for what was made.
+The baseline of the same run is msgpack's own list of integers.
 """
 
 import argparse
 import random
+import sys
 import time
 from collections.abc import Callable
 
 from adapters.engine_process.messages import Submit, ToChild
-from adapters.engine_process.values import PackedSubmission, decoded, encoded
+from adapters.engine_process.values import decoded, encoded
 from application.ports.engine import Submission
+from domain.hashing import BlockChain
 from domain.ids import ModelId, RequestId
 from domain.prompt_content import EncodedPrompt
+from domain.record import Namespace
 from domain.sampling import SamplingParams
 
+BLOCK = 256
 
-def least_ms(work: Callable[[], object], rounds: int) -> float:
+
+def measured(work: Callable[[], object], rounds: int) -> tuple[float, int]:
     taken: list[float] = []
+    num_blocks = 0
     for _ in range(rounds):
-        began_s = time.thread_time()
-        work()
+        num_before, began_s = sys.getallocatedblocks(), time.thread_time()
+        made = work()
         taken.append(time.thread_time() - began_s)
-    return min(taken) * 1e3
+        num_blocks = sys.getallocatedblocks() - num_before
+        del made
+    return min(taken) * 1e3, num_blocks
 
 
 def main() -> None:
@@ -42,21 +51,23 @@ def main() -> None:
         seed=1,
         max_new_tokens=1,
     )
-    plain, sent = encoded(ids), encoded(Submit(PackedSubmission.of(asked)))
+    plain, sent = encoded(ids), encoded(Submit(asked))
 
     def read() -> Submission:
-        message = decoded(sent, ToChild)
-        return message.submission.unpacked()
+        return decoded(sent, ToChild).submission
 
     assert read() == asked
     ways: dict[str, Callable[[], object]] = {
+        "made a row": lambda: EncodedPrompt.of_text(ids),
         "written as a list": lambda: encoded(ids),
-        "written as one row": lambda: encoded(Submit(PackedSubmission.of(asked))),
+        "written as one row": lambda: encoded(Submit(asked)),
         "read from a list": lambda: decoded(plain, tuple[int, ...]),
         "read from one row": read,
+        "hashed": lambda: BlockChain(Namespace(b"bench"), BLOCK, asked.prompt.content),
     }
     for name, work in ways.items():
-        print(f"{name:20} {least_ms(work, options.rounds):6.2f} ms")
+        taken_ms, num_blocks = measured(work, options.rounds)
+        print(f"{name:20} {taken_ms:6.2f} ms {num_blocks:8,} blocks")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ from typing import Any
 
 from application.events import PrefillChunkComputed
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
+from bench.event_log import EventLog
 from bench.http_client import measure
-from bench.servers import EventLog, cairn_in_process
+from bench.servers import cairn_in_process
 from interfaces.cli.bench.timeline import Timeline
 
 SHORT = 20

@@ -1,12 +1,14 @@
 """What a row's joining and leaving cost a running batch, and whether many streams of one long prompt fit.
 
-    python -m bench.joins [--shape llama-8b] [--tokens 8000] [--rows 1,8,31] [--streams 32] [--steps 8] [--json FILE]
+    python -m bench.joins [--shape llama-8b] [--tokens 8000] [--rows 1,8,31] [--streams 32] [--steps 8]
+        [--seconds 240] [--json FILE]
 
 First the caches alone, of the shape's size with random contents: time and bytes of a row that joins a batch of so many,
 in place and where the buffers must grow for it, and of a row that leaves, each beside mlx-lm's own batch caches. Bytes
 are the most that was held at once beyond what was held before, the newcomer's own included before. Then the model with
 random weights: one prompt, half of the streams forked from it and half restored from its captured blocks, all decoded
-together. Without --shape it is Llama-3-8B's on an accelerator and a tiny one on a CPU.
+together; the most that was held, beside what the ledger's sums say of it before. What is not begun within `--seconds`
+is left out, and told. Without --shape it is Llama-3-8B's on an accelerator and a tiny one on a CPU.
 """
 
 import argparse
@@ -23,10 +25,11 @@ from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.caches.layout import Caches, live_arrays
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import append_rows, keep_rows
-from adapters.mlx.device import on_cpu
+from adapters.mlx.device import describe_device, on_cpu
 from application.ports.compute import DecodeStart
 from application.services.token_side.model_loads import whole
 from bench.decode import prompt_of
+from bench.results import Results
 from bench.shapes import SHAPES, build_shape
 from domain.decode_groups import rows_capacity, rows_in_place
 from domain.ids import ModelId, SequenceId
@@ -111,18 +114,22 @@ def mlx_lm_joining(rows: Rows, count: int) -> dict[str, float]:
     return measured(join)
 
 
-def compare_joins(config: dict[str, Any], num_tokens: int, counts: list[int]) -> list[dict[str, Any]]:
-    rows, found = Rows(config, num_tokens), []
+def compare_joins(
+    config: dict[str, Any], num_tokens: int, counts: list[int], deadline_s: float, results: Results
+) -> None:
+    rows = Rows(config, num_tokens)
     row_mib = sum(array.nbytes for array in live_arrays(rows.new())) / MIB
     print(f"a row: {row_mib:.1f} MiB, a layer of it {row_mib / config['num_hidden_layers']:.2f} MiB")
     for count in counts:
         for work in (in_place, growing, leaving, mlx_lm_joining):
+            if time.monotonic() > deadline_s:
+                print(f"{count:3d} rows  {work.__name__:15s} left out: the time is over", flush=True)
+                continue
             mx.clear_cache()
-            result = {"rows": count, "what": work.__name__, **best([work(rows, count) for _ in range(REPEATS)])}
+            result = best([work(rows, count) for _ in range(REPEATS)])
+            results.add(work.__name__, rows=count, **result)
             told = result.get("error") or f"{result['ms']:9.1f} ms  {result['peak_mib']:10.1f} MiB at most"
             print(f"{count:3d} rows  {work.__name__:15s} {told}", flush=True)
-            found.append(result)
-    return found
 
 
 def many_streams(shape: str, num_tokens: int, num_streams: int, num_steps: int) -> dict[str, Any]:
@@ -163,10 +170,14 @@ def many_streams(shape: str, num_tokens: int, num_streams: int, num_steps: int) 
             raise RuntimeError(f"{len(errors)} of {num_streams} failed: {errors[0]}")
     held = mx.get_active_memory() - weights
     alone = num_streams * model.description.memory.state_bytes(num_tokens + num_steps)
+    memory, peak = model.description.memory, mx.get_peak_memory()
+    hot = sum(payload.size_bytes for groups in [*blocks, tail] for payload in groups.values())
+    ledger = memory.weight_bytes + alone + hot + memory.decode_bytes(num_streams, num_tokens + num_steps)
     result = {
+        "ledger_mib": ledger / MIB, "peak_over_ledger": max(peak, start_peak) / ledger, "hot_mib": hot / MIB,
         "shape": shape, "streams": num_streams, "tokens": num_tokens, "weights_mib": weights / MIB,
         "states_alone_mib": alone / MIB, "held_mib": held / MIB, "start_peak_mib": start_peak / MIB,
-        "decode_peak_mib": mx.get_peak_memory() / MIB,
+        "decode_peak_mib": peak / MIB,
         "prefill_s": prefilled - clock, "start_s": started - prefilled,
         "first_steps_ms": times[:3], "step_ms": statistics.median(times[3:] or times),
     }  # fmt: skip
@@ -181,16 +192,21 @@ def main() -> None:
     parser.add_argument("--rows", default="1,8,31")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    results, deadline_s = Results(given.json, "joins", mlx_device=describe_device()), time.monotonic() + given.seconds
     shape = given.shape or ("tiny" if on_cpu() else "llama-8b")
     num_tokens = given.tokens or (512 if on_cpu() else 8000)
-    joins = compare_joins(SHAPES[shape][0], num_tokens, [int(count) for count in given.rows.split(",")])
+    counts = [int(count) for count in given.rows.split(",") if count]
+    compare_joins(SHAPES[shape][0], num_tokens, counts, deadline_s, results)
     mx.clear_cache()
-    streams = many_streams(shape, num_tokens, given.streams, given.steps)
-    print(json.dumps(streams, indent=1))
-    if given.json is not None:
-        given.json.write_text(json.dumps({"joins": joins, "streams": streams}, indent=1), encoding="utf-8")
+    if time.monotonic() < deadline_s:
+        streams = many_streams(shape, num_tokens, given.streams, given.steps)
+        results.add("streams", **streams)
+        print(json.dumps(streams, indent=1), flush=True)
+    else:
+        print(f"{given.streams} streams left out: the time is over", flush=True)
     mx.synchronize()
     mx.clear_streams()
 

@@ -1,65 +1,123 @@
 """A long conversation over HTTP, on a model of real shape with random weights: what a client waits for.
 
-    python -m bench.long_context [--shape qwen3-4b] [--words 3200] [--turns 3] [--no-peer] [--json FILE]
+    python -m bench.long_context [--shape qwen3-4b | --model DIR] [--words 3200] [--turns 3] [--without cancel kill]
+        [--seconds 600] [--no-peer] [--dir DIR] [--json FILE]
 
-One conversation at a time: a long first prompt (about six tokens a word), turns that each add a reply and as many new
-words as a tool's result has, another user behind the same system prompt, the first prompt again after it was cancelled
-at 60 %, and the conversation going on after a restart and after kill -9. Figures are milliseconds to the first token;
-the baseline is mlx_lm.server on the same weights in the same run.
+One conversation at a time: a long first prompt (about eight tokens a word), the same once more, turns that each add a
+reply and as many new words as a tool's result has, another user behind the same system prompt, the conversation going
+on after a restart, another prompt as long after Cairn was killed two seconds behind its first token, and a third one
+after it was cancelled at 60 %. Figures are milliseconds to the first token; the baseline is mlx_lm.server on the same
+weights in the same run, and for the steps after the first one `cold` of the same server. `share`: how far of the killed
+server's prompt its store reached. What is read after a restart lies in the page cache, as far as that holds it.
+
+A step that fails ends its server's conversation and not the other's. `--seconds` is for both servers: no step is begun
+that it does not allow.
 """
 
 import argparse
 import json
 import shutil
+import statistics
 import subprocess
-import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.http_client import measure
+from bench.model_folder import made
 from bench.prefix_scenarios import chat
+from bench.results import Results
 from bench.servers import ServerProcess
 from interfaces.cli.bench.prompts import words
 from interfaces.cli.bench.timeline import Timeline
 
-VOCABULARY = 4096
-"""The embedded models' tokenizer is the one there is; the rest of the shape is the real one."""
 TURN_WORDS = 40
+WARM_UP_WORDS = 600
+"""Of the first request of every process: some chunks' worth, for kernels are compiled by shape."""
+REPEATS = 3
+KILLED_AFTER_S = 2.0
+"""Of the first token: by then all of the prompt was computed so long ago."""
+WRITTEN_AFTER_S = 8.0
+STORE_QUOTA = "80%"
+"""The default is a fifth of what is free, and a long prompt alone may take more."""
+CAIRN, PEER = "cairn", "mlx_lm.server"
+
+Figures = tuple[float, int, int]
+
+
+class TimeIsOver(Exception):
+    """No further step is begun."""
 
 
 class Conversation:
     """One server's figures. `figures`: by step, (ms to the first token, tokens of the prompt, tokens reused)."""
 
-    def __init__(self, server: ServerProcess, model: str, num_words: int, num_turns: int) -> None:
-        self._server = server
-        self._model = model
-        self._num_words = num_words
-        self._num_turns = num_turns
+    def __init__(self, name: str, server: ServerProcess, options: argparse.Namespace, results: Results) -> None:
+        self._name, self._server, self._results = name, server, results
+        self._model, self._num_words, self._num_turns = str(options.model), options.words, options.turns
+        self._without: list[str] = options.without
+        self._deadline_s: float = options.deadline_s
         self._messages: list[dict[str, str]] = []
-        self.figures: dict[str, tuple[float, int, int]] = {}
+        self.figures: dict[str, Figures] = {}
 
     def run(self) -> None:
-        self._ask(None, self._opening(900, 20))  # the first request of a process compiles kernels
+        self._warm_up(900)
         self._messages = self._opening(1, self._num_words)
         self._turn("cold")
+        self._repeats()
         for number in range(self._num_turns):
             self._add_words(number)
             self._turn(f"turn {number + 2}")
         other = [self._messages[0], {"role": "user", "content": "Somebody else asks."}]
         self._ask("other user", other)
+        time.sleep(WRITTEN_AFTER_S)
+        self._server.stop()
+        self._again()
+        self._add_words(len(self._messages))
+        self._turn("after restart")
+        if "kill" not in self._without and self._name == CAIRN:  # the other keeps nothing
+            self._kill()
+        if "cancel" not in self._without:
+            self._cancel()
+
+    def _repeats(self) -> None:
+        prompt = self._messages[:2]
+        found = [self._ask(None, prompt) for _ in range(REPEATS)]
+        found.sort(key=lambda timeline: timeline.ttft_s)
+        self._note("repeat", found[len(found) // 2])
+
+    def _kill(self) -> None:
+        """The store holds what it was given until shortly before."""
+        lost = self._opening(3, self._num_words)
+        first = self._ask("cold, to be killed", lost)
+        time.sleep(max(0.0, first.first_token_s + KILLED_AFTER_S - time.monotonic()))
+        queue = stats(self._server.url).get("queue")
+        killed_s = time.monotonic()
+        self._server.kill()
+        self._again()
+        (told,) = asked(f"{self._server.url}/v1/cache/explain", chat(self._model, lost)["body"])["prompts"]
+        share = told["known_tokens"] / told["prompt_tokens"]
+        self._results.add("stored", killed_after_s=killed_s - first.first_token_s, share=share, queue=queue, told=told)
+        self._ask("after kill -9", lost)
+
+    def _cancel(self) -> None:
         again = self._opening(2, self._num_words)
         self._ask(None, again, cancel_after_s=0.6 * self.figures["cold"][0] / 1e3)
         time.sleep(1)
         self._ask("after cancel at 60 %", again)
-        for name, end in (("after restart", self._server.stop), ("after kill -9", self._server.kill)):
-            time.sleep(8)  # for what is written behind
-            end()
-            self._server.start()
-            self._ask(None, self._opening(901, 20))
-            self._add_words(len(self._messages))
-            self._turn(name)
+
+    def _again(self) -> None:
+        started = time.monotonic()
+        self._server.start()
+        self._results.add("started", server=self._name, s=time.monotonic() - started)
+        self._warm_up(901)
+
+    def _warm_up(self, seed: int) -> None:
+        self._ask(None, self._opening(seed, min(WARM_UP_WORDS, self._num_words)))
 
     def _opening(self, seed: int, num_words: int) -> list[dict[str, str]]:
         return [{"role": "system", "content": words(seed, num_words)}, {"role": "user", "content": f"About {seed}?"}]
@@ -72,72 +130,107 @@ class Conversation:
         self._messages.append({"role": "assistant", "content": reply})
 
     def _ask(self, name: str | None, messages: list[dict[str, str]], **options: float) -> Timeline:
+        if time.monotonic() > self._deadline_s:
+            raise TimeIsOver(f"{name or 'a step'} and what follows it is left out")
         timeline = measure(self._server.url, [chat(self._model, messages) | options])[0]
         if "cancel_after_s" not in options and (timeline.error or timeline.status != 200):
             raise RuntimeError(f"{name}: {timeline.status} {timeline.error}")
         if name is not None:
-            details = timeline.usage.get("prompt_tokens_details") or {}
-            figures = (timeline.ttft_s * 1e3, timeline.usage["prompt_tokens"], details.get("cached_tokens", 0))
-            self.figures[name] = figures
-            print(name, *figures, flush=True)
+            self._note(name, timeline)
         return timeline
 
+    def _note(self, name: str, timeline: Timeline) -> None:
+        figures = timeline.ttft_s * 1e3, timeline.num_prompt or 0, timeline.num_cached or 0
+        self.figures[name] = figures
+        over_cold = figures[0] / self.figures["cold"][0]
+        named = dict(zip(("ttft_ms", "prompt_tokens", "reused_tokens"), figures, strict=True))
+        self._results.add("step", server=self._name, step=name, over_cold=over_cold, **named)
+        print(f"{name:>22} {figures[1]:>8,} tokens {figures[0]:>10,.0f} ms ({figures[2]:,})", flush=True)
 
-def compare(model: Path, scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
-    cairn = ["interfaces.cli", "serve", str(model), "--store", str(scratch / "store")]
-    peer = ["mlx_lm", "server", "--model", str(model), "--log-level", "ERROR"]
-    servers = {"cairn": ServerProcess(cairn, "/health/ready", scratch / "cairn.log")}
+
+def stats(url: str) -> dict[str, Any]:
+    """What Cairn says of its cache; empty where the server is another, or does not answer."""
+    try:
+        return asked(f"{url}/v1/cache/stats")
+    except (OSError, ValueError):
+        return {}
+
+
+def asked(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON answer. Raises OSError."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def compare(scratch: Path, options: argparse.Namespace, results: Results) -> dict[str, dict[str, Figures]]:
+    store = ["--store", str(scratch / "store"), "--store-quota", STORE_QUOTA]
+    cairn = ["interfaces.cli", "serve", str(options.model), *store]
+    peer = ["mlx_lm", "server", "--model", str(options.model), "--log-level", "ERROR"]
+    servers = {CAIRN: ServerProcess(cairn, "/health/ready", scratch / "cairn.log")}
     if not options.no_peer:
-        servers["mlx_lm.server"] = ServerProcess(peer, "/health", scratch / "peer.log")
-    results: dict[str, Any] = {}
+        servers[PEER] = ServerProcess(peer, "/health", scratch / "peer.log")
+    figures: dict[str, dict[str, Figures]] = {}
     for name, server in servers.items():
         print(f"== {name}", flush=True)
-        conversation = Conversation(server, str(model), options.words, options.turns)
-        with server:
-            conversation.run()
-        results[name] = conversation.figures
-    return results
+        conversation = Conversation(name, server, options, results)
+        figures[name] = conversation.figures
+        started = time.monotonic()
+        try:
+            with server:
+                results.add("started", server=name, s=time.monotonic() - started)
+                conversation.run()
+                results.add("end", server=name, stats=stats(server.url))
+        except (RuntimeError, OSError, KeyError, subprocess.SubprocessError, TimeIsOver) as error:
+            print(f"{name}: {error!r}", flush=True)
+            results.add("failed", server=name, error=repr(error))
+        free_gb = shutil.disk_usage(scratch).free / 1e9
+        print(f"{free_gb:.1f} GB of disk are free", flush=True)
+        turns = [figure[0] for step, figure in conversation.figures.items() if step.startswith("turn ")]
+        if turns:
+            results.add("turns", server=name, ttft_ms=statistics.median(turns), turns=len(turns))
+    return figures
 
 
-def write(shape: str, folder: Path) -> None:
-    import mlx.core as mx
+def summarise(figures: dict[str, dict[str, Figures]], results: Results) -> None:
+    """Cairn beside the peer, step by step."""
+    for step, (ttft_ms, num_prompt, num_reused) in figures[CAIRN].items():
+        peer = figures.get(PEER, {}).get(step)
+        beside = "" if peer is None else f"{peer[0]:>14,.0f} ({peer[2]:,})   {ttft_ms / peer[0]:.2f}"
+        print(f"{step:>22} {num_prompt:>8,} tokens {ttft_ms:>10,.0f} ms ({num_reused:,}){beside}")
+        if peer is not None:
+            results.add("beside", step=step, over_peer=ttft_ms / peer[0])
 
-    from bench.long_context_models import write_model
-    from bench.shapes import build_shape
 
-    network, config = build_shape(shape, vocab_size=VOCABULARY)
-    write_model(network, config, folder)
-    mx.synchronize()
-    mx.clear_streams()
+@contextmanager
+def scratch_folder(parent: Path | None) -> Iterator[Path]:
+    """For weights and stores; gone afterwards."""
+    scratch = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="qwen3-4b", help="of bench.shapes")
+    parser.add_argument("--model", type=Path, help="a folder that bench.model_folder made, instead of --shape")
     parser.add_argument("--words", type=int, default=3200)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--without", nargs="*", default=[], choices=["cancel", "kill"])
+    parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--dir", type=Path, help="for weights and stores; default: the temporary folder")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.write:
-        write(options.shape, options.write)
-        return
-    scratch = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=options.dir))
-    try:
-        # Weights are made by a process of its own, so that nothing here holds the device.
-        arguments = ["--shape", options.shape, "--write", str(scratch / "model")]
-        subprocess.run([sys.executable, "-m", "bench.long_context", *arguments], check=True)
-        results = compare(scratch / "model", scratch, options)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    for step, (ttft_ms, num_prompt, num_reused) in results["cairn"].items():
-        peer = results.get("mlx_lm.server", {}).get(step)
-        beside = "" if peer is None else f"{peer[0]:>14,.0f} ({peer[2]:,})   {ttft_ms / peer[0]:.2f}"
-        print(f"{step:>22} {num_prompt:>8,} tokens {ttft_ms:>10,.0f} ms ({num_reused:,}){beside}")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    results = Results(options.json, "long_context")
+    options.deadline_s = time.monotonic() + options.seconds
+    with scratch_folder(options.dir) as scratch:
+        results.add("disk", free_GB=shutil.disk_usage(scratch).free / 1e9, quota=STORE_QUOTA)
+        options.model = options.model or made(options.shape, scratch / "model")
+        summarise(compare(scratch, options, results), results)
 
 
 if __name__ == "__main__":

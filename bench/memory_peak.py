@@ -10,7 +10,8 @@ that very chunk if nothing held it, without the plane that was laid through a fe
 if MLX waited for every operation. Ratios are estimate over measured: of everything, and of
 what prefill needs beyond weights and states. Beside them the rates: of the prefill since the last position, and of
 decoding alone behind the last one. A second round prefills the same prompt once more, with kernels and graphs that the
-first one made. Needs no downloads. Shapes that the time does not allow are left out.
+first one made. Needs no downloads. `--seconds` bounds the prefill of each shape, once its model is there: positions
+that it does not allow are left out, and told. How long the model took is a line of its own.
 
 How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER, and to what Cairn holds it to, which
 `--run-ahead` replaces: on any device by so many bytes, or by no bound at all. The estimate follows all three.
@@ -18,7 +19,6 @@ How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER
 
 import argparse
 import gc
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -37,6 +37,7 @@ from adapters.mlx.model import MlxModel
 from adapters.mlx.run_ahead import run_ahead
 from application.ports.compute import DecodeStart
 from application.services.token_side.model_loads import whole
+from bench.results import Results
 from bench.shapes import build_shape
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, SequenceId
@@ -45,11 +46,15 @@ from domain.sampling import SamplingParams
 
 ONE_AT_A_TIME = RunAhead(0, 0, 1)
 NUM_STEPS, WARM_STEPS = 40, 8
+LINES = {"built_s": "model", "left_out": "left out", "decode_ms": "decode", "ratio": "peak"}
+"""What a line tells of, by the figure that only such a line has."""
 
 
-def measure(name: str, marks: list[int], deadline_s: float, num_rounds: int) -> Iterator[dict[str, Any]]:
-    """One line for each position of each round, and one for decoding after it."""
+def measure(name: str, marks: list[int], seconds: float, num_rounds: int) -> Iterator[dict[str, Any]]:
+    """One line for the model, one for each position of each round, and one for decoding after it."""
+    begun_s = time.monotonic()
     network, config = build_shape(name)
+    built_s = time.monotonic() - begun_s
     model = whole(assemble(network, ModelId(name), ModelFacts(config)))
     shape, layout = model.description.memory, model.description.layout
     chunk = preferred_grid()
@@ -58,7 +63,15 @@ def measure(name: str, marks: list[int], deadline_s: float, num_rounds: int) -> 
         end: None if layout.needs_snapshots else trace_chunk(network, layout, pattern, chunk, end) for end in marks
     }
     tokens = [(17 * index + 5) % 500 for index in range(chunk)]
-
+    yield {
+        "shape": name,
+        "dtype": model.description.dtype,
+        "weight_bytes": shape.weight_bytes,
+        "built_s": built_s,
+        "traced_s": time.monotonic() - begun_s - built_s,
+        "traced_chunk": shape.step.most_chunk,
+    }
+    deadline_s = time.monotonic() + seconds
     for number in range(num_rounds):
         id, end = SequenceId(number), 0
         model.open(id)
@@ -68,6 +81,7 @@ def measure(name: str, marks: list[int], deadline_s: float, num_rounds: int) -> 
                 end += chunk
                 model.prefill(id, tokens)
             if end < mark - chunk:
+                yield {"shape": name, "round": number, "left_out": mark}
                 break
             mx.synchronize()
             rate = (end - started_at) / (time.perf_counter() - start) if end > started_at else None
@@ -114,6 +128,11 @@ def decode_ms(model: MlxModel, id: SequenceId) -> float:
 
 
 def tell(line: dict[str, Any]) -> str:
+    if "built_s" in line:
+        told = f"{line['dtype']}, {line['weight_bytes'] / 1e9:.2f} GB, built in {line['built_s']:.1f} s"
+        return f"{line['shape']:<16} {told}, traced by chunks of {line['traced_chunk']} in {line['traced_s']:.1f} s"
+    if "left_out" in line:
+        return f"{line['shape']:<16} {line['left_out']:>7} left out, and what follows it: the time is over"
     if "decode_ms" in line:
         return f"{line['shape']:<16} {line['at']:>7} a decode step takes {line['decode_ms']:.2f} ms"
     sizes = " ".join(
@@ -140,19 +159,19 @@ def main() -> None:
     if options.run_ahead:
         most = None if options.run_ahead == "none" else ByteSize.parse(options.run_ahead).num_bytes
         memory_shape.most_ahead_bytes = lambda: most
-    deadline_s = time.monotonic() + options.seconds
+    results = Results(options.json, "memory_peak", mlx_device=describe_device(), run_ahead=options.run_ahead)
     grid = preferred_grid()
     marks = sorted(
         {max(grid, int(mark.lower().removesuffix("k")) * 1024 // grid * grid) for mark in options.at.split(",")}
     )
     print(f"{describe_device()}, MLX {version('mlx')}, chunks of {grid} tokens, {run_ahead()}, sizes in MiB")
-    lines: list[dict[str, Any]] = []
     for name in options.shapes.split(","):
-        for line in measure(name, marks, deadline_s, options.rounds):
-            lines.append(line)
+        for line in measure(name, marks, options.seconds, options.rounds):
+            kind = next((one for one in ("built_s", "left_out", "decode_ms") if one in line), "ratio")
+            results.add(LINES[kind], **line)
             print(tell(line), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(lines), encoding="utf-8")
+    mx.synchronize()
+    mx.clear_streams()
 
 
 if __name__ == "__main__":

@@ -1,21 +1,22 @@
 """The next turn of a long conversation: its state taken over, or put together from the blocks in memory.
 
-    python -m bench.next_turn [--shape qwen3-4b] [--tokens 72000] [--new 200] [--rounds 5] [--json FILE]
+    python -m bench.next_turn [--shape qwen3-4b] [--tokens 72000] [--new 200] [--rounds 5]
+        [--seconds 60] [--json FILE]
 
 Both ways take turns on one model with random weights: the state of `--tokens` tokens is put in place, and `--new` ones
-are computed on it. Figures: milliseconds until the state is in place and until the new tokens are computed, as a ratio
-to computing them alone, and bytes: the most that was held beyond what was held before (`peak`), and what was copied out
-of blocks (`copied`). The adapter alone: what HTTP, tokenizing and the queue add is `bench.long_context`'s. Without
---shape and --tokens it is Qwen3-4B's at 72,000 on an accelerator and a tiny one at 4,000 on a CPU.
+are computed on it. Figures: milliseconds until the state is in place (`placed`) and until the new tokens are computed
+(`turn`), as a ratio to computing them in that turn (`computing`), and bytes: the most that was held beyond what was
+held before (`peak`, where computing that takes as much as the state tells of buffers copied to grow), and what was
+copied out of blocks (`copied`). Medians of the rounds, without the first. The adapter alone: what HTTP, tokenizing and
+the queue add is `bench.long_context`'s. Without --shape and --tokens it is Qwen3-4B's at 72,000 on an accelerator and
+a tiny one at 4,000 on a CPU.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
@@ -24,6 +25,7 @@ from adapters.mlx.device import describe_device, on_cpu
 from adapters.mlx.model import MlxModel
 from application.services.token_side.model_loads import whole
 from bench.decode import prompt_of
+from bench.results import Results
 from bench.shapes import SHAPES, build_shape
 from domain.ids import ModelId, SequenceId
 from domain.payload import GroupPayloads
@@ -87,24 +89,34 @@ class Turns:
 
     def _turn(self, id: SequenceId, put_in_place: Callable[[], object]) -> Figures:
         placed_ms, peak_mib = timed(put_in_place)
-        computed_ms, _ = timed(lambda: self._model.prefill(id, self._new))
+        computed_ms, computing_mib = timed(lambda: self._model.prefill(id, self._new))
         return {
             "placed_ms": placed_ms,
+            "computing_ms": computed_ms,
+            "computing_peak_mib": computing_mib,
             "turn_ms": placed_ms + computed_ms,
             "of_computing": (placed_ms + computed_ms) / computed_ms,
             "peak_mib": peak_mib,
         }
 
 
-def compare(shape: str, num_tokens: int, num_new: int, num_rounds: int) -> dict[str, Figures]:
-    network, config = build_shape(shape)
-    model = whole(assemble(network, ModelId(shape), ModelFacts(config)))
-    prompt = prompt_of(num_tokens + num_new, 1, model.description.vocab_size)
-    turns = Turns(model, prompt[:num_tokens], prompt[num_tokens:])
+def compare(options: argparse.Namespace, results: Results) -> dict[str, Figures]:
+    begun_s = time.monotonic()
+    network, config = build_shape(options.shape)
+    model = whole(assemble(network, ModelId(options.shape), ModelFacts(config)))
+    ready_s = time.monotonic()
+    prompt = prompt_of(options.tokens + options.new, 1, model.description.vocab_size)
+    turns = Turns(model, prompt[: options.tokens], prompt[options.tokens :])
+    filled_s = time.monotonic()
+    results.add("model", dtype=model.description.dtype, built_s=ready_s - begun_s, filled_s=filled_s - ready_s)
     runs: dict[str, list[Figures]] = {"taken over": [], "restored": []}
-    for _ in range(num_rounds + 1):
-        runs["taken over"].append(turns.taken_over())
-        runs["restored"].append(turns.restored())
+    for number in range(options.rounds + 1):
+        if number > 1 and time.monotonic() > filled_s + options.seconds:
+            print(f"{number - 1} rounds: the time is over", flush=True)
+            break
+        for name, turn in (("taken over", turns.taken_over), ("restored", turns.restored)):
+            runs[name].append(turn())
+            results.add("turn", way=name, round=number, **runs[name][-1])
     model.release()
     middle = statistics.median
     return {name: {key: middle([run[key] for run in found[1:]]) for key in found[0]} for name, found in runs.items()}
@@ -116,15 +128,17 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4_000 if on_cpu() else 72_000)
     parser.add_argument("--new", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60, help="of rounds: no other is begun after so long")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    results: dict[str, Any] = compare(options.shape, options.tokens, options.new, options.rounds)
-    print(f"{options.shape}, {options.tokens:,} tokens and {options.new} new ones, {describe_device()}")
-    for name, figures in results.items():
+    results = Results(options.json, "next_turn", mlx_device=describe_device())
+    print(f"{options.shape}, {options.tokens:,} tokens and {options.new} new ones, {describe_device()}", flush=True)
+    for name, figures in compare(options, results).items():
+        results.add(name, **figures)
         told = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
         print(f"{name:>12}  {told}")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    mx.synchronize()
+    mx.clear_streams()
 
 
 if __name__ == "__main__":

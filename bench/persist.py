@@ -1,6 +1,7 @@
 """Whether the store keeps up with prefill: offers of captured state at given rates, through the queue in front of it.
 
     python -m bench.persist [--dir DIR] [--rates 100 300 600 1200] [--seconds 6] [--codec auto] [--durability safe]
+        [--flush-seconds 60] [--scale 1] [--json FILE]
 
 State of Qwen3-4B's shape (147 KB a token, blocks of 37.7 MB), two blocks an offer, at so many raw MB/s. For each rate:
 
@@ -9,11 +10,12 @@ State of Qwen3-4B's shape (147 KB a token, blocks of 37.7 MB), two blocks an off
     at_kill_s           how old the oldest state was that kill -9 would have lost, at worst, sampled every 50 ms
     dropped_MB          refused because the queue was full
     stored_over_raw     0.70 where all was compressed, 1.00 where nothing was
-    catch_up_s          from the last offer to everything being in the store
+    catch_up_s          from the last offer to everything being in the store; null: not within `--flush-seconds`
     cpu_s_per_GB        of this process, without `--busy`
 
-`disk`: what the volume takes in the same run, without a store: written and synced by 64 MiB, and into the page cache
-alone. `--busy`: share of the time in which another thread holds the interpreter's lock, as one that computes does.
+`--scale`: blocks so many times as small, for a first try. `disk`: what the volume takes in the same run, without a
+store: written and synced by 64 MiB, and into the page cache alone. `--busy`: share of the time in which another thread
+holds the interpreter's lock, as one that computes does.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from application.cache_events import RecordsOffered
 from application.events import Event, RecordsDropped, RecordsPersisted, StoreFault
 from application.services.prefix.write_behind import WriteBehind
 from application.settings import StoreSettings
+from bench.results import Results
 from bench.store_support import BLOCK, INFO, Facts
 from domain.byte_size import ByteSize
 from domain.ids import BlockHash, GroupIndex
@@ -78,16 +81,16 @@ class Account:
             return (now_ns - min(self._waiting, default=now_ns)) / 1e9
 
 
-def payloads(count: int) -> list[HostPayload]:
+def payloads(count: int, scale: int) -> list[HostPayload]:
     """Normal numbers with a scale for each channel, as bfloat16; rotated, so that no two blocks are equal."""
     random = np.random.default_rng(0)
-    specs = (TensorSpec("bfloat16", (1, 8, BLOCK, 128)),) * NUM_TENSORS
+    specs = (TensorSpec("bfloat16", (1, 8, BLOCK, 128)),) * max(1, NUM_TENSORS // scale)
     scale = np.exp(random.standard_normal((8, 1, 128), np.float32))
     tensors: list[memoryview] = []
     for _ in specs:
         numbers = random.standard_normal((8, BLOCK, 128), np.float32) * scale
         tensors.append((numbers.view(np.uint32) >> 16).astype(np.uint16).reshape(-1).data.cast("B"))
-    return [HostPayload(specs, tuple(tensors[at:] + tensors[:at])) for at in range(count)]
+    return [HostPayload(specs, tuple(tensors[at % len(specs) :] + tensors[: at % len(specs)])) for at in range(count)]
 
 
 def chained(number: int, parent: BlockHash, payload: HostPayload) -> Record:
@@ -170,25 +173,28 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
         used_s, started = time.process_time(), time.perf_counter()
         offered_bytes = offer_at(writer, rate_mb_s, options.seconds, sources)
         spent_s, persisted_bytes = time.perf_counter() - started, account.persisted_bytes
-        assert writer.flush(600)
-        catch_up_s = time.perf_counter() - started - spent_s
+        is_flushed = writer.flush(options.flush_seconds)
+        catch_up_s = time.perf_counter() - started - spent_s if is_flushed else None
     used_s = time.process_time() - used_s - beside.held_s
-    usage = store.usage().namespaces[0]
-    writer.close(60)
+    usage = store.usage()
+    stored_bytes, raw_bytes = (
+        sum(getattr(one, name) for one in usage.namespaces) for name in ("stored_bytes", "raw_bytes")
+    )
+    writer.close(options.flush_seconds)
     store.close()
     lags_s = sorted(account.lags_s)
-    cuts_s = quantiles(lags_s, n=20) if len(lags_s) > 1 else lags_s * 19
+    cuts_s = quantiles(lags_s, n=20) if len(lags_s) > 1 else (lags_s or [float("inf")]) * 19
     return {
         "offered_MB_s": offered_bytes / spent_s / 1e6,
         "persisted_MB_s": persisted_bytes / spent_s / 1e6,
         "lag_p50_s": cuts_s[9],
         "lag_p95_s": cuts_s[18],
-        "lag_max_s": lags_s[-1],
+        "lag_max_s": max(lags_s, default=float("inf")),
         "at_kill_s": beside.worst_s,
         "dropped_MB": account.dropped_bytes / 1e6,
-        "stored_over_raw": usage.stored_bytes / usage.raw_bytes,
+        "stored_over_raw": stored_bytes / max(raw_bytes, 1),
         "catch_up_s": catch_up_s,
-        "cpu_s_per_GB": used_s / (account.persisted_bytes / 1e9),
+        "cpu_s_per_GB": used_s / (max(account.persisted_bytes, 1) / 1e9),
         "faults": account.faults,
     }
 
@@ -202,13 +208,18 @@ def main() -> None:
     parser.add_argument("--busy", type=float, default=0.3)
     parser.add_argument("--codec", default="auto")
     parser.add_argument("--durability", default="safe")
+    parser.add_argument("--flush-seconds", type=float, default=60.0)
+    parser.add_argument("--scale", type=int, default=1)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    results = Results(options.json, "persist")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    sources = payloads(16)
+    sources = payloads(16, options.scale)
     for rate in options.rates:
         folder = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=options.dir))
         try:
             facts = {"disk": disk(folder)} | run(folder / "store", rate, options, sources)
+            results.add("rate", rate_MB_s=rate, **facts)
             print(f"{rate:g} MB/s", json.dumps(facts, indent=2), flush=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

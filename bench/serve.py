@@ -14,9 +14,10 @@ from typing import Any
 
 from application.events import PrefillChunkComputed, RequestQueued, StepCompleted
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
+from bench.event_log import EventLog
 from bench.float32 import float32_copy
 from bench.http_client import measure
-from bench.servers import EventLog, ServerProcess, cairn_in_process, shared_blas
+from bench.servers import ServerProcess, cairn_in_process, shared_blas
 from interfaces.cli.bench.timeline import Timeline, decode_rate
 
 PROMPT_TOKENS = 60

@@ -10,12 +10,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapters.system.blas import load_blas
 from adapters.system.blas_library import candidates
-from application.events import Event
+from application.ports.event_sink import EventSink
 from application.settings import Settings
 from interfaces.composition.service import Service
 
@@ -32,22 +31,9 @@ def shared_blas() -> dict[str, str]:
     return {"LD_PRELOAD": path} if path else {}
 
 
-@dataclass
-class EventLog:
-    """An EventSink that keeps everything; times are on the same monotonic clock as the client's."""
-
-    events: list[Event] = field(default_factory=list)
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, name: str) -> list[Event]:
-        return [event for event in self.events if type(event).__name__ == name]
-
-
 @contextmanager
 def cairn_in_process(
-    settings: Settings, log: EventLog, prepare: Callable[[Service], object] = lambda _: None, **overrides: object
+    settings: Settings, log: EventSink, prepare: Callable[[Service], object] = lambda _: None, **overrides: object
 ) -> Iterator[str]:
     """Serve on an event loop of its own thread; yields the base URL once the default model is loaded. `prepare`: called
     before it is started. `overrides`: as for `build_service`."""

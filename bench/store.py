@@ -34,13 +34,13 @@ from adapters.mlx.assembly import assemble  # noqa: E402
 from adapters.mlx.loader import load_folder  # noqa: E402
 from adapters.mlx.weights_digest import Digests  # noqa: E402
 from application.services.prefix.write_behind import WriteBehind  # noqa: E402
+from bench.event_log import EventLog  # noqa: E402
 from bench.store_decode import decode  # noqa: E402
 from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
 from bench.store_throughput import throughput  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402
 from domain.payload import GroupPayloads, HostPayload, TensorSpec  # noqa: E402
 from interfaces.composition.service import SWITCH_INTERVAL_S  # noqa: E402
-from tests.support.recording import RecordingEvents  # noqa: E402
 
 
 def density(folder: Path, options: argparse.Namespace) -> Facts:
@@ -181,7 +181,7 @@ def engine(folder: Path, options: argparse.Namespace) -> Facts:
     model = whole(assemble(network, EMBEDDED_IDS[0], model_facts))
     tokens = [int(token) for token in np.random.default_rng(0).integers(1, 4000, 4 * BLOCK)]
     store = open_store(folder / "store", 2 << 30)
-    writer = WriteBehind(store, RecordingEvents(), FakeClock(), max_bytes=1 << 30)
+    writer = WriteBehind(store, EventLog(), FakeClock(), max_bytes=1 << 30)
     number = 0
 
     def prefill(*, offers: bool) -> tuple[float, float]:

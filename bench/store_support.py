@@ -11,10 +11,10 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.system.clock import SystemClock
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
+from bench.event_log import EventLog
 from domain.ids import BlockHash
 from domain.payload import GroupPayloads
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record
-from tests.support.recording import RecordingEvents
 
 BLOCK = 256
 INFO = NamespaceInfo(Namespace(sha256(b"bench").digest()), "bench", "{}")
@@ -26,7 +26,7 @@ def open_store(
     path: Path, quota_bytes: int, *, compress: bool = True, threads: int = 2, sync: bool = True
 ) -> LmdbBlockStore:
     options = LmdbOptions(quota_bytes, num_threads=threads, durability="safe" if sync else "fast")
-    return LmdbBlockStore(path, options, ZstdStateCodec(compress=compress), RecordingEvents(), SystemClock())
+    return LmdbBlockStore(path, options, ZstdStateCodec(compress=compress), EventLog(), SystemClock())
 
 
 def record(number: int, groups: GroupPayloads, *, parent: BlockHash | None = None) -> Record:

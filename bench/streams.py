@@ -1,18 +1,25 @@
 """Decoding over HTTP against the bare loop on the same weights, each in a process of its own, in turns.
 
-    python -m bench.streams --model DIR [--streams 1 8 32] [--tokens 128] [--rounds 3] [--serve "--engine thread" ...]
+    python -m bench.streams --model DIR | --shape NAME [--streams 1 8 32] [--tokens 128] [--rounds 3]
+        [--serve "--engine thread" ...] [--seconds 240] [--json FILE]
 
-Each `--serve` is one server with these arguments. Told: the median step while all streams run, and the median over
-the rounds of its ratio to the bare loop (the network, its batch caches and an argmax, without a server) in that round.
+Each `--serve` is one server with these arguments, and room for as many streams as are asked. Told: the mean step while
+all streams run, and the median over the rounds of its ratio to the bare loop in that round; who goes first changes from
+round to round, after a shorter round that does not count. The bare loop is the network, its batch caches and an argmax,
+read back once a step and a step late, without a server; its prompts are as long as the servers'. They compute the same
+and a bias for ten tokens more (`PLAIN_TEXT`), since a token that shows no text would not be seen to arrive. A server is
+asked each prompt before, for one token: so all begin to decode nearly at once. `--seconds` bounds the rounds, and each
+number of streams has its share: two rounds at least. A server that fails is left out and told.
 """
 
 import argparse
-import json
 import statistics
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from adapters.system.blas import load_blas
 from application.services.token_side.model_loads import whole
@@ -24,9 +31,14 @@ from adapters.mlx.loader import load_folder  # noqa: E402
 from adapters.mlx.weights_digest import Digests  # noqa: E402
 from bench.decode import bare_loop, prompt_of  # noqa: E402
 from bench.http_client import Timeline, measure  # noqa: E402
+from bench.model_folder import made  # noqa: E402
+from bench.results import Results  # noqa: E402
 from bench.serve import PROMPT_TOKENS, completion, text_of  # noqa: E402
 from bench.servers import ServerProcess  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
+
+BARE = "bare loop"
+WARM_UP_TOKENS = 16
 
 
 class Bare:
@@ -38,11 +50,12 @@ class Bare:
 
     def step_s(self, num_streams: int, num_tokens: int) -> float:
         prompts = [prompt_of(PROMPT_TOKENS, index, self._vocab_size) for index in range(num_streams)]
-        return statistics.median(bare_loop(self._network, prompts, num_tokens))
+        # The mean, as `mean_step_s` has it: a median leaves out whatever interrupts.
+        return statistics.mean(bare_loop(self._network, prompts, num_tokens))
 
 
 class Served:
-    """A server. Prompts differ each time, so that nothing is reused."""
+    """A server. Prompts differ each time, and a stream has two tokens more for each that joins after it."""
 
     def __init__(self, server: ServerProcess, model: str) -> None:
         self._server = server
@@ -50,74 +63,116 @@ class Served:
         self._num_asked = 0
 
     def step_s(self, num_streams: int, num_tokens: int) -> float:
-        requests: list[dict[str, object]] = []
+        requests: list[dict[str, Any]] = []
         for _ in range(num_streams):
             self._num_asked += 1
-            asked = completion(text_of(6, start=1000 * self._num_asked), num_tokens, self._model)
+            asked = completion(text_of(6, start=1000 * self._num_asked), num_tokens + 2 * num_streams, self._model)
             # No end: random weights may choose one at any step, and who ends early would leave the others alone.
             asked["body"] = asked["body"] | {"ignore_eos": True}
             requests.append(asked)
-        return median_step_s(measure(self._server.url, requests))
+        measure(self._server.url, [one | {"body": one["body"] | {"max_tokens": 1}} for one in requests])
+        return mean_step_s(measure(self._server.url, requests))
 
 
-def median_step_s(timelines: Sequence[Timeline]) -> float:
+class HardlyTogether(RuntimeError):
+    """Of streams that were to run at the same time."""
+
+
+def mean_step_s(timelines: Sequence[Timeline]) -> float:
     """Between two tokens of a stream while all streams run: the median over streams of the mean of each, because a
-    chunk may hold two tokens."""
+    chunk may hold two tokens. Raises RuntimeError where a stream failed, or they hardly ran together."""
     for timeline in timelines:
-        if timeline.error or timeline.status != 200:
+        if timeline.error or timeline.status != 200 or not timeline.token_s:
             raise RuntimeError(f"a stream failed: {timeline.status} {timeline.error}")
     start = max(timeline.first_token_s for timeline in timelines)
     end = min(timeline.token_s[-1] for timeline in timelines)
     steps: list[float] = []
     for timeline in timelines:
         within = [at for at in timeline.token_s if start < at <= end]
+        if len(within) < 2:
+            raise HardlyTogether("the streams hardly ran at the same time")
         per_chunk = timeline.usage["completion_tokens"] / len(timeline.token_s)
         steps.append((within[-1] - within[0]) / ((len(within) - 1) * per_chunk))
     return statistics.median(steps)
 
 
+class Turns:
+    """The sides that still run."""
+
+    def __init__(self, sides: dict[str, Bare | Served], num_tokens: int, results: Results) -> None:
+        self._sides, self._num_tokens, self._results = sides, num_tokens, results
+
+    def run(self, num_streams: int, num_rounds: int, seconds: float) -> None:
+        self._round(num_streams, WARM_UP_TOKENS, 0)  # kernels are compiled by shape
+        rounds: list[dict[str, float]] = []
+        deadline_s = time.monotonic() + seconds
+        while len(rounds) < num_rounds and (len(rounds) < 2 or time.monotonic() < deadline_s):
+            rounds.append(self._round(num_streams, self._num_tokens, len(rounds)))
+            self._results.add("round", streams=num_streams, step_s=rounds[-1])
+        for name in self._sides:
+            step_s = statistics.median(one[name] for one in rounds)
+            speeds = [one[BARE] / one[name] for one in rounds]
+            speed = statistics.median(speeds)
+            figures = {"step_s": step_s, "speed": speed, "lowest": min(speeds), "highest": max(speeds)}
+            self._results.add("streams", streams=num_streams, side=name, rounds=len(rounds), **figures)
+            print(
+                f"{num_streams:3d} streams  {name:24s} {step_s * 1e3:8.2f} ms a step  speed {speed:.2f}"
+                f" ({min(speeds):.2f} to {max(speeds):.2f}), {len(rounds)} rounds",
+                flush=True,
+            )
+
+    def _round(self, num_streams: int, num_tokens: int, number: int) -> dict[str, float]:
+        """Who fails is out from here on."""
+        found: dict[str, float] = {}
+        names = [*self._sides]
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            try:
+                found[name] = self._sides[name].step_s(num_streams, num_tokens)
+            except RuntimeError as error:
+                if name == BARE:
+                    raise
+                if isinstance(error, HardlyTogether) and num_tokens == WARM_UP_TOKENS:
+                    continue
+                print(f"{name} failed at {num_streams} streams: {error}", flush=True)
+                self._results.add("failed", streams=num_streams, side=name, error=str(error))
+                del self._sides[name]
+        return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--model", type=Path)
+    model.add_argument("--shape", help="of bench.shapes, written to the temporary folder")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--serve", action="append", help="arguments of one server (default: one with none)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    results: dict[str, dict[str, float]] = {}
+    results = Results(options.json, "streams")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory()))
-        sides: dict[str, Bare | Served] = {"bare loop": Bare(options.model)}
+        folder = options.model or made(options.shape, scratch / "model")
+        sides: dict[str, Bare | Served] = {BARE: Bare(folder)}
         for index, given in enumerate(options.serve or [""]):
-            folder = scratch / str(index)
-            folder.mkdir()
-            arguments = [
-                "interfaces.cli",
-                "serve",
-                str(options.model),
-                "--store",
-                str(folder / "store"),
-                *given.split(),
-            ]
-            server = stack.enter_context(ServerProcess(arguments, "/health/ready", folder / "log"))
-            sides[f"serve {given}".strip()] = Served(server, str(options.model))
-        for num_streams in options.streams:
-            for side in sides.values():
-                side.step_s(num_streams, 16)  # kernels are compiled by shape
-            rounds = [
-                {name: side.step_s(num_streams, options.tokens) for name, side in sides.items()}
-                for _ in range(options.rounds)
-            ]
-            for name in sides:
-                step_s = statistics.median(one[name] for one in rounds)
-                speed = statistics.median(one["bare loop"] / one[name] for one in rounds)
-                results[f"{num_streams} streams, {name}"] = {"step_s": step_s, "speed": speed}
-                print(
-                    f"{num_streams:3d} streams  {name:24s} {step_s * 1e3:8.2f} ms a step  speed {speed:.2f}", flush=True
-                )
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+            (own := scratch / str(index)).mkdir()
+            arguments = ["interfaces.cli", "serve", str(folder), "--store", str(own / "store")]
+            room = ["--max-batch", str(max(32, *options.streams))]
+            server = ServerProcess([*arguments, *room, *given.split()], "/health/ready", own / "log")
+            name = f"serve {given}".strip()
+            try:
+                stack.enter_context(server)
+            except RuntimeError as error:
+                print(f"{name} did not start: {error}", flush=True)
+                results.add("failed", side=name, error=str(error))
+            else:
+                sides[name] = Served(server, str(folder))
+        turns = Turns(sides, options.tokens, results)
+        deadline_s = time.monotonic() + options.seconds
+        for at, num_streams in enumerate(options.streams):
+            turns.run(num_streams, options.rounds, (deadline_s - time.monotonic()) / (len(options.streams) - at))
 
 
 if __name__ == "__main__":

@@ -7,37 +7,28 @@ of text has no digests. All 32 bytes are kept: a stored block may live for weeks
 out of reach.
 """
 
-import sys
-from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from domain.explanation import common_length
+from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash
 from domain.prompt_content import Media, PromptContent, digests_of
 from domain.record import BlockKey, Namespace, SnapshotKey
 
-NO_CONTENT = PromptContent((), ())
-
-
-def token_bytes(key_ids: Iterable[int]) -> bytes:
-    """Ids (0 to 2**32 - 1) as uint32, little endian."""
-    packed = array("I", key_ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+NO_CONTENT = PromptContent(IdRow())
 
 
 def block_hash(parent: BlockHash, key_ids: Iterable[int], media: Sequence[Media] = ()) -> BlockHash:
     """Hash of one full block, and of the media that stand in it."""
-    return BlockHash(sha256(parent + token_bytes(key_ids) + digests_of(media)).digest())
+    return BlockHash(sha256(parent + IdRow(key_ids).to_bytes() + digests_of(media)).digest())
 
 
 def snapshot_key(
     namespace: Namespace, parent: BlockHash, partial_ids: Sequence[int], media: Sequence[Media] = ()
 ) -> SnapshotKey:
     """Key of the snapshot taken `partial_ids` after the end of the block `parent`; `media` stand in them."""
-    digest = sha256(parent + token_bytes(partial_ids) + digests_of(media)).digest()
+    digest = sha256(parent + IdRow(partial_ids).to_bytes() + digests_of(media)).digest()
     return SnapshotKey(namespace, parent, len(partial_ids), digest)
 
 
@@ -74,12 +65,12 @@ class BlockChain:
         """Of the prompt's full blocks."""
         return [BlockKey(self.namespace, hash) for hash in self.hashes[: self.num_prompt // self.block_size]]
 
-    def key_ids(self, start: int, end: int) -> tuple[int, ...]:
+    def key_ids(self, start: int, end: int) -> IdRow:
         num_prompt = self.num_prompt
         own = self.prompt.key_ids[start:end]
-        return (
-            own if end <= num_prompt else own + tuple(self._output_ids[max(0, start - num_prompt) : end - num_prompt])
-        )
+        if end <= num_prompt:
+            return own
+        return own.followed_by(self._output_ids[max(0, start - num_prompt) : end - num_prompt])
 
     def snapshot_key(self, position: int) -> SnapshotKey:
         """Key of a snapshot taken at `position`."""
@@ -114,15 +105,15 @@ class BlockChain:
 
     def _hash_full_blocks(self) -> list[BlockHash]:
         size, first = self.block_size, len(self.hashes)
-        data = memoryview(token_bytes(self.key_ids(first * size, self.num_tokens // size * size)))
-        for at in range(0, len(data), 4 * size):
+        data = memoryview(self.key_ids(first * size, self.num_tokens // size * size).to_bytes())
+        for at in range(0, len(data), ID_BYTES * size):
             index = len(self.hashes)
             hasher = sha256(self.parent(index))
-            hasher.update(data[at : at + 4 * size])
+            hasher.update(data[at : at + ID_BYTES * size])
             if self.prompt.media:
                 hasher.update(digests_of(self.prompt.media_within(index * size, (index + 1) * size)))
             self.hashes.append(BlockHash(hasher.digest()))
         return self.hashes[first:]
 
 
-__all__ = ("BlockChain", "block_hash", "snapshot_key", "token_bytes")
+__all__ = ("BlockChain", "block_hash", "snapshot_key")

@@ -6,15 +6,16 @@ rows of ids of equal length, and everything about reuse looks at the second:
     token_ids   12  7  [img] [img] [img]  31    fed to the model
     key_ids     12  7   k0    k1    k2    31    hashed, compared, stored, explained
 
-For text both rows are one. Where media stand, key ids are derived from their digest and lie above the vocabulary. They
+For text there is one row. Where media stand, key ids are derived from their digest and lie above the vocabulary. They
 are too short to tell media apart for certain, so the full digests enter the hashes as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from domain.fork_point import ForkPoint
+from domain.id_row import IdRow
 
 T = TypeVar("T")
 
@@ -38,10 +39,11 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class PromptContent:
-    """See the module docstring. `media`: ascending, without overlap."""
+    """See the module docstring. `own_keys`: the key ids where they are not the token ids. `media`: ascending, without
+    overlap."""
 
-    token_ids: tuple[int, ...]
-    key_ids: tuple[int, ...]
+    token_ids: IdRow
+    own_keys: IdRow | None = None
     media: tuple[Media, ...] = ()
 
     def __post_init__(self) -> None:
@@ -52,9 +54,19 @@ class PromptContent:
             raise ValueError("media overlap, or stand outside of the prompt")
 
     @classmethod
-    def of_text(cls, token_ids: Sequence[int]) -> "PromptContent":
-        row = compacted(token_ids)
-        return cls(row, row)
+    def of_text(cls, token_ids: Iterable[int]) -> "PromptContent":
+        """Raises ValueError for what is no token id: see `IdRow`."""
+        return cls(IdRow(token_ids))
+
+    @property
+    def key_ids(self) -> IdRow:
+        return self.token_ids if self.own_keys is None else self.own_keys
+
+    def followed_by(self, token_ids: Iterable[int]) -> "PromptContent":
+        """The same with text behind it. Raises as `of_text`."""
+        text = IdRow(token_ids)
+        own_keys = None if self.own_keys is None else self.own_keys.followed_by(text)
+        return PromptContent(self.token_ids.followed_by(text), own_keys, self.media)
 
     def media_within(self, start: int, end: int) -> tuple[Media, ...]:
         """The parts of media that stand in the tokens [start, end), with positions counted from `start`."""
@@ -75,19 +87,18 @@ class EncodedPrompt:
     rewrites: tuple[str, ...] = ()
 
     @classmethod
-    def of_text(cls, token_ids: Sequence[int], fork_points: Sequence[ForkPoint] = ()) -> "EncodedPrompt":
+    def of_text(cls, token_ids: Iterable[int], fork_points: Sequence[ForkPoint] = ()) -> "EncodedPrompt":
+        """Raises as `PromptContent.of_text`."""
         return cls(PromptContent.of_text(token_ids), tuple(fork_points))
 
     @property
-    def token_ids(self) -> tuple[int, ...]:
+    def token_ids(self) -> IdRow:
         """What the model is fed."""
         return self.content.token_ids
 
-    def followed_by(self, token_ids: Sequence[int]) -> "EncodedPrompt":
+    def followed_by(self, token_ids: Iterable[int]) -> "EncodedPrompt":
         """The same with text behind it."""
-        content = self.content
-        longer = PromptContent((*content.token_ids, *token_ids), (*content.key_ids, *token_ids), content.media)
-        return EncodedPrompt(longer, self.fork_points)
+        return EncodedPrompt(self.content.followed_by(token_ids), self.fork_points)
 
 
 _PIECE_TOKENS = 8192

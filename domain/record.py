@@ -11,11 +11,11 @@ Constructors check the length of identifiers (32 bytes) and the range of numbers
 record never reaches a store.
 """
 
-from array import array
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NewType, TypeAlias
 
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HOST_KINDS, GroupPayloads
 
@@ -27,7 +27,6 @@ ID_BYTES = 32
 """Of namespaces, block hashes and snapshot digests."""
 
 MAX_POSITION = (1 << 64) - 1
-MAX_TOKEN_ID = (1 << 32) - 1
 MAX_GROUP = MAX_PARTIAL = (1 << 16) - 1
 MAX_MODEL_BYTES = (1 << 16) - 1
 MAX_FINGERPRINT_BYTES = 1 << 20
@@ -93,7 +92,7 @@ class Record:
     key: RecordKey
     parent: BlockHash
     position: int
-    key_ids: tuple[int, ...]
+    key_ids: IdRow
     groups: GroupPayloads
     provenance: Provenance = Provenance.PREFILL
 
@@ -101,10 +100,6 @@ class Record:
         check_ids(self.parent)
         if not 0 <= self.position <= MAX_POSITION:
             raise ValueError(f"a record ends at position {self.position}")
-        try:
-            array("I", self.key_ids)  # the quickest way to look at all of them
-        except OverflowError:
-            raise ValueError(f"a record has ids beyond 0 to {MAX_TOKEN_ID}") from None
         if self.groups and not (min(self.groups) >= 0 and max(self.groups) <= MAX_GROUP):
             raise ValueError(f"a record has state groups from {min(self.groups)} to {max(self.groups)}")
         if isinstance(self.key, SnapshotKey):
@@ -152,7 +147,6 @@ __all__ = (
     "MAX_GROUP",
     "MAX_MODEL_BYTES",
     "MAX_POSITION",
-    "MAX_TOKEN_ID",
     "BlockKey",
     "Namespace",
     "NamespaceInfo",

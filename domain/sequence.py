@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from domain.errors import IllegalTransition
+from domain.id_row import IdRow
 from domain.ids import SequenceId
 
 
@@ -56,15 +57,15 @@ class Sequence:
     """
 
     id: SequenceId
-    prompt_ids: tuple[int, ...]
+    prompt_ids: IdRow
     max_new_tokens: int
     phase: Phase = Phase.QUEUED
     num_computed: int = 0
     output_ids: list[int] = field(default_factory=list[int])
-    fed_ids: tuple[int, ...] = ()
+    fed_ids: IdRow = IdRow()
 
     def __post_init__(self) -> None:
-        self.fed_ids = (*self.prompt_ids, *self.output_ids) if self.output_ids else self.prompt_ids
+        self.fed_ids = self.prompt_ids.followed_by(self.output_ids) if self.output_ids else self.prompt_ids
 
     @property
     def num_resumed(self) -> int:
@@ -84,7 +85,7 @@ class Sequence:
     def preempt(self) -> None:
         """Begin again from nothing, with a longer prompt. Raises as `enter`."""
         self.enter(Phase.PREEMPTED)
-        self.fed_ids = (*self.prompt_ids, *self.output_ids)
+        self.fed_ids = self.prompt_ids.followed_by(self.output_ids)
         self.num_computed = 0
 
     def enter(self, phase: Phase) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from domain.hashing import BlockChain, token_bytes
+from domain.hashing import BlockChain
+from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash
 from domain.prompt_content import Media, digests_of
 from domain.record import Namespace, SnapshotKey
@@ -21,7 +22,7 @@ class SnapshotPlace:
     far as a snapshot can be used. `media`: what stands in these, counted from the place."""
 
     block_hash: BlockHash
-    next_ids: tuple[int, ...]
+    next_ids: IdRow
     media: tuple[Media, ...] = ()
 
 
@@ -35,7 +36,7 @@ class OwnSnapshots:
         self.max_partial = len(place.next_ids)
         self._namespace = namespace
         self._place = place
-        self._data = memoryview(token_bytes(place.next_ids))
+        self._data = memoryview(place.next_ids.to_bytes())
         self._hasher = sha256(place.block_hash)
         self._num_hashed = 0
 
@@ -44,7 +45,7 @@ class OwnSnapshots:
         place = self._place
         if num_partial < self._num_hashed:
             self._hasher, self._num_hashed = sha256(place.block_hash), 0
-        self._hasher.update(self._data[4 * self._num_hashed : 4 * num_partial])
+        self._hasher.update(self._data[ID_BYTES * self._num_hashed : ID_BYTES * num_partial])
         self._num_hashed = num_partial
         hasher = self._hasher
         if place.media:

@@ -3,8 +3,11 @@ hub.
 
 `CAIRN_BLAS= make test` tests with the OpenBLAS that users get: quicker, but in kernels that depend on shapes, as GPUs'.
 
-And for Hypothesis: no deadline and no complaint about slow examples, for both measure the machine; and as many examples
-as the effort of this run asks for, where a test does not say.
+And for Hypothesis: no deadline and no complaint about slow examples, for both measure the machine; as many examples as
+the effort of this run asks for, where a test does not say; and the same ones every time. Others are drawn by a long run
+(`make test-long`): what luck finds is no fault of the change that happens to be tested then.
+
+What a client's grammar may take of a server is bounded by a clock, which here would measure the machine as well.
 
 Collecting makes half a million objects that stay to the end: nobody looks for garbage meanwhile, or among them later.
 Bytecode is written whatever the environment says, or each of a hundred commands that tests start would compile it all.
@@ -14,6 +17,8 @@ import gc
 import os
 import socket
 import sys
+from collections.abc import Generator
+from typing import Any
 
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
 os.environ.setdefault("CAIRN_BLAS", "off")
@@ -27,17 +32,26 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import pytest  # after the variables above
 from hypothesis import HealthCheck, settings
 
+from adapters.llguidance import constraint
 from adapters.system.blas import load_blas
-from tests.support.effort import scaled
+from tests.support.effort import IS_LONG, scaled
+from tests.support.patience import PATIENCE_S
 
 sys.dont_write_bytecode = False
 gc.disable()
 load_blas()
+constraint.MASK_TIMEOUT_S = constraint.COMPILE_TIMEOUT_S = PATIENCE_S
 
 settings.register_profile(
-    "cairn", max_examples=scaled(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "cairn",
+    max_examples=scaled(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not IS_LONG,
 )
 settings.load_profile("cairn")
+
+_HAS_FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(trylast=True)
@@ -49,6 +63,27 @@ def pytest_configure(config: pytest.Config) -> None:
     counted_over = getattr(getattr(config, "failures_db", None), "sock", None)
     if counted_over is not None:
         counted_over.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    item.stash[_HAS_FAILED] = report.failed or (call.when != "setup" and item.stash.get(_HAS_FAILED, False))
+    return report
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that failed takes what it shared with it: who comes next, itself when it is run again, gets another
+    server, browser or folder, for the old one may be what failed."""
+    shared = item.session._setupstate
+    if item.stash.get(_HAS_FAILED, False):
+        shared.teardown_exact(None)
+    try:
+        return (yield)
+    except BaseException:
+        shared.teardown_exact(None)
+        raise
 
 
 def pytest_collection_finish() -> None:

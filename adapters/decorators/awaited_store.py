@@ -30,6 +30,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -131,7 +132,7 @@ class _AbsentStore:
     def touch(self, keys: Sequence[RecordKey]) -> None:
         return
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         return ()
 
     def open_namespace(self, info: NamespaceInfo) -> None:

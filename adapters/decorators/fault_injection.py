@@ -13,6 +13,7 @@ from adapters.decorators.forwarding_store import ForwardingStore
 from application.ports.block_store import BlockStore, EraseReport, StoreUsage
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -46,7 +47,7 @@ class FaultInjectingBlockStore(ForwardingStore):
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         return [[] for _ in places] if self.is_down else self._store.find_snapshots(namespace, places)
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         return [] if self.is_down else self._store.followers(namespace, parent, limit)
 
     def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:

@@ -14,6 +14,7 @@ from application.ports.block_store import (
 )
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -39,7 +40,7 @@ class ForwardingStore:
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self._store.touch(keys)
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         return self._store.followers(namespace, parent, limit)
 
     def open_namespace(self, info: NamespaceInfo) -> None:

@@ -12,6 +12,7 @@ from adapters.engine_process.values import decoded
 from application.ports.cache_stats import CacheStats, Cleared
 from domain.errors import DomainError
 from domain.explanation import Explanation
+from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.prompt_content import EncodedPrompt
 
@@ -72,7 +73,7 @@ class AskedCache:
         return told
 
     async def num_stored(self, model: ModelId, prompt_ids: Sequence[int], salt: str) -> int | None:
-        found: int | None = await self._ask("num_stored", model, tuple(prompt_ids), salt)
+        found: int | None = await self._ask("num_stored", model, IdRow(prompt_ids), salt)
         return found
 
     async def settle(self, timeout_s: float) -> bool:

@@ -35,7 +35,7 @@ from adapters.engine_process.messages import (
     ToParent,
 )
 from adapters.engine_process.open_choices import OpenChoices
-from adapters.engine_process.values import PackedSubmission, decoded, encoded
+from adapters.engine_process.values import decoded, encoded
 from application.events import FaultObserved
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache, EngineModel, EngineStatus, StepBatch, Submission
@@ -171,7 +171,7 @@ class EngineProcess:
     def submit(self, submission: Submission) -> None:
         self._need_running()
         self._open.add(submission)
-        self._send(Submit(PackedSubmission.of(submission)))
+        self._send(Submit(submission))
 
     def cancel(
         self,

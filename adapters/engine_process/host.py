@@ -127,7 +127,7 @@ class EngineHost:
             return  # it could not be made: what was said meanwhile ends with the process
         match message:
             case Submit():
-                self._submit(hosted.engine, message.submission.unpacked())
+                self._submit(hosted.engine, message.submission)
             case Cancel():
                 hosted.engine.cancel(message.id, message.choice, reason=message.reason, num_tokens=message.num_tokens)
             case Ask():

@@ -18,11 +18,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from adapters.engine_process.values import Named, PackedSubmission, SentError, encoded, from_named, named
+from adapters.engine_process.values import Named, SentError, encoded, from_named, named
 from application.ports.cache_stats import CacheStats, Cleared
-from application.ports.engine import EngineModel, EngineStatus, StepBatch
+from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission
 from application.ports.model_repository import ModelPreview
 from domain.explanation import Explanation
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
 from domain.prompt_content import EncodedPrompt
@@ -40,7 +41,7 @@ class Begin(_Message, frozen=True):
 
 
 class Submit(_Message, frozen=True):
-    submission: PackedSubmission
+    submission: Submission
 
 
 class Cancel(_Message, frozen=True):
@@ -137,7 +138,7 @@ QUESTIONS: Mapping[str, Question] = {
     "unload": Question(tuple[ModelId], NoneType),
     "check": Question(tuple[ModelSource, LoadOptions], ModelPreview),
     "explain": Question(tuple[ModelId, EncodedPrompt, str], Explanation),
-    "num_stored": Question(tuple[ModelId, tuple[int, ...], str], int | None),
+    "num_stored": Question(tuple[ModelId, IdRow, str], int | None),
     "settle": Question(tuple[float], bool),
     "stats": Question(tuple[()], CacheStats),
     "clear": Question(tuple[str | None, str | None], Cleared),

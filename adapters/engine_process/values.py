@@ -1,30 +1,38 @@
 """Values of the engine port as bytes, and back: MessagePack, by way of msgspec, which checks every type.
 
 A value of one known type goes as it is. Where several types may come, items of a batch and telemetry events, the name
-of its class goes with it. Prompts go as one row of bytes: a list of 200,000 integers costs twice as much.
+of its class goes with it. A row of ids goes as its bytes, as it lies.
 """
 
-import struct
-from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
 from application.events import Event
-from application.ports.engine import EngineItem, Submission
+from application.ports.engine import EngineItem
 from domain import errors
 from domain.errors import DomainError, ServerUnavailable
-from domain.prompt_content import Media, PromptContent, compacted
+from domain.id_row import IdRow
 
 T = TypeVar("T")
 
 Named: TypeAlias = tuple[str, Any]
 """A value with the name of its class before it; read as msgspec.Raw."""
 
-_NARROW, _WIDE = "I", "Q"
-_NOTHING = PromptContent((), ())
 
-_encoder = msgspec.msgpack.Encoder()
+def _plain(value: object) -> bytes:
+    if isinstance(value, IdRow):
+        return value.to_bytes()
+    raise NotImplementedError(f"the port has no {type(value).__name__}")
+
+
+def _read(kind: type, plain: object) -> IdRow:
+    if kind is IdRow and isinstance(plain, bytes):
+        return IdRow.of_bytes(plain)
+    raise TypeError(f"a {type(plain).__name__} is no {kind.__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 _CLASSES: dict[str, type] = {kind.__name__: kind for kind in (*get_args(EngineItem), *get_args(Event))}
 
@@ -37,7 +45,7 @@ def decoded(data: "bytes | msgspec.Raw", kind: Any) -> Any:
     """Raises msgspec.MsgspecError for anything but a value of this type."""
     decoder = _decoders.get(kind)
     if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_read)
     return decoder.decode(data)
 
 
@@ -48,49 +56,6 @@ def named(value: object) -> Named:
 def from_named(name: str, raw: msgspec.Raw) -> Any:
     """Raises KeyError for a class that is none of the port's, and as `decoded`."""
     return decoded(raw, _CLASSES[name])
-
-
-class PackedIds(msgspec.Struct, array_like=True, frozen=True):
-    """A row of token ids. `kind`: struct's name for the integers. Making them is what unpacking takes time for."""
-
-    kind: str
-    data: bytes
-
-    @classmethod
-    def of(cls, ids: tuple[int, ...]) -> "PackedIds":
-        # A Struct of its own: `struct.pack` would copy the row into its arguments.
-        try:
-            return cls(_NARROW, struct.Struct(f"={len(ids)}{_NARROW}").pack(*ids))
-        except struct.error:
-            return cls(_WIDE, struct.Struct(f"={len(ids)}{_WIDE}").pack(*ids))
-
-    def unpacked(self) -> tuple[int, ...]:
-        num_ids = len(self.data) // struct.calcsize(f"={self.kind}")
-        return compacted(struct.unpack(f"={num_ids}{self.kind}", self.data))
-
-
-class PackedSubmission(msgspec.Struct, frozen=True):
-    """`key_ids`: None where they are the token ids."""
-
-    submission: Submission
-    token_ids: PackedIds
-    key_ids: PackedIds | None
-    media: tuple[Media, ...]
-
-    @classmethod
-    def of(cls, submission: Submission) -> "PackedSubmission":
-        prompt = submission.prompt
-        content = prompt.content
-        bare = replace(submission, prompt=replace(prompt, content=_NOTHING))
-        is_text = content.key_ids is content.token_ids or content.key_ids == content.token_ids
-        key_ids = None if is_text else PackedIds.of(content.key_ids)
-        return cls(bare, PackedIds.of(content.token_ids), key_ids, content.media)
-
-    def unpacked(self) -> Submission:
-        token_ids = self.token_ids.unpacked()
-        key_ids = token_ids if self.key_ids is None else self.key_ids.unpacked()
-        content = PromptContent(token_ids, key_ids, self.media)
-        return replace(self.submission, prompt=replace(self.submission.prompt, content=content))
 
 
 class SentError(msgspec.Struct, frozen=True):
@@ -116,4 +81,4 @@ class SentError(msgspec.Struct, frozen=True):
         return made
 
 
-__all__ = ("Named", "PackedSubmission", "SentError", "decoded", "encoded", "from_named", "named")
+__all__ = ("Named", "SentError", "decoded", "encoded", "from_named", "named")

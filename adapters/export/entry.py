@@ -12,13 +12,13 @@ from typing import cast
 from adapters.export.fields import Fields
 from domain.fingerprint import CHAIN_VERSION, namespace_of
 from domain.hashing import block_hash, snapshot_key
+from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.ids import BlockHash
 from domain.record import (
     MAX_FINGERPRINT_BYTES,
     MAX_GROUP,
     MAX_MODEL_BYTES,
     MAX_POSITION,
-    MAX_TOKEN_ID,
     BlockKey,
     Namespace,
     NamespaceInfo,
@@ -56,7 +56,7 @@ class RecordHeader:
     key: RecordKey
     parent: BlockHash
     position: int
-    token_ids: tuple[int, ...]
+    token_ids: IdRow
     provenance: Provenance
     groups: tuple[GroupSize, ...]
 
@@ -99,7 +99,7 @@ class EntryChecks:
         start = 0 if parent == BlockHash(namespace) else space.positions.get(parent)
         if start is None:
             raise fields.wrong("parent", "is not among the blocks before")
-        tokens = tuple(fields.wholes("tokens", space.block_size, 0, MAX_TOKEN_ID))
+        tokens = IdRow(fields.wholes("tokens", space.block_size, 0, MAX_TOKEN_ID))
         if fields.whole("position", 0, MAX_POSITION) != start + len(tokens):
             raise fields.wrong("position", f"is not {start + len(tokens)}")
         key = (
@@ -115,7 +115,7 @@ class EntryChecks:
         return header
 
 
-def _block(fields: Fields, namespace: Namespace, parent: BlockHash, tokens: tuple[int, ...], space: _Space) -> BlockKey:
+def _block(fields: Fields, namespace: Namespace, parent: BlockHash, tokens: IdRow, space: _Space) -> BlockKey:
     if len(tokens) != space.block_size:
         raise fields.wrong("tokens", f"are {len(tokens)} of a block of {space.block_size}")
     hash = BlockHash(fields.identifier("block"))
@@ -124,7 +124,7 @@ def _block(fields: Fields, namespace: Namespace, parent: BlockHash, tokens: tupl
     return BlockKey(namespace, hash)
 
 
-def _snapshot(fields: Fields, namespace: Namespace, parent: BlockHash, tokens: tuple[int, ...]) -> RecordKey:
+def _snapshot(fields: Fields, namespace: Namespace, parent: BlockHash, tokens: IdRow) -> RecordKey:
     if fields.whole("partial", 0, MAX_GROUP) != len(tokens):
         raise fields.wrong("partial", f"is not {len(tokens)}, the number of its tokens")
     key = snapshot_key(namespace, parent, tokens)

@@ -65,7 +65,7 @@ class ExportWriter:
             "namespace": key.namespace.hex(),
             "parent": record.parent.hex(),
             "position": record.position,
-            "tokens": record.key_ids,
+            "tokens": list(record.key_ids),
             "provenance": record.provenance.value,
             "groups": [
                 [group, sum(view.nbytes for view in frame), record.groups[group].size_bytes]

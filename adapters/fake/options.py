@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.model_card import DecodeMode
 from domain.state_layout import LayerState, StateKind, StateLayout
@@ -46,7 +47,7 @@ Hook: TypeAlias = Callable[[str, SequenceId | None, int], None]
 (None for `load`) and how many times this operation has run for it before. It may wait, or raise: a DomainError is that
 sequence's failure, anything else a defect of the engine."""
 
-Reply: TypeAlias = Callable[[tuple[int, ...]], Sequence[int]]
+Reply: TypeAlias = Callable[[IdRow], Sequence[int]]
 """Prompt ids to the exact tokens of the answer (EOS follows by itself)."""
 
 

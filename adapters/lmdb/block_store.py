@@ -48,6 +48,7 @@ from application.ports.record_writer import PreparedPut, PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
 from domain.snapshot_place import SnapshotPlace
@@ -159,7 +160,7 @@ class LmdbBlockStore:
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self._uses.touch(keys)
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         check_ids(namespace, parent)
         return self._read(lambda: self._reader.followers(namespace, parent, limit), [])
 

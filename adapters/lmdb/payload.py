@@ -8,6 +8,7 @@ from xxhash import xxh3_64
 
 from adapters.lmdb.rows import identity, opened, sealed
 from application.ports.state_codec import StateCodec
+from domain.id_row import IdRow
 from domain.ids import GroupIndex
 from domain.record import Record
 
@@ -61,7 +62,7 @@ def encode(record: Record, codec: StateCodec) -> EncodedRecord:
 class Head:
     """Piece 0 of a record."""
 
-    token_ids: tuple[int, ...]
+    token_ids: IdRow
     groups: tuple[GroupSpan, ...]
 
     def spans(self, wanted: frozenset[GroupIndex] | None) -> list[GroupSpan]:
@@ -81,7 +82,7 @@ class Head:
         try:
             width, count = _TOKENS.unpack_from(body)
             tokens = Struct(f"<{count}{_WIDTHS[width]}")
-            token_ids = tokens.unpack_from(body, _TOKENS.size)
+            token_ids = IdRow(tokens.unpack_from(body, _TOKENS.size))
             offset = _TOKENS.size + tokens.size
             (num_groups,) = _COUNT.unpack_from(body, offset)
             offset += _COUNT.size

@@ -24,6 +24,7 @@ from adapters.lmdb.rows import (
     snapshot_prefix,
 )
 from application.ports.state_codec import StateCodec
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import OwnSnapshots, SnapshotPlace
@@ -69,7 +70,7 @@ class Reader:
                 return []
             return [*self._snapshots(txn, namespace, space, parent), *self._blocks(txn, namespace, space, parent)]
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Records whose head does not verify are left out."""
         with self._environment.reading() as txn:
             space = self.space(txn, namespace)
@@ -140,7 +141,7 @@ class Reader:
         for link in _under(txn.cursor(self._trees.kid), prefix):
             yield BlockKey(namespace, BlockHash(link[len(prefix) :]))
 
-    def _tokens(self, txn: "lmdb.Transaction[bytes]", space: int, key: RecordKey) -> tuple[int, ...] | None:
+    def _tokens(self, txn: "lmdb.Transaction[bytes]", space: int, key: RecordKey) -> IdRow | None:
         row = self._row(txn, space, key)
         if row is None:
             raise Damaged("a link names a record that is not there")

@@ -20,6 +20,7 @@ from application.ports.block_store import (
 )
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, StatePayload
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
@@ -64,7 +65,7 @@ class MemoryBlockStore:
                 if (node := self._tree.nodes.get(key)) is not None:
                     self._tree.touch(node)
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         with self._lock:
             keys = self.dependants(namespace, parent)
             blocks = [key for key in keys if isinstance(key, BlockKey)]

@@ -8,6 +8,9 @@ import mlx.utils
 import numpy as np
 from numpy.typing import NDArray
 
+from domain.errors import InvalidRequest
+from domain.id_row import IdRow
+
 _mx: Any = mx
 _mlx_utils: Any = mlx.utils
 
@@ -31,6 +34,18 @@ def read_back(words: mx.array) -> NDArray[np.uint32]:
 def token_array(token_ids: Sequence[int]) -> mx.array:
     """uint32 [n]."""
     return mx.array(list(token_ids), dtype=mx.uint32)
+
+
+def checked_tokens(token_ids: Sequence[int], vocab_size: int) -> mx.array:
+    """uint32 [n], of at least one. Raises InvalidRequest: MLX checks no bounds, and an id outside the vocabulary reads
+    foreign memory."""
+    try:
+        words = np.frombuffer(IdRow(token_ids).to_bytes(), "<u4")
+    except ValueError:
+        words = None
+    if words is None or words.max() >= vocab_size:
+        raise InvalidRequest(f"token ids must be in 0..{vocab_size - 1}")
+    return from_numpy(words)
 
 
 def from_numpy(array: NDArray[Any]) -> mx.array:
@@ -67,6 +82,7 @@ __all__ = (
     "add_at",
     "arrays_in",
     "byte_view",
+    "checked_tokens",
     "evaluate",
     "evaluate_soon",
     "from_numpy",

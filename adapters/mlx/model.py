@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import token_array
+from adapters.mlx.arrays import checked_tokens
 from adapters.mlx.batch import DecodeGroup, Row
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import fork
@@ -30,7 +30,7 @@ from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from application.ports.state_access import LeftState
-from domain.errors import ComputeFailed, InvalidRequest
+from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.model_card import DecodeMode, ModelDescription
 from domain.payload import GroupPayloads
@@ -238,8 +238,7 @@ class MlxModel:
 
     def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
         """Append tokens to the state; their logits [tokens, vocab]. All lazy."""
-        self._check_ids(token_ids)
-        logits = self._forward(token_array(token_ids)[None], row.caches)[0]
+        logits = self._forward(checked_tokens(token_ids, self._description.vocab_size)[None], row.caches)[0]
         shed_chunk(row.caches)
         return logits
 
@@ -297,11 +296,6 @@ class MlxModel:
 
     def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
         return cast(mx.array, self._network(tokens, cache=caches))
-
-    def _check_ids(self, token_ids: Sequence[int]) -> None:
-        """MLX checks no bounds: an id outside the vocabulary reads foreign memory."""
-        if min(token_ids) < 0 or max(token_ids) >= self._description.vocab_size:
-            raise InvalidRequest(f"token ids must be in 0..{self._description.vocab_size - 1}")
 
 
 def _distinct(rows: Sequence[Row]) -> list[DecodeGroup]:

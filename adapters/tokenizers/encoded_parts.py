@@ -5,7 +5,6 @@ has sent. The least recently used go first. One text displaces half of them at m
 kept, and the rest with the next turn.
 """
 
-from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from adapters.tokenizers.library import Encoding
+from domain.id_row import IdRow
 
 MAX_TOKENS = 2**19
 """Kept in all: an encoding takes some 100 bytes a token."""
@@ -24,9 +24,9 @@ PART_TOKENS = 8
 
 
 class Part(NamedTuple):
-    """`ids`: of the encoding, 4 bytes each; a list of them is made anew by each call of the library."""
+    """`ids`: of the encoding; a list of them is made anew by each call of the library."""
 
-    ids: "array[int]"
+    ids: IdRow
     encoding: Encoding
     num_chars: int
 
@@ -79,7 +79,7 @@ class EncodedParts:
                     self._parts.move_to_end(key)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         made = {
-            key: Part(array("I", encoding.ids), encoding, len(text))
+            key: Part(IdRow(encoding.ids), encoding, len(text))
             for (key, text), encoding in zip(missing.items(), self._encode(list(missing.values())), strict=True)
         }
         self._keep(made)

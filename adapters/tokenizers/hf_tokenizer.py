@@ -14,6 +14,7 @@ from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLon
 from application.services.text_side.token_parser import TokenParser
 from domain.errors import TemplateFailed
 from domain.grammar import Reasoning
+from domain.id_row import IdRow
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
 from domain.output.written_calls import WrittenCalls
@@ -84,7 +85,7 @@ class HfTokenizer:
             ids = self._codec.encode(text, max_tokens=room, wants_spans=False, owner=salt).ids
         except PromptTooLong as error:
             raise PromptTooLong(error.num_tokens + num_start, is_exact=error.is_exact) from None
-        return EncodedPrompt.of_text((*self._start_ids, *ids))
+        return EncodedPrompt.of_text(IdRow.joined((self._start_ids, ids)))
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         if self._template is None:
@@ -96,7 +97,7 @@ class HfTokenizer:
         encode = partial(self._codec.encode, owner=salt)
         encoded = encode(rendered.text, max_tokens=max_tokens)
         fork_points = find_fork_points(prompt, self._template, encode, rendered, encoded)
-        return EncodedPrompt.of_text(tuple(encoded.ids), fork_points)
+        return EncodedPrompt.of_text(encoded.ids, fork_points)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids, skip_special=False)

@@ -17,6 +17,7 @@ from adapters.tokenizers.library import Encoding, PythonTokenizer, RustTokenizer
 from adapters.tokenizers.text_cuts import PART_CHARS, TextCuts
 from adapters.tokenizers.token_reach import token_reach
 from application.ports.tokenizer import PromptTooLong
+from domain.id_row import IdRow
 
 
 class Spans(Protocol):
@@ -30,7 +31,7 @@ class Spans(Protocol):
 class EncodedText:
     """`spans`: where each id's characters are; None where unknown or not wanted."""
 
-    ids: list[int]
+    ids: IdRow
     spans: Spans | None
 
 
@@ -93,25 +94,25 @@ class TextCodec:
         if self._rust is None:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
             _check_count(len(ids), max_tokens)
-            return EncodedText(ids, None)
+            return EncodedText(IdRow(ids), None)
         if self._cuts is not None and len(text) >= 2 * PART_CHARS:
             parts = self._parts.of(list(self._cuts.parts(text)), owner)
             _check_count(sum(len(part.ids) for part in parts), max_tokens)
-            return EncodedText([id for part in parts for id in part.ids], PartSpans(parts))
+            return EncodedText(IdRow.joined(part.ids for part in parts), PartSpans(parts))
         encode = self._rust.encode_batch if wants_spans else self._rust.encode_batch_fast
         encoding = encode([text], add_special_tokens=False)[0]
         _check_count(len(encoding), max_tokens)
-        return EncodedText(encoding.ids, _EncodingSpans(encoding) if wants_spans else None)
+        return EncodedText(IdRow(encoding.ids), _EncodingSpans(encoding) if wants_spans else None)
 
-    def start_ids(self) -> tuple[int, ...]:
+    def start_ids(self) -> IdRow:
         """The special tokens that the model expects before a raw text."""
         probe = "a"
         plain = self.encode(probe).ids
         with_special = self._encode_with_special(probe)
         for start in range(len(with_special) - len(plain) + 1):
             if with_special[start : start + len(plain)] == plain:
-                return tuple(with_special[:start])
-        return ()
+                return IdRow(with_special[:start])
+        return IdRow()
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """Exactly what the tokens say: spaces before punctuation are not removed."""

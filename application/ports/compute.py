@@ -31,6 +31,7 @@ from typing import Any, Protocol, TypeAlias
 from application.ports.state_access import StateAccess
 from application.ports.token_constraint import TokenConstraint
 from domain.errors import DomainError
+from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.sampling import SamplingParams
@@ -49,7 +50,7 @@ class DecodeStart:
     accepted by `constraint`, and counts as if it had been decoded here.
     """
 
-    prompt_ids: tuple[int, ...]
+    prompt_ids: IdRow
     sampling: SamplingParams
     _: KW_ONLY
     seed: int

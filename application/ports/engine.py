@@ -7,7 +7,8 @@
         load, unload, cache.*         ◄─►
         receive                       ◄──       StepBatch, one a step
 
-Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them.
+Values hold no callables and no live objects, and no text of a prompt or an answer; msgspec can encode each of them,
+rows of ids by their bytes (`IdRow`).
 
 Of each choice come, in this order: Admitted, (PromptLogprobs | PrefillProgress)*, Tokens*, Ended. Admitted may be
 missing when it never left the queue. Exactly one Ended comes for each open choice of each submission that `submit`

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -58,7 +59,7 @@ class RecordReader(Protocol):
         """Note a use; of absent records nothing. Cheap: recency may be written later, with the next write."""
         ...
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         """Token ids of up to `limit` blocks and up to `limit` snapshots that follow a block (or the namespace's root),
         for explaining where a prompt leaves what is stored. Does not count as use."""
         ...

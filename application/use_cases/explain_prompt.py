@@ -56,7 +56,7 @@ class ExplainPrompt:
         preparation.has_model = True
         try:
             prompt = await self._encoder.encode(request, served.tokenizer, served.description)
-            check_fit(request, prompt, served.description)
+            check_fit(request, prompt, served.tokenizer, served.description)
             found = await self._cache.explain(served.source.id, prompt, request.cache_salt)
             if request.num_prompt_logprobs is not None:
                 found = found.scored()

@@ -100,7 +100,7 @@ class Generate:
         """From here on the generation holds the lease, and the engine the places."""
         request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
-        max_new_tokens = check_fit(request, prompt, served.description)
+        max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)
         max_new_tokens = self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = await self._grammars.hold(request, served.tokenizer, served.description, prompt.token_ids)
         submission = Submission(

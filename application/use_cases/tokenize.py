@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from application.ports.tokenizer import Tokenizer
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.prompt_encoder import PromptEncoder
+from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.request import GenerationRequest, TextPrompt
 
@@ -14,7 +15,7 @@ from domain.request import GenerationRequest, TextPrompt
 class Tokenized:
     """`texts`: of each token on its own, if they were asked for. `context_length`: the most tokens that are served."""
 
-    token_ids: tuple[int, ...]
+    token_ids: IdRow
     texts: tuple[str, ...] | None
     context_length: int
 
@@ -58,7 +59,7 @@ class Tokenize:
             self._pool.release(served)
 
 
-def _without_specials(ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[int, ...]:
+def _without_specials(ids: IdRow, tokenizer: Tokenizer) -> IdRow:
     """What an empty text is encoded to stands around every text."""
     around = tokenizer.encode("").token_ids
     for num_before in range(len(around), -1, -1):

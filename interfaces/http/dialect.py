@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
 from domain.errors import DomainError
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.request import GenerationRequest
 from domain.stream import StreamItem
@@ -54,7 +55,7 @@ class Started:
 
     asked: Asked
     requests: tuple[GenerationRequest, ...]
-    prompts: tuple[tuple[int, ...], ...]
+    prompts: tuple[IdRow, ...]
     model: ModelId
     tokenizer: Tokenizer
     created_s: int

@@ -9,7 +9,17 @@ import httpx
 import pytest
 
 from tests.support.accessibility import grave_findings
-from tests.support.admin_page import formatted, get, open_admin, overview, requests, row_of, shows_figures, shows_tiers
+from tests.support.admin_page import (
+    formatted,
+    get,
+    open_admin,
+    overview,
+    requests,
+    row_of,
+    shows_figures,
+    shows_tiers,
+    tiers_of,
+)
 from tests.support.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.patience import PATIENCE_S
 
@@ -31,8 +41,8 @@ def ask(client: httpx.Client, text: str) -> httpx.Response:
 
 def test_values_of_a_real_model_are_the_apis(demo: Any, client: httpx.Client, watch: Any) -> None:
     page = open_admin(watch(demo.base_url))
+    shows_figures(page, client)
     told = overview(client)
-    shows_figures(page, told)
     assert told["figures"]["ttft"]["p50_s"] > 0
     last = requests(client)["ended"][0]
     assert sum(last["reused"].values()) > 0
@@ -51,9 +61,8 @@ def test_values_of_a_real_model_are_the_apis(demo: Any, client: httpx.Client, wa
 def test_tiers_of_a_real_store_are_the_apis(demo: Any, client: httpx.Client, watch: Any) -> None:
     assert client.post("/v1/cache/warm", json={"model": "cairn-demo", "prompt": QUESTION}).status_code == 200
     page = open_admin(watch(demo.base_url))
-    told = overview(client)["tiers"]
-    assert told["store"]["stored_bytes"] > 0
-    shows_tiers(page, told)
+    shows_tiers(page, client)
+    assert tiers_of(client)["store"]["stored_bytes"] > 0
 
 
 def test_a_request_in_its_prefill_is_seen_over_a_reload_and_cancelled(

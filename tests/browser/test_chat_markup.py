@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import expect
+from tests.support.browser import expect, hold_timers
 from tests.support.chat_page import ChatPage
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.scripted_chat import ScriptedChat
@@ -87,6 +87,7 @@ def test_markdown_is_shown_as_what_it_means_and_code_is_copied(chat: ChatPage) -
 
     chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     copy = chat.answer().locator(".code").get_by_role("button")
+    hold_timers(chat.page)
     copy.click()
     expect(copy).to_have_text("Copied")
     assert chat.page.evaluate("navigator.clipboard.readText()") == 'print("<b>")'

@@ -16,6 +16,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Record, RecordKey, SnapshotKey
 from tests.support.patience import PATIENCE_S
@@ -118,7 +119,7 @@ def test_what_was_put_comes_back_bit_for_bit(store: BlockStore) -> None:
 
 def test_a_record_without_state_is_a_record(store: BlockStore) -> None:
     first = chain(ONE, 1)[0]
-    bare = Record(first.key, first.parent, first.position, (), {}, first.provenance)
+    bare = Record(first.key, first.parent, first.position, IdRow(), {}, first.provenance)
     assert put(store, [bare]) is PutOutcome.STORED
     assert same(get(store, [bare.key])[0], bare)
 
@@ -202,7 +203,7 @@ def test_followers_name_what_follows_a_block(store: BlockStore) -> None:
     assert put(store, [*trunk, *branches, *tails]) is PutOutcome.STORED
     end = trunk[-1].key.hash  # type: ignore[union-attr]
     found = store.followers(ONE.namespace, end, 10)
-    assert sorted(found) == sorted(record.key_ids for record in (*branches, *tails))
+    assert sorted(map(tuple, found)) == sorted(tuple(record.key_ids) for record in (*branches, *tails))
     assert sorted(len(tokens) for tokens in store.followers(ONE.namespace, end, 1)) == [1, BLOCK_TOKENS]
     assert len(store.followers(ONE.namespace, end, 3)) == 3 + len(tails)
     assert set(store.dependants(ONE.namespace, end)) == set(keys_of([*branches, *tails]))

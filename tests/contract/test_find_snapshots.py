@@ -7,6 +7,7 @@ import pytest
 
 from application.ports.block_store import BlockStore
 from application.ports.record_writer import PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.snapshot_place import SnapshotPlace
 from tests.contract.test_block_store import ADAPTERS, ONE, TWO, put
@@ -29,7 +30,7 @@ def test_a_prompts_own_snapshots_are_found_among_those_of_others(store: BlockSto
     assert put(store, [*blocks, snapshot(ONE, [3]), *hanging]) is PutOutcome.STORED
     end = blocks[1].key.hash  # type: ignore[union-attr]
     going_on = [(4, 7, 7), (9, 9, 9), (9, 9), (), (6,)]
-    places = [SnapshotPlace(ROOT, (3, 4)), *(SnapshotPlace(end, ids) for ids in going_on)]
+    places = [SnapshotPlace(ROOT, IdRow((3, 4))), *(SnapshotPlace(end, IdRow(ids)) for ids in going_on)]
     at_root, *at_end = store.find_snapshots(ONE.namespace, places)
     assert [key.num_partial for key in at_root] == [1]
     empty, nines, five, four, four_seven, _ = keys_of([hanging[1], hanging[0], *hanging[2:]])
@@ -50,4 +51,4 @@ def test_no_more_snapshots_are_told_of_than_asked_for(store: BlockStore) -> None
 def test_after_close_no_snapshot_is_found(store: BlockStore) -> None:
     assert put(store, [snapshot(ONE, [3])]) is PutOutcome.STORED
     store.close()
-    assert [list(keys) for keys in store.find_snapshots(ONE.namespace, [SnapshotPlace(ROOT, (3, 4))])] == [[]]
+    assert [list(keys) for keys in store.find_snapshots(ONE.namespace, [SnapshotPlace(ROOT, IdRow((3, 4)))])] == [[]]

@@ -16,6 +16,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.record_reader import Presence, RecordReader
 from application.ports.record_writer import PutOutcome
 from application.services.prefix.write_behind import WriteBehind
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -67,7 +68,9 @@ def is_there(view: RecordReader, records: Sequence[Record]) -> list[bool]:
     for record, read in zip(records, view.get(keys_of(records)), strict=True):
         if isinstance(record.key, SnapshotKey):
             listed = bool(
-                view.find_snapshots(record.key.namespace, [SnapshotPlace(record.parent, (*record.key_ids, 0))])[0]
+                view.find_snapshots(
+                    record.key.namespace, [SnapshotPlace(record.parent, record.key_ids.followed_by([0]))]
+                )[0]
             )
         else:
             listed = view.lookup([record.key])[0].is_readable
@@ -109,7 +112,7 @@ def test_what_is_stored_and_not_yet_settled_is_there_once(setup: Setup) -> None:
     assert setup.writer.counts().queued == len(records)
     assert is_there(setup.store, records) == is_there(setup.view, records) == [True] * len(records)
     assert len(setup.view.followers(ONE.namespace, block_hash(records[0]), 100)) == 2
-    place = SnapshotPlace(records[2].key.hash, (2, 3, 4))  # type: ignore[union-attr]
+    place = SnapshotPlace(records[2].key.hash, IdRow((2, 3, 4)))  # type: ignore[union-attr]
     assert len(setup.view.find_snapshots(ONE.namespace, [place])[0]) == 1
 
 
@@ -164,10 +167,10 @@ def test_a_record_written_in_the_middle_of_a_read_is_seen(read: str) -> None:
     if read == "lookup":
         assert list(view.lookup([block.key, stranger.key])) == [Presence.PENDING, Presence.MISS]
     elif read == "find_snapshots":
-        place = SnapshotPlace(ROOT, (*hanging.key_ids, 5))
+        place = SnapshotPlace(ROOT, hanging.key_ids.followed_by([5]))
         assert [list(keys) for keys in view.find_snapshots(ONE.namespace, [place])] == [[hanging.key]]
     elif read == "followers":
-        assert sorted(view.followers(ONE.namespace, ROOT, 5)) == sorted([block.key_ids, hanging.key_ids])
+        assert set(view.followers(ONE.namespace, ROOT, 5)) == {block.key_ids, hanging.key_ids}
     else:
         found = view.get([block.key, stranger.key, hanging.key])
         assert same(found[0], block)
@@ -194,11 +197,11 @@ def test_queued_and_stored_are_read_together(setup: Setup) -> None:
     assert fourth is not None
     assert (first.groups.keys(), second.groups.keys(), third, fourth.groups.keys()) == (some, some, None, frozenset())
     assert (first.key_ids, second.key_ids) == (waiting[0].key_ids, stored[0].key_ids)
-    places = [SnapshotPlace(ROOT, tokens) for tokens in ((1, 2, 3), (9, 1), (7, 8), (7, 8, 9, 1))]
+    places = [SnapshotPlace(ROOT, IdRow(tokens)) for tokens in ((1, 2, 3), (9, 1), (7, 8), (7, 8, 9, 1))]
     found = setup.view.find_snapshots(ONE.namespace, places)
     assert [[key.num_partial for key in keys] for keys in found] == [[2], [1], [], [3]]
     found = setup.view.followers(ONE.namespace, ROOT, 5)
-    assert sorted(found) == sorted(record.key_ids for record in (stored[0], stored[2], *waiting))
+    assert sorted(map(tuple, found)) == sorted(tuple(record.key_ids) for record in (stored[0], stored[2], *waiting))
 
 
 def test_what_the_full_queue_refused_is_not_there() -> None:

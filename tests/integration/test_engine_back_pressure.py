@@ -20,7 +20,7 @@ from adapters.engine_process.messages import (
     raw,
 )
 from adapters.engine_process.reader_gate import ReaderGate
-from adapters.engine_process.values import PackedSubmission, decoded, encoded
+from adapters.engine_process.values import decoded, encoded
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Tokens
 from domain.model_card import LoadOptions
@@ -74,7 +74,7 @@ async def converse() -> tuple[int, int]:
         while not isinstance(last, Answer):
             for payload in frames.feed(await loop.sock_recv(ours, 1 << 16)):
                 last = decoded(payload, ToParent)
-    await say(Submit(PackedSubmission.of(submission("a", MODEL, prompt, NUM_TOKENS))))
+    await say(Submit(submission("a", MODEL, prompt, NUM_TOKENS)))
     async with asyncio.timeout(PATIENCE_S):
         await gate.closed.wait()  # and nobody has read a word
         num_tokens = 0

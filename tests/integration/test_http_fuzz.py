@@ -11,6 +11,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.fuzz_requests import CHECK_EVERY, Fuzzer
+from tests.support.patience import PATIENCE_S
 
 NUM_CONNECTIONS = 300
 REFUSED = {"400", "415", "421", "431"}
@@ -51,7 +52,7 @@ def spoiled(generator: random.Random) -> bytes:
 def attack(service: FakeService, generator: random.Random) -> bytes:
     """What is answered until the server closes, or the client is tired of it."""
     received = b""
-    with socket.create_connection(("127.0.0.1", service.server.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", service.server.port), timeout=PATIENCE_S) as client:
         try:
             data = spoiled(generator)
             cut = generator.randrange(len(data) + 1)

@@ -9,6 +9,7 @@ import pytest
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from tests.support.fake_service import FakeService, fake_service
+from tests.support.patience import PATIENCE_S
 
 COMPLETIONS = "/v1/completions"
 ROUTES = ("/health/live", "/health/ready", "/version", "/v1/models", "/schema/openapi.json", "/nowhere")
@@ -166,7 +167,7 @@ def exchange(service: FakeService, request: bytes) -> bytes:
     """What the server sends to raw bytes, until it closes."""
     import socket
 
-    with socket.create_connection(("127.0.0.1", service.server.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", service.server.port), timeout=PATIENCE_S) as client:
         client.sendall(request)
         client.shutdown(socket.SHUT_WR)
         received = b""

@@ -119,8 +119,9 @@ def test_a_hung_store_is_not_waited_for_by_those_who_ask_about_it(store: Hanging
             assert explain(service)["reason"] == "slow-store"
         assert sum(store.entered.values()) <= 3  # threads that hang are few, whoever asks
         store.recover()
+        # It answers within the deadline or not: a busy machine may be as late as a store that hangs.
         service.wait_until(lambda: explain(service)["reason"] == "last-token", "the store to be asked again")
-        assert service.client.get("/v1/cache/stats").json()["problem"] == ""
+        service.wait_until(lambda: service.client.get("/v1/cache/stats").json()["problem"] == "", "the store's figures")
 
 
 def test_warming_says_that_the_store_does_not_answer(store: HangingStore) -> None:
@@ -148,7 +149,7 @@ def test_clearing_is_refused_while_the_store_hangs_and_holds_nobody(store: Hangi
         service.wait_until(
             lambda: service.client.post("/v1/cache/clear", json={}).status_code == 200, "the store to be cleared"
         )
-        assert explain(service)["reason"] == "never-seen"
+        service.wait_until(lambda: explain(service)["reason"] == "never-seen", "the store to be asked again")
 
 
 def test_deletes_and_uses_that_hang_hold_no_reads(store: HangingStore) -> None:

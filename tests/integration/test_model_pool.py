@@ -35,10 +35,10 @@ from domain.sampling import SamplingParams, StopRules
 from domain.scheduling import StepLimits
 from domain.stream import Finished
 from tests.support.caches import prefix_cache
+from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents
 
 A, B, C = ModelId("a"), ModelId("b"), ModelId("c")
-PATIENCE_S = 20.0
 
 
 class AskedEngine(FakeEngine):

@@ -22,9 +22,10 @@ from domain.model_card import LoadOptions, ModelSource
 from domain.scheduling import StepLimits
 from tests.support.cache_driver import BLOCK, GRID, VOCAB, plain_answer
 from tests.support.caches import prefix_tiers
+from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import Inbox, SyncEngine, submission, tokens_of
 
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 MODEL = ModelId("toy")
 
 

@@ -10,6 +10,7 @@ import pytest
 from adapters.fake.clock import FakeClock
 from adapters.system.key_file import KeyFile
 from adapters.system.key_text import with_key, without_key
+from adapters.system.private_file import private_file
 from application.settings import ServerSettings
 from domain.client import Client
 from domain.errors import InvalidKeys
@@ -107,8 +108,8 @@ def test_a_file_that_cannot_be_used_keeps_the_old_keys_and_is_told_once(
         assert names(keys, "stranger", "") == []
         keys.look_now()
         await until(lambda: len(events.of("FaultObserved")) == 2)
-        file.path.write_text(good)
-        file.path.chmod(0o600)
+        with private_file(file.path) as stream:  # in one step: a look at a part of it would be told as well
+            stream.write(good.encode())
         add(file, "bob")
         await until(lambda: names(keys, "bob") == ["bob"])
 

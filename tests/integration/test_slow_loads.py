@@ -13,7 +13,8 @@ from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import SequenceId
 from domain.model_card import LoadOptions
 from domain.stream import Finished
-from tests.integration.test_model_pool import PATIENCE_S, A, B, Bench
+from tests.integration.test_model_pool import A, B, Bench
+from tests.support.patience import PATIENCE_S
 
 
 async def read(generation: Generation) -> None:

@@ -14,6 +14,7 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.record_writer import PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, Record, RecordKey
@@ -38,7 +39,7 @@ def record(number: int, parent: BlockHash, size_bytes: int) -> Record:
     start = number * 64 % (len(SOURCE) - size_bytes)
     payload = HostPayload((TensorSpec("uint8", (size_bytes,)),), (SOURCE[start : start + size_bytes],))
     key = BlockKey(INFO.namespace, BlockHash(sha256(number.to_bytes(8, "big")).digest()))
-    return Record(key, parent, 16, tuple(range(16)), {GroupIndex(0): payload})
+    return Record(key, parent, 16, IdRow(range(16)), {GroupIndex(0): payload})
 
 
 @pytest.mark.slow

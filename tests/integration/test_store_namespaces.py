@@ -16,6 +16,7 @@ from adapters.lmdb.ledger import Ledger
 from adapters.lmdb.rows import NamespaceRow
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
+from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record
 from tests.support.processes import fast_folder
@@ -44,7 +45,7 @@ def tenant(number: int) -> NamespaceInfo:
 
 
 def small(info: NamespaceInfo) -> Record:
-    return Record(BlockKey(info.namespace, BlockHash(b"1" * 32)), BlockHash(info.namespace), 16, tuple(range(16)), {})
+    return Record(BlockKey(info.namespace, BlockHash(b"1" * 32)), BlockHash(info.namespace), 16, IdRow(range(16)), {})
 
 
 def num_rows(store: LmdbBlockStore) -> int:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.hashing import BlockChain, block_hash, snapshot_key
+from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.prompt_content import Media, PromptContent
 from domain.record import Namespace
@@ -57,7 +58,7 @@ def test_another_root_shares_nothing(token_ids: list[int]) -> None:
 
 def test_media_digests_enter_their_block_and_all_after_it() -> None:
     plain = chain_of([1] * 12)
-    content = PromptContent((1,) * 12, (1,) * 12, (Media(5, 7, b"d" * 32),))
+    content = PromptContent(IdRow((1,) * 12), None, (Media(5, 7, b"d" * 32),))
     media = BlockChain(ROOT, 4, content)
     assert [a == b for a, b in zip(plain.hashes, media.hashes, strict=True)] == [True, False, False]
 

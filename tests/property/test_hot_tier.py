@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from application.services.prefix.hot_tier import RECORD_OVERHEAD_BYTES, HotTier, record_bytes
 from domain.hashing import block_hash, snapshot_key
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, Namespace, Record, RecordKey
@@ -32,14 +33,14 @@ class HotTierMachine(RuleBasedStateMachine):
         namespace, parent, position = self._place(data)
         key = BlockKey(namespace, block_hash(parent, [token]))
         groups = {GroupIndex(group): payload(size)}
-        self._put(Record(key, parent, position + 1, (token,), groups))
+        self._put(Record(key, parent, position + 1, IdRow((token,)), groups))
 
     @rule(data=st.data(), num_partial=st.integers(0, 2), size=st.integers(0, 600))
     def put_snapshot(self, data: st.DataObject, num_partial: int, size: int) -> None:
         namespace, parent, position = self._place(data)
         tokens = (7,) * num_partial
         key = snapshot_key(namespace, parent, tokens)
-        self._put(Record(key, parent, position + num_partial, tokens, {GroupIndex(0): payload(size)}))
+        self._put(Record(key, parent, position + num_partial, IdRow(tokens), {GroupIndex(0): payload(size)}))
 
     def _place(self, data: st.DataObject) -> tuple[Namespace, BlockHash, int]:
         blocks = [record for record in self.records if isinstance(record.key, BlockKey)]
@@ -122,10 +123,11 @@ TestHotTier = HotTierMachine.TestCase
 def test_the_least_recently_used_leaf_goes_first_and_never_a_parent() -> None:
     tier = HotTier(3 * (RECORD_OVERHEAD_BYTES + 4))
     root = ROOTS[0]
-    first = Record(BlockKey(root, block_hash(BlockHash(root), [1])), BlockHash(root), 1, (1,), {})
-    second = Record(BlockKey(root, block_hash(first.key.hash, [2])), first.key.hash, 2, (2,), {})
+    first = Record(BlockKey(root, block_hash(BlockHash(root), [1])), BlockHash(root), 1, IdRow((1,)), {})
+    second = Record(BlockKey(root, block_hash(first.key.hash, [2])), first.key.hash, 2, IdRow((2,)), {})
     others = [
-        Record(BlockKey(root, block_hash(BlockHash(root), [at])), BlockHash(root), 1, (at,), {}) for at in (7, 8, 9)
+        Record(BlockKey(root, block_hash(BlockHash(root), [at])), BlockHash(root), 1, IdRow((at,)), {})
+        for at in (7, 8, 9)
     ]
     assert tier.put([first, second, others[0]]) == 3
     tier.release([record.key for record in tier.acquire([first.key, second.key], [None, None]) if record])
@@ -139,8 +141,8 @@ def test_the_least_recently_used_leaf_goes_first_and_never_a_parent() -> None:
 def test_a_record_read_in_part_gains_its_other_groups() -> None:
     tier = HotTier(1 << 20)
     key = BlockKey(ROOTS[0], block_hash(BlockHash(ROOTS[0]), [1]))
-    part = Record(key, BlockHash(ROOTS[0]), 1, (1,), {GroupIndex(0): payload(100)})
-    rest = Record(key, BlockHash(ROOTS[0]), 1, (1,), {GroupIndex(1): payload(50)})
+    part = Record(key, BlockHash(ROOTS[0]), 1, IdRow((1,)), {GroupIndex(0): payload(100)})
+    rest = Record(key, BlockHash(ROOTS[0]), 1, IdRow((1,)), {GroupIndex(1): payload(50)})
     tier.put([part])
     used = tier.usage().used_bytes
     tier.put([rest])

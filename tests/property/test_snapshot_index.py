@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.hashing import BlockChain, snapshot_key
+from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.prompt_content import PromptContent
 from domain.record import Namespace, SnapshotKey
@@ -57,7 +58,7 @@ def test_the_last_token_is_at_no_place(prompt: list[int]) -> None:
 
 @given(prompts, st.lists(st.integers(0, 21)))
 def test_digests_are_those_of_the_keys_in_any_order(tokens: list[int], lengths: list[int]) -> None:
-    own = OwnSnapshots(ROOT, SnapshotPlace(BlockHash(ROOT), tuple(tokens)))
+    own = OwnSnapshots(ROOT, SnapshotPlace(BlockHash(ROOT), IdRow(tokens)))
     for length in lengths:
         length = min(length, len(tokens))
         assert own.key(length) == snapshot_key(ROOT, BlockHash(ROOT), tokens[:length])

@@ -49,7 +49,7 @@ class StorageOracle:
             assert isinstance(record.key, BlockKey)
             above = paths.get(record.parent, ())
             if len(above) + len(record.key_ids) == record.position:
-                paths[record.key.hash] = above + record.key_ids
+                paths[record.key.hash] = (*above, *record.key_ids)
         self._blocks: dict[tuple[int, ...], set[GroupIndex]] = {}
         self._snapshots: set[tuple[int, ...]] = set()
         for record in everything:
@@ -57,7 +57,7 @@ class StorageOracle:
                 if record.key.hash in paths:
                     self._blocks.setdefault(paths[record.key.hash], set()).update(record.groups)
             elif record.position == len(record.key_ids) or record.parent in paths:
-                self._snapshots.add(paths.get(record.parent, ()) + record.key_ids)
+                self._snapshots.add((*paths.get(record.parent, ()), *record.key_ids))
 
     def furthest(self, prompt: Sequence[int]) -> int:
         """The furthest position at which every group can be restored."""

@@ -1,10 +1,17 @@
 """The admin page in a watched browser, and what it must show: the API's values in its own formats."""
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from operator import contains
+from operator import eq as is_
+from typing import Any, TypeAlias
 
 import httpx
 
 from tests.support.browser import expect
+from tests.support.fake_service import wait_until
+
+Shown: TypeAlias = tuple[Any, Callable[[str, str], bool], str]
+"""A place, and what its text is or contains."""
 
 
 def open_admin(profile: Any) -> Any:
@@ -40,35 +47,75 @@ def row_of(page: Any, table: str, text: str) -> Any:
     return page.locator(f"#{table} tbody tr").filter(has_text=text)
 
 
-def shows_figures(page: Any, told: dict[str, Any]) -> None:
-    """`told`: the overview, of a server that rests."""
-    figures = told["figures"]
-    for name in ("ttft", "itl"):
-        expect(page.locator(f"#tile-{name}")).to_have_text(formatted(page, "seconds", figures[name]["p50_s"]))
-        more = page.locator(f"#tile-{name}-more")
-        for quantile in ("p90", "p99"):
-            expect(more).to_contain_text(f"{quantile} {formatted(page, 'seconds', figures[name][f'{quantile}_s'])}")
-    for index, window in enumerate(figures["reuse"]):
-        cells = page.locator("#reuse-table tbody tr").nth(index).locator("td, th")
-        rate = window["hit_rate"]
-        shares = [None] * 3 if rate is None else [rate["live"], rate["hot"], rate["store"]]
-        told_shares = ["n/a" if share is None else formatted(page, "percent", share) for share in shares]
-        for at, share in enumerate(told_shares, 1):
-            expect(cells.nth(at)).to_have_text(share)
-        expect(cells.nth(5)).to_have_text(formatted(page, "count", window["lookups"]))
+def shows_figures(page: Any, client: httpx.Client) -> None:
+    """Of a server that rests."""
+
+    def wanted() -> Iterator[Shown]:
+        figures = overview(client)["figures"]
+        for name in ("ttft", "itl"):
+            yield page.locator(f"#tile-{name}"), is_, formatted(page, "seconds", figures[name]["p50_s"])
+            more = page.locator(f"#tile-{name}-more")
+            for quantile in ("p90", "p99"):
+                yield more, contains, f"{quantile} {formatted(page, 'seconds', figures[name][f'{quantile}_s'])}"
+        for index, window in enumerate(figures["reuse"]):
+            cells = page.locator("#reuse-table tbody tr").nth(index).locator("td, th")
+            rate = window["hit_rate"]
+            shares = [None] * 3 if rate is None else [rate["live"], rate["hot"], rate["store"]]
+            for at, share in enumerate(shares, 1):
+                yield cells.nth(at), is_, "n/a" if share is None else formatted(page, "percent", share)
+            yield cells.nth(5), is_, formatted(page, "count", window["lookups"])
+
+    _comes_to_show(page, wanted)
 
 
-def shows_tiers(page: Any, tiers: dict[str, Any]) -> None:
-    cards = page.locator("#tiers")
-    used = [(tiers["hot"], "used_bytes", "budget_bytes")]
-    used += [(tiers["store"], "stored_bytes", "quota_bytes")] if tiers["store"] is not None else []
-    for tier, held, limit in used:
-        expect(cards).to_contain_text(
-            f"{formatted(page, 'bytes', tier[held])} of {formatted(page, 'bytes', tier[limit])}"
-        )
-    for model in (tiers["store"] or {"models": []})["models"]:
-        row = row_of(page, "stored-table", model["model"]).first
-        expect(row).to_contain_text(formatted(page, "bytes", model["stored_bytes"]))
+def shows_tiers(page: Any, client: httpx.Client) -> None:
+    def wanted() -> Iterator[Shown]:
+        tiers = tiers_of(client)
+        used = [(tiers["hot"], "used_bytes", "budget_bytes")]
+        used += [(tiers["store"], "stored_bytes", "quota_bytes")] if tiers["store"] is not None else []
+        for tier, held, limit in used:
+            told = f"{formatted(page, 'bytes', tier[held])} of {formatted(page, 'bytes', tier[limit])}"
+            yield page.locator("#tiers"), contains, told
+        for model in (tiers["store"] or {"models": []})["models"]:
+            row = row_of(page, "stored-table", model["model"]).first
+            yield row, contains, formatted(page, "bytes", model["stored_bytes"])
+
+    _comes_to_show(page, wanted)
 
 
-__all__ = ("formatted", "get", "open_admin", "overview", "requests", "row_of", "shows_figures", "shows_tiers")
+def tiers_of(client: httpx.Client) -> dict[str, Any]:
+    """Once they could be read."""
+    found: list[Any] = []
+    wait_until(lambda: found.append(overview(client)["tiers"]) or found[-1] is not None, "the tiers to be read")
+    tiers: dict[str, Any] = found[-1]
+    return tiers
+
+
+def _comes_to_show(page: Any, wanted: Callable[[], Iterable[Shown]]) -> None:
+    """Each place holds its words. The API is asked again each time: what it says goes on, by itself or because a window
+    of time ends or a write comes to its end, and the page may be ahead of who asked before it."""
+    missing: list[str] = []
+
+    def is_shown() -> bool:
+        page.wait_for_timeout(50)  # lets what the page asked come to it
+        shown = [(" ".join(place.inner_text().split()), fits, words) for place, fits, words in wanted()]
+        missing[:] = [f"{text!r} is not or has not {words!r}" for text, fits, words in shown if not fits(text, words)]
+        return not missing
+
+    try:
+        wait_until(is_shown, "the page to show it")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {missing}") from None
+
+
+__all__ = (
+    "formatted",
+    "get",
+    "open_admin",
+    "overview",
+    "requests",
+    "row_of",
+    "shows_figures",
+    "shows_tiers",
+    "tiers_of",
+)

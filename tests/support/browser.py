@@ -117,6 +117,12 @@ def watched(
     assert not watch.problems, "\n".join(watch.problems)
 
 
+def hold_timers(page: Any) -> None:
+    """Until `page.clock.resume()`: what a page tells for a moment only stays, however late it is looked at."""
+    page.clock.install()
+    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
+
+
 def is_as_wide_as_its_window(page: Any) -> bool:
     """Whether nothing sticks out to the right, so that a phone does not scroll sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
@@ -128,6 +134,7 @@ __all__ = (
     "Watched",
     "chromium",
     "expect",
+    "hold_timers",
     "is_as_wide_as_its_window",
     "needed",
     "running_browser",

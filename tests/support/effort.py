@@ -6,7 +6,9 @@ numbers that the documents name: six hundred simulated runs, ten thousand flippe
 
 import os
 
-EFFORT = float(os.environ.get("CAIRN_TEST_EFFORT", "0.5"))
+USUAL = 0.5
+EFFORT = float(os.environ.get("CAIRN_TEST_EFFORT", USUAL))
+IS_LONG = EFFORT > USUAL
 
 
 def scaled(count: int) -> int:
@@ -14,4 +16,4 @@ def scaled(count: int) -> int:
     return max(1, round(count * EFFORT))
 
 
-__all__ = ("EFFORT", "scaled")
+__all__ = ("EFFORT", "IS_LONG", "scaled")

@@ -1,10 +1,9 @@
-"""Every value that crosses the engine port, through msgspec and back: what an engine in another process would do."""
+"""Every value that crosses the engine port, as bytes and back: what an engine in another process does."""
 
 from dataclasses import replace
 from typing import TypeVar
 
-import msgspec
-
+from adapters.engine_process.values import decoded, encoded
 from application.ports.engine import StepBatch
 
 T = TypeVar("T")
@@ -12,12 +11,11 @@ T = TypeVar("T")
 
 def wired(value: T) -> T:
     """The value as the other side would get it; an AssertionError if that is another."""
-    encoded = msgspec.msgpack.encode(value)
     assert not isinstance(value, StepBatch), "its parts are sent one by one: their types differ"
-    decoded = msgspec.msgpack.decode(encoded, type=type(value))
-    assert decoded == value
-    assert type(decoded) is type(value)
-    return decoded
+    found: T = decoded(encoded(value), type(value))
+    assert found == value
+    assert type(found) is type(value)
+    return found
 
 
 def wired_batch(batch: StepBatch) -> StepBatch:

@@ -21,11 +21,12 @@ from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelSource
 from domain.scheduling import StepLimits
 from tests.support.caches import prefix_tiers
+from tests.support.patience import PATIENCE_S
 from tests.support.stepped_writer import DirectWriter
 from tests.support.sync_engine import Inbox, SyncEngine, submission
 
 MODEL = ModelId("fake-hybrid")
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 class FaultBench:

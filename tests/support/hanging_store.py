@@ -10,8 +10,8 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore
 from application.ports.record_writer import PreparedPut
 from domain.record import Record
+from tests.support.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 READS = ("lookup", "find_snapshots", "followers", "get", "usage")
 
 
@@ -57,4 +57,4 @@ class HangingStore:
             assert reached, f"{operation} was not called {count} times"
 
 
-__all__ = ("READS", "HangingStore")
+__all__ = ("PATIENCE_S", "READS", "HangingStore")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from hashlib import sha256
 
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import TensorSpec
 from domain.record import BlockKey, Namespace, Record
@@ -28,7 +29,7 @@ def sized_record(number: int, size_bytes: int) -> Record:
     """A block of its own, like no other number's."""
     digest = BlockHash(sha256(number.to_bytes(8, "little")).digest())
     payload = {GroupIndex(0): SizedPayload(size_bytes)}
-    return Record(BlockKey(NAMESPACE, digest), BlockHash(NAMESPACE), 1, (number,), payload)
+    return Record(BlockKey(NAMESPACE, digest), BlockHash(NAMESPACE), 1, IdRow((number,)), payload)
 
 
 __all__ = ("NAMESPACE", "SizedPayload", "sized_record")

@@ -9,6 +9,7 @@ from application.events import Event
 from application.ports.block_store import BlockStore
 from domain.block_grid import BlockGrid
 from domain.fingerprint import Fingerprint, tenant_salt
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, NamespaceInfo, Provenance, Record, RecordKey, SnapshotKey
@@ -58,7 +59,7 @@ def block(parent: BlockHash, tokens: Sequence[int], info: NamespaceInfo, positio
         GroupIndex(0): payload_of(digest + b"0", size_bytes),
         GroupIndex(1): payload_of(digest + b"1", size_bytes // 2, "uint8"),
     }
-    return Record(BlockKey(info.namespace, digest), parent, position, tuple(tokens), groups, Provenance.PREFILL)
+    return Record(BlockKey(info.namespace, digest), parent, position, IdRow(tokens), groups, Provenance.PREFILL)
 
 
 def chain(
@@ -90,7 +91,7 @@ def snapshot(after: Record | NamespaceInfo, tokens: Sequence[int], size_bytes: i
     digest = sha256(parent + b"".join(token.to_bytes(4, "little") for token in tokens)).digest()
     key = SnapshotKey(namespace, parent, len(tokens), digest)
     groups = {GroupIndex(2): payload_of(digest, size_bytes)}
-    return Record(key, parent, position + len(tokens), tuple(tokens), groups, Provenance.DECODE)
+    return Record(key, parent, position + len(tokens), IdRow(tokens), groups, Provenance.DECODE)
 
 
 def keys_of(records: Iterable[Record]) -> list[RecordKey]:

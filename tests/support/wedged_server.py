@@ -1,7 +1,8 @@
 """`cairn serve` on the toy engine, whose compute thread deadlocks in its first decode step: `FOLDER`.
 
-Time is the machine's until then. Then it runs a thousand times as fast, up to a while after the engine counts as stuck,
-and stands there until `FOLDER/go-on` exists: what is seen of a wedge does not depend on how quick the test is.
+Time is the machine's until then. Then it moves with each look of who watches the engine, up to a while after that
+counts as stuck, and stands there until `FOLDER/go-on` exists: what is seen of a wedge depends neither on how quick the
+test is nor on how late a look comes, which would be a pause of the watch's own.
 """
 
 import sys
@@ -24,7 +25,9 @@ from interfaces.composition.backends import fake_backend
 from interfaces.composition.container import Container
 
 STUCK_AFTER_S, STANDS_AT_S, EXIT_AFTER_S = 900, 1000, 1500
-SPEED = 1000
+STEP_S = 25
+"""For each time that the watch asks; a look asks a few times."""
+
 S = 1_000_000_000
 
 
@@ -34,16 +37,16 @@ class WedgeClock:
     def __init__(self, go_on: Path) -> None:
         self._go_on = go_on
         self._wedged_ns: int | None = None
-        self._went_on_ns: int | None = None
+        self._passed_s = 0
 
     def now_ns(self) -> int:
-        now_ns, since_ns = time.monotonic_ns(), self._wedged_ns
+        since_ns = self._wedged_ns
         if since_ns is None:
-            return now_ns
-        if self._went_on_ns is None and self._go_on.exists():
-            self._went_on_ns = now_ns
-        first_ns = min((now_ns - since_ns) * SPEED, STANDS_AT_S * S)
-        return since_ns + first_ns + (0 if self._went_on_ns is None else (now_ns - self._went_on_ns) * SPEED)
+            return time.monotonic_ns()
+        is_watch = threading.current_thread().name == engine_watch._NAME
+        if is_watch and (self._passed_s < STANDS_AT_S or self._go_on.exists()):
+            self._passed_s += STEP_S
+        return since_ns + self._passed_s * S
 
     def unix_ns(self) -> int:
         return time.time_ns()

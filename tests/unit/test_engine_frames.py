@@ -1,11 +1,14 @@
-"""Frames, values and packed prompts of an engine's process: what was sent is what arrives, however it is cut up."""
+"""Frames, values and prompts of an engine's process: what was sent is what arrives, however it is cut up."""
 
 import pytest
+from msgspec import MsgspecError
 
 from adapters.engine_process.frames import MAX_FRAME_BYTES, BrokenStream, Deframer, framed
-from adapters.engine_process.values import PackedSubmission, SentError, decoded, encoded
+from adapters.engine_process.messages import Submit, ToChild
+from adapters.engine_process.values import SentError, decoded, encoded
 from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreUnresponsive
 from domain.fork_point import ForkKind, ForkPoint
+from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.prompt_content import EncodedPrompt, Media, PromptContent
 from tests.support.sync_engine import submission
@@ -28,8 +31,9 @@ def test_a_length_that_no_message_has_is_refused_before_anything_is_held() -> No
 
 
 def sent(prompt: EncodedPrompt) -> EncodedPrompt:
-    whole = PackedSubmission.of(submission("a", ModelId("toy"), prompt, 4))
-    return decoded(encoded(whole), PackedSubmission).unpacked().prompt
+    message = decoded(encoded(Submit(submission("a", ModelId("toy"), prompt, 4))), ToChild)
+    assert isinstance(message, Submit)
+    return message.submission.prompt
 
 
 def test_text_crosses_once_and_is_one_row_again() -> None:
@@ -39,10 +43,19 @@ def test_text_crosses_once_and_is_one_row_again() -> None:
     assert found.content.key_ids is found.content.token_ids
 
 
-def test_key_ids_of_media_cross_however_large_they_are() -> None:
-    media = (Media(1, 3, bytes(32)),)
-    prompt = EncodedPrompt(PromptContent((1, 5, 5, 2), (1, 2**33, 2**40 + 1, 2), media))
+def test_key_ids_of_media_cross_beside_the_token_ids() -> None:
+    media, key_ids = (Media(1, 3, bytes(32)),), IdRow((1, 2**31, 2**32 - 1, 2))
+    prompt = EncodedPrompt(PromptContent(IdRow((1, 5, 5, 2)), key_ids, media))
     assert sent(prompt) == prompt
+
+
+def test_a_row_that_is_no_whole_number_of_ids_is_no_message() -> None:
+    whole = encoded(Submit(submission("a", ModelId("toy"), EncodedPrompt.of_text((1, 2)), 4)))
+    row = IdRow((1, 2)).to_bytes()
+    cut = whole.replace(b"\xc4\x08" + row, b"\xc4\x07" + row[:7])
+    assert len(cut) == len(whole) - 1
+    with pytest.raises(MsgspecError):
+        decoded(cut, ToChild)
 
 
 @pytest.mark.parametrize(

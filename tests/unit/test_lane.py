@@ -10,8 +10,7 @@ import pytest
 
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
-
-PATIENCE_S = 20.0
+from tests.support.patience import PATIENCE_S
 
 
 class Hung:

@@ -17,6 +17,7 @@ from domain.errors import ContextOverflow
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelDescription, ModelSource
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from tests.support.patience import PATIENCE_S
 
 LONG, SHORT = TextPrompt("x" * LONG_CHARS), TextPrompt("short")
 
@@ -37,7 +38,7 @@ class _Gated(FakeTokenizer):
         with self._lock:
             self.running += 1
             self.most_running = max(self.running, self.most_running)
-        assert self.gate.wait(20)
+        assert self.gate.wait(PATIENCE_S)
         with self._lock:
             self.running -= 1
         return EncodedPrompt.of_text((1, 2, 3))

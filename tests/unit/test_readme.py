@@ -6,6 +6,7 @@ from pathlib import Path
 
 from adapters.config.loader import load_settings
 from domain.byte_size import ByteSize
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -36,6 +37,6 @@ def test_the_code_compiles():
 
 def test_targets_exist():
     named = set(re.findall(r"make ([a-z-]+)", README)) - {"them"}
-    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert {"serve", "test", "check"} <= named
-    assert [target for target in named if f"  make {target} " not in listed] == []
+    assert [target for target in named if f"  make {target} " not in told.stdout] == []

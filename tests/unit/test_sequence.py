@@ -5,12 +5,13 @@ from itertools import pairwise
 import pytest
 
 from domain.errors import IllegalTransition
+from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.sequence import TRANSITIONS, Phase, Sequence
 
 
 def sequence(phase: Phase = Phase.QUEUED) -> Sequence:
-    return Sequence(SequenceId(1), (1, 2, 3), 4, phase)
+    return Sequence(SequenceId(1), IdRow((1, 2, 3)), 4, phase)
 
 
 @pytest.mark.parametrize("start", Phase)

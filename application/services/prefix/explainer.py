@@ -17,6 +17,7 @@ from domain.fingerprint import Fingerprint, shares_tenant
 from domain.fork_point import ForkPoint
 from domain.hashing import BlockChain, block_hash
 from domain.holdings import Found
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix import ReuseRules
 from domain.record import BlockKey, NamespaceInfo, RecordKey
@@ -71,7 +72,7 @@ def explain(
         found, reused = live.told(found, rules.grid), {LIVE: live.position}
     match = found.match
     parent = chain.parent(match.num_known // chain.block_size)
-    followers = list[tuple[int, ...]]()
+    followers = list[IdRow]()
     if match.reason is not StopReason.LAST_TOKEN:
         followers += tiers.hot.followers(chain.namespace, parent, MAX_FOLLOWERS)
         for tier in tiers.stored if asks_stores else ():

@@ -16,6 +16,7 @@ from itertools import islice
 from threading import Lock
 
 from application.ports.cache_stats import HotUsage
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.record_links import parent_of
@@ -113,7 +114,7 @@ class HotTier:
         with self._lock:
             return [self._tree.links.find_snapshots(namespace, place) for place in places]
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Token ids of up to `limit` records that follow `parent`, lately used ones first; for explaining."""
         with self._lock:
             keys = islice(self._tree.links.following(BlockKey(namespace, parent)), limit * SCANNED_PER_FOLLOWER)

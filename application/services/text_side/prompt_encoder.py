@@ -13,9 +13,8 @@ from application.services.lane import Lane
 from application.services.text_side.generated_calls import GeneratedCalls
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.model_card import ModelDescription
-from domain.prompt_content import PromptContent
 from domain.prompt_rewrite import RewriteRule, rewritten
-from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
+from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.sampling import StopRules
 
 LONG_CHARS = 2**19
@@ -37,7 +36,8 @@ class PromptEncoder:
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
-        """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
+        """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow, and
+        InvalidRequest for a number that no token has."""
         prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
         salt = request.cache_salt
         try:
@@ -51,8 +51,10 @@ class PromptEncoder:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
             raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
-        row = prompt.token_ids  # not compacted: the request holds these numbers as long
-        return EncodedPrompt(PromptContent(row, row))
+        try:
+            return EncodedPrompt.of_text(prompt.token_ids)
+        except ValueError:
+            raise _outside("prompt", model) from None
 
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
         """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""
@@ -90,8 +92,7 @@ class PromptEncoder:
                 message, param="tokens", num_prompt=len(token_ids), context_length=model.context_length
             )
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
-            message = f"tokens holds a token id outside the vocabulary (0 to {model.vocab_size - 1})"
-            raise InvalidRequest(message, param="tokens")
+            raise _outside("tokens", model)
 
 
 def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
@@ -104,7 +105,7 @@ def _num_chars(prompt: ChatPrompt | TextPrompt) -> int:
     )
 
 
-def check_fit(request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription) -> int:
+def check_fit(request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, model: ModelDescription) -> int:
     """The number of tokens the completion may have. Raises InvalidRequest or ContextOverflow, naming the field."""
     field = prompt_field(request.prompt)
     num_prompt = len(prompt.token_ids)
@@ -113,12 +114,17 @@ def check_fit(request: GenerationRequest, prompt: EncodedPrompt, model: ModelDes
     room = model.context_length - num_prompt
     if room < 1:
         raise _overflow(request, num_prompt, model)
-    if min(prompt.token_ids) < 0 or max(prompt.token_ids) >= model.vocab_size:
-        raise InvalidRequest(
-            f"{field} holds a token id outside the vocabulary (0 to {model.vocab_size - 1})", param=field
-        )
+    # Looking at every id of a long prompt takes milliseconds: what a tokenizer made needs it only where it knows more.
+    is_made = not isinstance(request.prompt, TokenPrompt) and tokenizer.vocab_size <= model.vocab_size
+    if not is_made and max(prompt.token_ids) >= model.vocab_size:
+        raise _outside(field, model)
     request.sampling.check_vocabulary(model.vocab_size)
     return _completion_length(request.stop, num_prompt, room, model)
+
+
+def _outside(field: str, model: ModelDescription) -> InvalidRequest:
+    message = f"{field} holds a token id outside the vocabulary (0 to {model.vocab_size - 1})"
+    return InvalidRequest(message, param=field)
 
 
 def _overflow(

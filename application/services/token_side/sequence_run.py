@@ -26,6 +26,7 @@ from application.services.token_side.followed_constraint import FollowedConstrai
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.told_prompt import ToldPrompt
 from domain.errors import MemoryBusy, PrefillMemoryExceeded, ServerUnavailable
+from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.preemption import Preemptions
@@ -265,7 +266,7 @@ class SequenceRun:
         self.sequence.enter(phase)
         self._has_state = self._model is not None
 
-    def _compute(self, model: LoadedModel, token_ids: tuple[int, ...], *, starts_decode: bool) -> PromptScores:
+    def _compute(self, model: LoadedModel, token_ids: IdRow, *, starts_decode: bool) -> PromptScores:
         asked, num_tops = self.submission, self._told.num_logprobs
         if not starts_decode:
             return model.prefill(self.id, token_ids, num_prompt_logprobs=num_tops)

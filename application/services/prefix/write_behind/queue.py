@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from threading import Condition
 
 from application.ports.cache_stats import QueueCounts
+from domain.id_row import IdRow
 from domain.ids import NOBODY, BlockHash, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.record_links import RecordLinks
@@ -201,7 +202,7 @@ class WriteQueue:
         with self._changed:
             return [self._links.find_snapshots(namespace, place) for place in places]
 
-    def followers(self, namespace: Namespace, parent: BlockHash) -> list[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash) -> list[IdRow]:
         """The token ids of what is here and follows `parent`."""
         with self._changed:
             return [self._records[key].key_ids for key in self._links.following(BlockKey(namespace, parent))]

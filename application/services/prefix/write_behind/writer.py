@@ -26,6 +26,7 @@ from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
+from domain.id_row import IdRow
 from domain.ids import NOBODY, BlockHash, GroupIndex, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
@@ -114,7 +115,7 @@ class WriteBehind:
     def touch(self, keys: Sequence[RecordKey]) -> None:
         self.store.touch(keys)
 
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
+    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         waiting = self._queue.followers(namespace, parent)[:limit]
         return list(dict.fromkeys([*waiting, *self.store.followers(namespace, parent, limit)]))
 

@@ -1,0 +1,71 @@
+"""Which ids of a prompt are looked at before it is submitted, and what is said of those that no token has."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from adapters.fake.model import FakeModel
+from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizer
+from application.services.text_side.prompt_encoder import PromptEncoder, check_fit
+from domain.errors import InvalidRequest
+from domain.id_row import IdRow
+from domain.ids import ModelId, RequestId
+from domain.model_card import ModelSource
+from domain.prompt_content import EncodedPrompt, PromptContent
+from domain.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
+
+MODEL = FakeModel(ModelSource(ModelId("m"), ""), FakeOptions(vocab_size=300)).description
+
+
+class _Knowing(FakeTokenizer):
+    """Knows tokens up to `vocab_size`."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self._knows = vocab_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self._knows
+
+
+class _Unread(IdRow):
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("every id of a long prompt is looked at")
+
+
+def fit(prompt: Prompt, ids: IdRow, knows: int = 300) -> int:
+    request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
+    return check_fit(request, EncodedPrompt(PromptContent(ids)), _Knowing(knows), MODEL)
+
+
+@pytest.mark.parametrize("ids", [(-1,), (3, 1 << 32), (300,), (2, 3, 299, 300)])
+def test_numbers_that_no_token_has_are_refused_by_name(ids: tuple[int, ...]) -> None:
+    prompt = TokenPrompt(ids)
+
+    async def checked() -> None:
+        encoder = PromptEncoder()
+        try:
+            request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
+            encoded = await encoder.encode(request, FakeTokenizer(), MODEL)
+            check_fit(request, encoded, FakeTokenizer(), MODEL)
+        finally:
+            encoder.close()
+
+    with pytest.raises(InvalidRequest, match=r"prompt holds a token id outside the vocabulary \(0 to 299\)") as refused:
+        asyncio.run(checked())
+    assert refused.value.param == "prompt"
+
+
+def test_what_a_tokenizer_made_is_looked_at_where_it_knows_more_than_its_model() -> None:
+    with pytest.raises(InvalidRequest, match="outside the vocabulary"):
+        fit(TextPrompt("x"), IdRow((1, 300)), knows=301)
+    assert fit(TextPrompt("x"), IdRow((1, 299)), knows=301)
+
+
+def test_otherwise_nobody_looks_at_every_id() -> None:
+    assert fit(TextPrompt("x"), _Unread((1, 2)))
+    with pytest.raises(AssertionError):
+        fit(TokenPrompt((1, 2)), _Unread((1, 2)))
