@@ -86,6 +86,7 @@ class MlxEngine:
         }
 
     def clear_cache(self) -> None:
+        gc.collect()  # what an error's traceback holds, for one, waits for the collector, and it never comes while idle
         for model in self._models:
             model.give_back()
         mx.clear_cache()
