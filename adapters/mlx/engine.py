@@ -86,7 +86,10 @@ class MlxEngine:
         }
 
     def clear_cache(self) -> None:
-        gc.collect()  # what an error's traceback holds, for one, waits for the collector, and it never comes while idle
+        if not any(model.open_ids() for model in self._models):
+            # What the traceback of an error holds, for one. While nothing runs the collector does not come by itself,
+            # and nobody waits for it.
+            gc.collect()
         for model in self._models:
             model.give_back()
         mx.clear_cache()
