@@ -7,11 +7,14 @@ The baseline of the same run is msgpack's own list of integers.
 """
 
 import argparse
+import asyncio
 import random
+import socket
 import sys
 import time
 from collections.abc import Callable
 
+from adapters.engine_process.channel import Channel
 from adapters.engine_process.messages import Submit, ToChild
 from adapters.engine_process.values import decoded, encoded
 from application.ports.engine import Submission
@@ -34,6 +37,28 @@ def measured(work: Callable[[], object], rounds: int) -> tuple[float, int]:
         num_blocks = sys.getallocatedblocks() - num_before
         del made
     return min(taken) * 1e3, num_blocks
+
+
+async def crossing_ms(asked: Submission, rounds: int) -> float:
+    """Of both ends of a socket together: written, sent, received and read."""
+    ours, theirs = socket.socketpair()
+    arrived, taken = asyncio.Event(), list[float]()
+
+    def received(payload: bytes) -> None:
+        assert decoded(payload, ToChild).submission.max_new_tokens == asked.max_new_tokens
+        arrived.set()
+
+    sender = Channel(ours, lambda _: None, lambda _: None)
+    receiver = Channel(theirs, received, lambda _: None)
+    for _ in range(rounds):
+        arrived.clear()
+        began_s = time.thread_time()
+        sender.send(encoded(Submit(asked)))
+        await arrived.wait()
+        taken.append(time.thread_time() - began_s)
+    sender.close()
+    receiver.close()
+    return min(taken) * 1e3
 
 
 def main() -> None:
@@ -68,6 +93,7 @@ def main() -> None:
     for name, work in ways.items():
         taken_ms, num_blocks = measured(work, options.rounds)
         print(f"{name:20} {taken_ms:6.2f} ms {num_blocks:8,} blocks")
+    print(f"{'crossed a socket':20} {asyncio.run(crossing_ms(asked, options.rounds)):6.2f} ms")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Everything that only an accelerator can tell, in one command that ends in time whatever its parts do.
 
     python -m bench.gpu --out DIR [--seconds 560] [--only memory_peak,next_turn] [--work DIR] [--tiny]
+    python -m bench.gpu --table RESULTS.jsonl ...
 
 Cases (`bench.gpu_cases`) run one after the other, most worth first, each a process under a limit of its own: what hangs
 or prints without end is ended with all it started, and the next one runs. Into DIR, as it comes:
@@ -9,7 +10,8 @@ or prints without end is ended with all it started, and the next one runs. Into 
     log.txt         what each printed, up to a bound
     table.txt       goal, measured, baseline and verdict, written anew after each case
 
-The table is printed at the end as well, also when this process is asked to end. `--work`: for models, stores and
+The table is printed at the end as well, also when this process is asked to end; `--table` makes it from the results of
+any number of runs, and of one that was killed. `--work`: for models, stores and
 scratch; what a case leaves in its temporary folder is deleted after it, models stay there if the folder was given.
 `--tiny`: every case at the smallest size, on whatever computes here, to see that all of them run.
 """
@@ -44,14 +46,14 @@ class Run:
         self._ends_s = time.monotonic() + seconds
         self._results, self._log = out / "results.jsonl", out / "log.txt"
         self._told: dict[str, Told] = {}
-        self._lines: dict[str, list[dict[str, Any]]] = {}
         self._head = f"{device_name()}; commit {commit()}, sources {sources_digest()}; {time.strftime('%F %T %Z')}"
         out.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
 
     @property
     def table(self) -> str:
-        return table(self._head, self._cases, self._told, self._lines)
+        told, lines_of = recorded([self._results])
+        return table(self._head, self._cases, told | self._told, lines_of)
 
     @property
     def all_done(self) -> bool:
@@ -59,11 +61,13 @@ class Run:
 
     def run(self) -> None:
         self._write_table()
-        for case in self._cases:
-            self._told[case.name] = self._case(case)
+        try:
+            for case in self._cases:
+                self._told[case.name] = told = self._case(case)
+                self._write_table()
+                print(f"{case.name}: {told.outcome}, {told.taken_s:.0f} s", flush=True)
+        finally:
             self._write_table()
-            told = self._told[case.name]
-            print(f"{case.name}: {told.outcome}, {told.taken_s:.0f} s", flush=True)
 
     def _case(self, case: Case) -> Told:
         missing = [name for name in case.needs if name in self._told and self._told[name].outcome != "done"]
@@ -74,19 +78,17 @@ class Run:
             return Told("left out: no time")
         scratch = Path(tempfile.mkdtemp(prefix=f"{case.name}-", dir=self._work))
         command = [sys.executable, *case.command(limit_s, str(self._results), str(self._work))]
-        self._note("begin", case=case.name, limit_s=limit_s, command=command[1:])
-        start = self._results.stat().st_size
+        self._note("case begun", case=case.name, limit_s=limit_s, command=command[1:])
         with self._log.open("a", encoding="utf-8") as log:
             log.write(f"\n== {case.name}: {' '.join(command[1:])}\n")
         environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
         try:
             ended = run(command, environment, limit_s, self._log, ROOT, self._grace_s)
         finally:
-            self._lines[case.name] = read_lines(self._results, start)
             shutil.rmtree(scratch, ignore_errors=True)
         free_gb = shutil.disk_usage(self._work).free / 1e9
         facts = {"outcome": ended.outcome, "status": ended.status, "taken_s": ended.taken_s, "free_disk_GB": free_gb}
-        self._note("end", case=case.name, **facts, tail=ended.tail)
+        self._note("case ended", case=case.name, **facts, tail=ended.tail)
         return Told(ended.outcome, ended.taken_s, ended.tail)
 
     def _note(self, what: str, **facts: Any) -> None:
@@ -102,19 +104,42 @@ class Run:
         partial.replace(self._out / "table.txt")
 
 
-def read_lines(file: Path, start: int) -> list[dict[str, Any]]:
-    """Of JSON, from this offset on; what is cut off is left out."""
+def recorded(files: Sequence[Path]) -> tuple[dict[str, Told], dict[str, list[dict[str, Any]]]]:
+    """How each case went and what it told, the last time that it ran."""
+    told: dict[str, Told] = {}
+    lines_of: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        name = ""
+        for line in read_lines(file):
+            if line.get("what") == "case begun":
+                name = str(line["case"])
+                told[name], lines_of[name] = Told("did not end"), []
+            elif line.get("what") == "case ended":
+                told[name] = Told(line["outcome"], line["taken_s"], tuple(line["tail"]))
+            elif name:
+                lines_of[name].append(line)
+    return told, lines_of
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """Of JSON; what is cut off is left out, and a file that is not there is empty."""
     found: list[dict[str, Any]] = []
-    with file.open("rb") as opened:
-        opened.seek(start)
-        for line in opened:
-            try:
-                value = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(value, dict):
-                found.append(value)
+    for line in file.read_bytes().splitlines() if file.exists() else ():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
     return found
+
+
+def table_of(files: Sequence[Path], cases: Sequence[Case]) -> str:
+    """Of the cases that ran."""
+    told, lines_of = recorded(files)
+    runs = [line for lines in lines_of.values() for line in lines if line.get("what") == "run"]
+    heads = dict.fromkeys(f"{run['device']}; commit {run['commit']}, sources {run['sources']}" for run in runs)
+    return table(" | ".join(heads), [case for case in cases if case.name in told], told, lines_of)
 
 
 def chosen(cases: Sequence[Case], only: str) -> list[Case]:
@@ -130,13 +155,18 @@ def chosen(cases: Sequence[Case], only: str) -> list[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--out", type=Path)
+    wanted.add_argument("--table", type=Path, nargs="+")
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--only", default="", help="names of cases; what they need runs as well")
     parser.add_argument("--work", type=Path, help="default: a temporary folder, deleted at the end")
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
     cases = chosen(gpu_cases(is_tiny=options.tiny), options.only)
+    if options.table:
+        print(table_of(options.table, cases))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = options.work or Path(tempfile.mkdtemp(prefix="cairn-bench-"))
     run_of_all = Run(cases, options.out, work, options.seconds)

@@ -100,7 +100,7 @@ class Conversation:
         self._server.kill()
         self._again()
         (told,) = asked(f"{self._server.url}/v1/cache/explain", chat(self._model, lost)["body"])["prompts"]
-        share = told["known_tokens"] / told["prompt_tokens"]
+        share = max(told["known_tokens"], told["store_tokens"]) / told["prompt_tokens"]
         self._results.add("stored", killed_after_s=killed_s - first.first_token_s, share=share, queue=queue, told=told)
         self._ask("after kill -9", lost)
 
@@ -181,7 +181,7 @@ def compare(scratch: Path, options: argparse.Namespace, results: Results) -> dic
             with server:
                 results.add("started", server=name, s=time.monotonic() - started)
                 conversation.run()
-                results.add("end", server=name, stats=stats(server.url))
+                results.add("stats", server=name, stats=stats(server.url))
         except (RuntimeError, OSError, KeyError, subprocess.SubprocessError, TimeIsOver) as error:
             print(f"{name}: {error!r}", flush=True)
             results.add("failed", server=name, error=repr(error))

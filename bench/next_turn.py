@@ -49,11 +49,12 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 class Turns:
-    """One state of `num_tokens`, left in the model, and the same in blocks."""
+    """One state left in the model, which each turn goes on from where the last one ended, and in blocks the state of
+    `tokens`, which each turn begins with."""
 
     def __init__(self, model: MlxModel, tokens: Sequence[int], new: Sequence[int]) -> None:
         self._model, self._new, self._num_tokens = model, new, len(tokens)
-        self._left, self._next = SequenceId(0), 1
+        self._left, self._num_left, self._next = SequenceId(0), len(tokens), 1
         model.open(self._left)
         self._blocks: list[GroupPayloads] = []
         for start in range(0, len(tokens), CHUNK):
@@ -70,9 +71,9 @@ class Turns:
 
     def taken_over(self) -> Figures:
         id = self._open()
-        figures = self._turn(id, lambda: self._model.take_over(id, self._left, self._num_tokens))
+        figures = self._turn(id, lambda: self._model.take_over(id, self._left, self._num_left))
         self._model.leave(id)
-        self._left = id
+        self._left, self._num_left = id, self._num_left + len(self._new)
         return figures | {"copied_mib": 0.0}
 
     def restored(self) -> Figures:

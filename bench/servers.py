@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adapters.system.blas import load_blas
@@ -118,9 +119,13 @@ class ServerProcess:
             self._process = None
 
     def kill(self) -> None:
-        """kill -9."""
+        """kill -9, of all that it started as well: an engine in a process of its own would else end in order."""
         if self._process is not None:
+            started = _descendants(self._process.pid)
             self._process.kill()
+            for pid in started:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
@@ -157,5 +162,17 @@ def _cpu_s(pid: int, *, with_children: bool) -> float:
     own_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     if not with_children:
         return own_s
-    lists = [task.joinpath("children").read_text().split() for task in process.joinpath("task").iterdir()]
-    return own_s + sum(_cpu_s(int(child), with_children=True) for children in lists for child in children)
+    return own_s + sum(_cpu_s(child, with_children=True) for child in _children(pid))
+
+
+def _descendants(pid: int) -> list[int]:
+    return [found for child in _children(pid) for found in (child, *_descendants(child))]
+
+
+def _children(pid: int) -> list[int]:
+    """None where there is no /proc, or no such process any more."""
+    try:
+        lists = [task.joinpath("children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+    return [int(child) for children in lists for child in children]

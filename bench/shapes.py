@@ -8,6 +8,7 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.file_limit import mlx_lm_module
+from bench.long_context_models import LONG_CONTEXT
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
@@ -50,6 +51,7 @@ SHAPES: Mapping[str, tuple[dict[str, Any], int]] = {
     "qwen3.5-moe-4bit": (QWEN35_MOE, 4),
     "qwen3.5-4-layers": (QWEN35_LAYERS, 0),
     "tiny": (TINY, 0),
+    "tiny-hybrid": (LONG_CONTEXT["hybrid"], 0),
 }
 """Name to configuration and bits (0: bfloat16)."""
 

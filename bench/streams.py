@@ -46,10 +46,11 @@ class Bare:
 
     def __init__(self, folder: Path) -> None:
         self._network, facts = whole(load_folder(folder, "auto", Digests(b"")))
-        self._vocab_size = whole(assemble(self._network, ModelId(folder.name), facts)).description.vocab_size
+        self.description = whole(assemble(self._network, ModelId(folder.name), facts)).description
 
     def step_s(self, num_streams: int, num_tokens: int) -> float:
-        prompts = [prompt_of(PROMPT_TOKENS, index, self._vocab_size) for index in range(num_streams)]
+        num_tokens += 2 * num_streams  # as the servers' streams
+        prompts = [prompt_of(PROMPT_TOKENS, index, self.description.vocab_size) for index in range(num_streams)]
         # The mean, as `mean_step_s` has it: a median leaves out whatever interrupts.
         return statistics.mean(bare_loop(self._network, prompts, num_tokens))
 
@@ -155,7 +156,9 @@ def main() -> None:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory()))
         folder = options.model or made(options.shape, scratch / "model")
-        sides: dict[str, Bare | Served] = {BARE: Bare(folder)}
+        bare = Bare(folder)
+        results.add("model", dtype=bare.description.dtype, weight_bytes=bare.description.weight_bytes)
+        sides: dict[str, Bare | Served] = {BARE: bare}
         for index, given in enumerate(options.serve or [""]):
             (own := scratch / str(index)).mkdir()
             arguments = ["interfaces.cli", "serve", str(folder), "--store", str(own / "store")]

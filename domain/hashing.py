@@ -105,7 +105,10 @@ class BlockChain:
 
     def _hash_full_blocks(self) -> list[BlockHash]:
         size, first = self.block_size, len(self.hashes)
-        data = memoryview(self.key_ids(first * size, self.num_tokens // size * size).to_bytes())
+        end = self.num_tokens // size * size
+        if end == first * size:  # as after most tokens
+            return []
+        data = memoryview(self.key_ids(first * size, end).to_bytes())
         for at in range(0, len(data), ID_BYTES * size):
             index = len(self.hashes)
             hasher = sha256(self.parent(index))

@@ -20,7 +20,7 @@ from application.ports.block_store import (
 )
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
-from domain.id_row import IdRow
+from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, StatePayload
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey, check_ids
@@ -190,7 +190,7 @@ def _copied(payload: StatePayload) -> HostPayload:
 
 
 def _cost_bytes(record: Record) -> int:
-    return record.raw_bytes + 4 * len(record.key_ids)
+    return record.raw_bytes + ID_BYTES * len(record.key_ids)
 
 
 __all__ = ("MemoryBlockStore",)

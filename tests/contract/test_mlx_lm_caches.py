@@ -247,7 +247,7 @@ def test_a_fork_takes_no_memory_of_its_own(name: str) -> None:
     forked = live_arrays(fork([cache]))
     used = mx.get_active_memory()
     mx.eval(forked)
-    assert mx.get_active_memory() == used
+    assert mx.get_active_memory() <= used  # less where garbage of other tests went meanwhile
     assert all(one is not other for one, other in zip(arrays, forked, strict=True))
 
 

@@ -177,16 +177,33 @@ def ask_fresh(
     return Replay(server.client, model, **LONG), Replay(reference, model, **LONG).chat(messages)
 
 
+def until_awaited_by(num_followers: int, caching: CachingServer, num_before: int, at_least: int = GRID) -> int:
+    """Until so many wait for what somebody computes who is held at GRID, after `num_before` who did; where that one is
+    held then. Chunk by chunk, for they are looked up beside it, and none before that is done: a busy machine would
+    look them up when all is computed, and a hybrid has no snapshot then where they go on by themselves."""
+    wait_until(lambda: caching.num_streams() == 1 + num_followers, "all to be submitted")
+    held_at = GRID
+    while held_at < at_least or len(caching.events.of("PrefixAwaited")) < num_before + num_followers:
+        held_at += GRID
+        assert held_at < 7 * GRID, "somebody waits for nobody"
+        caching.gate.open(next_at=held_at)
+        caching.gate.wait_until_reached()
+        wait_until(lambda: caching.num_lookups() == 0, "their prompts to be looked up")
+    return held_at
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_two_clients_with_one_prompt_compute_it_once(
     caching: CachingServer, cacheless: httpx.Client, model: str
 ) -> None:
     chat = long_chat(1)
     replay, expected = ask_fresh(caching, cacheless, model, chat)
+    num_awaited = len(caching.events.of("PrefixAwaited"))
     caching.gate.close_at(GRID)
     with replay.streamed_chat(chat) as first:
         caching.gate.wait_until_reached()
         with replay.streamed_chat(chat) as second:
+            until_awaited_by(1, caching, num_awaited)
             caching.gate.open()
             answers = [first.finish(), second.finish()]
     assert [answer.output_ids for answer in answers] == [expected.output_ids] * 2
@@ -202,6 +219,7 @@ def test_three_clients_compute_their_shared_prefix_once(
     replay, first_expected = ask_fresh(caching, cacheless, model, chats[0])
     reference = Replay(cacheless, model, **LONG)
     expected = [first_expected, *(reference.chat(chat) for chat in chats[1:])]
+    num_awaited = len(caching.events.of("PrefixAwaited"))
     caching.gate.close_at(GRID)
     with replay.streamed_chat(chats[0]) as owner:
         caching.gate.wait_until_reached()
@@ -209,6 +227,7 @@ def test_three_clients_compute_their_shared_prefix_once(
             replay.streamed_chat(chats[1]) as one,
             replay.streamed_chat(chats[2]) as two,
         ):
+            until_awaited_by(2, caching, num_awaited)
             caching.gate.open()
             answers = [stream.finish() for stream in (owner, one, two)]
     assert [answer.output_ids for answer in answers] == [answer.output_ids for answer in expected]
@@ -240,18 +259,14 @@ def test_a_cancelled_prefill_resumes_where_it_was(caching: CachingServer, cachel
 def test_a_follower_gets_its_answer_when_its_owner_does_not(
     caching: CachingServer, cacheless: httpx.Client, model: str, fails: bool
 ) -> None:
-    chat, held_at = long_chat(5 if fails else 4), GRID
+    chat = long_chat(5 if fails else 4)
     replay, expected = ask_fresh(caching, cacheless, model, chat)
     num_awaited = len(caching.events.of("PrefixAwaited"))
-    caching.gate.close_at(held_at)
+    caching.gate.close_at(GRID)
     with replay.streamed_chat(chat) as owner:
         caching.gate.wait_until_reached()
         with replay.streamed_chat(chat) as follower:
-            while held_at < 3 * GRID or len(caching.events.of("PrefixAwaited")) == num_awaited:
-                held_at += GRID  # chunk by chunk, for the follower is looked up beside it
-                assert held_at < 7 * GRID, "the follower waits for nobody"
-                caching.gate.open(next_at=held_at)
-                caching.gate.wait_until_reached()
+            held_at = until_awaited_by(1, caching, num_awaited, at_least=3 * GRID)
             if fails:
                 caching.gate.open(fails=True)
                 assert "made to fail" in owner.rest()

@@ -9,7 +9,7 @@ import pytest
 
 from bench.bounded_process import run
 from bench.case import Case, Figure, Goal
-from bench.gpu import Run, chosen
+from bench.gpu import Run, chosen, table_of
 from bench.gpu_cases import gpu_cases
 from bench.gpu_table import MAX_CHARS
 from tests.support.patience import PATIENCE_S
@@ -75,7 +75,7 @@ def test_what_fails_hangs_or_prints_without_end_is_ended_and_told(tmp_path: Path
     with lock.open("w") as held:  # nobody of the group holds it any more
         fcntl.flock(held, fcntl.LOCK_EX)
     lines = [line for line in (out / "results.jsonl").read_text().splitlines() if "cut o" not in line]
-    ends = [one for one in map(json.loads, lines) if one["what"] == "end"]
+    ends = [one for one in map(json.loads, lines) if one["what"] == "case ended"]
     assert [one["case"] for one in ends] == ["good", "fails", "hangs", "prints", "last"]
     assert (out / "log.txt").stat().st_size < 1 << 20
     assert not any((tmp_path / "work").iterdir())
@@ -87,6 +87,21 @@ def test_a_case_that_the_time_does_not_allow_is_left_out(tmp_path: Path) -> None
     ran.run()
     assert "good: left out: no time" in ran.table
     assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_the_table_can_be_made_again_of_what_killed_runs_left(tmp_path: Path) -> None:
+    run = '{"what": "run", "device": "a card", "commit": "c0ffee", "sources": "5eed"}'
+    step = '{"what": "step", "side": "ours", "ms": 4}'
+    end = '{"what": "case ended", "case": "good", "outcome": "done", "taken_s": 5.0, "tail": []}'
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("\n".join(['{"what": "case begun", "case": "good"}', run, step, end, ""]))
+    second.write_text("\n".join(['{"what": "case begun", "case": "killed"}', run, step, '{"what": "st']))
+    cases = [scripted("good", GOOD), scripted("killed", GOOD), scripted("another", GOOD)]
+    told = table_of([first, second, tmp_path / "none"], cases).splitlines()
+    assert told[0] == "a card; commit c0ffee, sources 5eed"
+    assert [line for line in told[1:] if not line.startswith(" ")] == ["good: done, 5 s", "killed: did not end"]
+    assert told[-2].split()[:3] == ["NOT", "MET", "4"]
+    assert told[-1].split()[:2] == ["told", "1"]  # over the other run's
 
 
 def test_the_table_is_bounded(tmp_path: Path) -> None:

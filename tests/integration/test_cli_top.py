@@ -38,6 +38,8 @@ def service() -> Iterator[FakeService]:
         for _ in range(2):
             running.client.post("/v1/chat/completions", json=body).raise_for_status()
         running.wait_until_idle()
+        # Read once, and kept by a clock that stands: a busy machine may be late with it, and tells none then.
+        running.wait_until(lambda: running.client.get("/admin/api/overview").json()["tiers"] is not None, "the tiers")
         yield running
 
 

@@ -11,6 +11,7 @@ from adapters.system.systemd import SystemdSupervisor, systemd_supervisor
 from adapters.system.thread_stacks import PythonStacks
 from application.services.lane import IDLE_IN, Lane
 from tests.support.cli_process import PATIENCE_S, ROOT
+from tests.support.fake_service import wait_until
 from tests.support.notify_socket import HAS_ABSTRACT, notify_socket
 
 KINDS = ["path", pytest.param("abstract", marks=pytest.mark.skipif(not HAS_ABSTRACT, reason="Linux's alone"))]
@@ -73,19 +74,27 @@ def test_stacks_show_where_threads_are_but_for_those_that_wait_for_work() -> Non
 
     lane, reader = Lane("stacks-test", 2), Lane("reads-stacks", 1)
     stacks = PythonStacks(("cairn-stacks", "MainThread"), (IDLE_IN,))
+    text = ""
+
+    def threads() -> list[str]:
+        nonlocal text
+        text = reader.submit(stacks.read).result(PATIENCE_S)
+        return [line for line in text.splitlines() if line.startswith("thread ")]
+
     try:
         lane.submit(lambda: None).result(PATIENCE_S)
-        assert stacks.read() == ""
+        # A thread that has just begun, or told its result, is on its way to where it waits.
+        wait_until(lambda: stacks.read() == "", "the lane's threads to wait for work")
         lane.submit(hang)
         assert entered.wait(PATIENCE_S)
-        text = reader.submit(stacks.read).result(PATIENCE_S)
+        wait_until(lambda: len(threads()) == 2, "the one that hangs and the one that asks to be left")
     finally:
         leave.set()
         lane.close()
         reader.close()
-    first, *_ = threads = [line for line in text.splitlines() if line.startswith("thread ")]
+    first, other = [line for line in text.splitlines() if line.startswith("thread ")]
     assert first.startswith("thread cairn-stacks-test-")
-    assert threads[1:] == ["thread MainThread:"]
+    assert other == "thread MainThread:"
     assert f"{__file__}:" in text
     assert ".hang" in text
 

@@ -6,8 +6,8 @@ One run; each test looks at another part of what came of it.
 
 import json
 import logging
+import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -85,14 +85,16 @@ def converse(run: Run, base_url: str) -> None:
 
 def scrape(run: Run, base_url: str, folder: Path) -> None:
     """Let Prometheus scrape until it has both a sample and an exemplar, and keep what it tells of them."""
-    config, port = folder / "prometheus.yaml", _free_port()
+    config, log_file = folder / "prometheus.yaml", folder / "log"
     config.write_text(CONFIG.format(target=base_url.removeprefix("http://")))
     flags = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", "--enable-feature=exemplar-storage"]
     with (
-        open(folder / "log", "w") as log,
-        subprocess.Popen([PROMETHEUS or "", *flags, f"--web.listen-address=127.0.0.1:{port}"], stderr=log) as process,
+        open(log_file, "w") as log,
+        subprocess.Popen([PROMETHEUS or "", *flags, "--web.listen-address=127.0.0.1:0"], stderr=log) as process,
     ):
         try:
+            _wait_until(lambda: _port(log_file) is not None, log_file.read_text)
+            port = _port(log_file) or 0
             until = {"start": "0", "end": str(time.time() + 86_400)}
             for name, asked in {
                 "up": ("query", {"query": 'up{job="cairn"} == 1'}),
@@ -100,8 +102,13 @@ def scrape(run: Run, base_url: str, folder: Path) -> None:
                 "tokens": ("query", {"query": "cairn_output_tokens_total"}),
                 "exemplars": ("query_exemplars", {"query": f"{FIRST_TOKEN}_seconds_bucket", **until}),
             }.items():
-                _wait_until(lambda asked=asked: bool(_query(port, *asked)), (folder / "log").read_text)
-                run.scraped[name] = _query(port, *asked)
+
+                def is_told(name: str = name, asked: tuple[str, dict[str, str]] = asked) -> bool:
+                    found = run.scraped[name] = _query(port, *asked)
+                    # A busy machine may miss one scrape, and meet the next.
+                    return bool(found) and (name != "targets" or found[0]["health"] == "up")
+
+                _wait_until(is_told, log_file.read_text)
         finally:
             process.terminate()
             process.wait(PATIENCE_S)
@@ -118,9 +125,10 @@ def _query(port: int, path: str, asked: Mapping[str, str]) -> Any:
     return data.get("result") or data.get("activeTargets") if isinstance(data, dict) else data
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+def _port(log: Path) -> int | None:
+    """Where it listens, once it does: a port that was free a moment ago may be somebody else's by then."""
+    found = re.search(r'"Listening on".* address=\S+:(\d+)', log.read_text())
+    return int(found[1]) if found else None
 
 
 def _wait_until(condition: Callable[[], bool], log: Callable[[], str]) -> None:

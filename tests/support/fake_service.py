@@ -55,6 +55,7 @@ from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import generated_calls
+from interfaces.http import event_stream
 from interfaces.http.admin_services import AdminServices
 from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects
@@ -66,6 +67,9 @@ from tests.support.recording import RecordingEvents
 from tests.support.short_memory import ShortMemory
 
 DEFAULT_MODEL = "fake-attention"
+
+# What a stream's headers tell of its admission is told by then, or is `pending`: a busy machine admits it when it can.
+event_stream.HEADERS_BY_S = PATIENCE_S
 
 
 @dataclass

@@ -34,6 +34,13 @@ class CachingServer:
         """Answers somebody listens to. One less means that its cancellation has reached the engine."""
         return self.live.service.container.requests().num_read
 
+    def num_lookups(self) -> int:
+        """Prompts that are being hashed, or asked for after that."""
+        context = self.live.service.engine._runner._prefix_cache._context  # type: ignore[attr-defined]
+        return sum(
+            lane.num_pending for lane in (context.hashing, *(tier.lanes._lookups for tier in context.tiers.stored))
+        )
+
 
 @contextmanager
 def caching_server(

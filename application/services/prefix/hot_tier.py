@@ -16,7 +16,7 @@ from itertools import islice
 from threading import Lock
 
 from application.ports.cache_stats import HotUsage
-from domain.id_row import IdRow
+from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Namespace, Record, RecordKey, SnapshotKey
 from domain.record_links import parent_of
@@ -34,7 +34,7 @@ GroupSet = frozenset[GroupIndex]
 
 def record_bytes(record: Record) -> int:
     """What a record counts against the budget."""
-    return record.raw_bytes + 4 * len(record.key_ids) + RECORD_OVERHEAD_BYTES
+    return record.raw_bytes + ID_BYTES * len(record.key_ids) + RECORD_OVERHEAD_BYTES
 
 
 class HotTier:

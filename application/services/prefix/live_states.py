@@ -25,6 +25,7 @@ from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
 from domain.hashing import BlockChain
 from domain.holdings import Found
+from domain.id_row import ID_BYTES
 from domain.ids import BlockHash, SequenceId
 
 LIVE = "live"
@@ -32,8 +33,8 @@ LIVE = "live"
 MAX_STATES = 256
 """However small they are: each is some objects a layer, and is compared with prompts that begin like it."""
 
-TOKEN_BYTES = 40
-"""What a state counts for each token besides its arrays: its key id, as a prompt holds it."""
+OUTPUT_BYTES = 40
+"""What a state counts for each token that was put out, besides its arrays: a number of its own. A prompt is a row."""
 
 DROP_TRIES = 2
 """A state that could not be dropped is dropped once more: what is left of it otherwise stays until its model goes."""
@@ -54,7 +55,9 @@ class LiveState:
 
     @property
     def size_bytes(self) -> int:
-        return self.left.size_bytes + TOKEN_BYTES * self.chain.num_tokens
+        num_prompt = self.chain.num_prompt
+        num_output = self.chain.num_tokens - num_prompt
+        return self.left.size_bytes + ID_BYTES * num_prompt + OUTPUT_BYTES * num_output
 
     @property
     def place(self) -> BlockHash:
