@@ -168,8 +168,8 @@ def main() -> None:
         print(table_of(options.table, cases))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    work = options.work or Path(tempfile.mkdtemp(prefix="cairn-bench-"))
-    run_of_all = Run(cases, options.out, work, options.seconds)
+    work = (options.work or Path(tempfile.mkdtemp(prefix="cairn-bench-"))).resolve()
+    run_of_all = Run(cases, options.out.resolve(), work, options.seconds)
     try:
         run_of_all.run()
     finally:
