@@ -10,8 +10,8 @@ after it was cancelled at 60 %. Figures are milliseconds to the first token; the
 weights in the same run, and for the steps after the first one `cold` of the same server. `share`: how far of the killed
 server's prompt its store reached. What is read after a restart lies in the page cache, as far as that holds it.
 
-A step that fails ends its server's conversation and not the other's. `--seconds` is for both servers: no step is begun
-that it does not allow.
+A step that fails ends its server's conversation and not the other's; Cairn's is told by the status too.
+`--seconds` is for both servers: no step is begun that it does not allow.
 """
 
 import argparse
@@ -164,7 +164,10 @@ def asked(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return json.load(answer)
 
 
-def compare(scratch: Path, options: argparse.Namespace, results: Results) -> dict[str, dict[str, Figures]]:
+def compare(
+    scratch: Path, options: argparse.Namespace, results: Results
+) -> tuple[dict[str, dict[str, Figures]], dict[str, str]]:
+    """Figures, and what failed, by server."""
     store = ["--store", str(scratch / "store"), "--store-quota", STORE_QUOTA]
     cairn = ["interfaces.cli", "serve", str(options.model), *store]
     peer = ["mlx_lm", "server", "--model", str(options.model), "--log-level", "ERROR"]
@@ -172,6 +175,7 @@ def compare(scratch: Path, options: argparse.Namespace, results: Results) -> dic
     if not options.no_peer:
         servers[PEER] = ServerProcess(peer, "/health", scratch / "peer.log")
     figures: dict[str, dict[str, Figures]] = {}
+    failures: dict[str, str] = {}
     for name, server in servers.items():
         print(f"== {name}", flush=True)
         conversation = Conversation(name, server, options, results)
@@ -184,13 +188,14 @@ def compare(scratch: Path, options: argparse.Namespace, results: Results) -> dic
                 results.add("stats", server=name, stats=stats(server.url))
         except (RuntimeError, OSError, KeyError, subprocess.SubprocessError, TimeIsOver) as error:
             print(f"{name}: {error!r}", flush=True)
+            failures[name] = f"{name}: {(str(error).strip() or repr(error)).splitlines()[-1]}"
             results.add("failed", server=name, error=repr(error))
         free_gb = shutil.disk_usage(scratch).free / 1e9
         print(f"{free_gb:.1f} GB of disk are free", flush=True)
         turns = [figure[0] for step, figure in conversation.figures.items() if step.startswith("turn ")]
         if turns:
             results.add("turns", server=name, ttft_ms=statistics.median(turns), turns=len(turns))
-    return figures
+    return figures, failures
 
 
 def summarise(figures: dict[str, dict[str, Figures]], results: Results) -> None:
@@ -230,7 +235,10 @@ def main() -> None:
     with scratch_folder(options.dir) as scratch:
         results.add("disk", free_GB=shutil.disk_usage(scratch).free / 1e9, quota=STORE_QUOTA)
         options.model = options.model or made(options.shape, scratch / "model")
-        summarise(compare(scratch, options, results), results)
+        figures, failures = compare(scratch, options, results)
+        summarise(figures, results)
+    if CAIRN in failures:
+        raise SystemExit(failures[CAIRN])
 
 
 if __name__ == "__main__":

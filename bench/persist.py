@@ -85,10 +85,10 @@ def payloads(count: int, scale: int) -> list[HostPayload]:
     """Normal numbers with a scale for each channel, as bfloat16; rotated, so that no two blocks are equal."""
     random = np.random.default_rng(0)
     specs = (TensorSpec("bfloat16", (1, 8, BLOCK, 128)),) * max(1, NUM_TENSORS // scale)
-    scale = np.exp(random.standard_normal((8, 1, 128), np.float32))
+    of_channel = np.exp(random.standard_normal((8, 1, 128), np.float32))
     tensors: list[memoryview] = []
     for _ in specs:
-        numbers = random.standard_normal((8, BLOCK, 128), np.float32) * scale
+        numbers = random.standard_normal((8, BLOCK, 128), np.float32) * of_channel
         tensors.append((numbers.view(np.uint32) >> 16).astype(np.uint16).reshape(-1).data.cast("B"))
     return [HostPayload(specs, tuple(tensors[at % len(specs) :] + tensors[: at % len(specs)])) for at in range(count)]
 
@@ -177,9 +177,8 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
         catch_up_s = time.perf_counter() - started - spent_s if is_flushed else None
     used_s = time.process_time() - used_s - beside.held_s
     usage = store.usage()
-    stored_bytes, raw_bytes = (
-        sum(getattr(one, name) for one in usage.namespaces) for name in ("stored_bytes", "raw_bytes")
-    )
+    stored_bytes = sum(one.stored_bytes for one in usage.namespaces)
+    raw_bytes = sum(one.raw_bytes for one in usage.namespaces)
     writer.close(options.flush_seconds)
     store.close()
     lags_s = sorted(account.lags_s)

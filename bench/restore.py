@@ -16,6 +16,7 @@ import importlib
 import random
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,17 +87,25 @@ def plain_prefill(network: Any, tokens: list[int]) -> float:
 
 
 def prefill_rates(network: Any, model: MlxModel, tokens: list[int], turns: int = 3) -> dict[str, float]:
-    """Median seconds without capture, with it, and of mlx-lm's loop, taking turns."""
-    own: list[float] = []
-    captured: list[float] = []
-    plain: list[float] = []
-    for _ in range(turns):
-        plain.append(plain_prefill(network, tokens))
-        for found, captures in ((own, False), (captured, True)):
-            found.append(prefill(model, SequenceId(1), tokens, captures)["s"])
-            model.close([SequenceId(1)])
+    """Median seconds without capture, with it, and of mlx-lm's loop, taking turns in another order each time."""
+
+    def through_model(captures: bool) -> float:
+        spent_s = prefill(model, SequenceId(1), tokens, captures)["s"]
+        model.close([SequenceId(1)])
+        return spent_s
+
+    sides: dict[str, Callable[[], float]] = {
+        "plain": lambda: plain_prefill(network, tokens),
+        "own": lambda: through_model(captures=False),
+        "captured": lambda: through_model(captures=True),
+    }
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    names = [*sides]
+    for turn in range(turns):
+        for name in names[turn % 3 :] + names[: turn % 3]:
+            found[name].append(sides[name]())
             gc.collect()
-    return {name: statistics.median(found) for name, found in (("own", own), ("captured", captured), ("plain", plain))}
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
 def read_all(payloads: list[GroupPayloads]) -> None:

@@ -1,6 +1,6 @@
 """What a bench found: one JSON object a line, written as it comes, so that whatever ends the process leaves the others.
 
-The first line of a run says what ran where: `commit` as git tells it (or CAIRN_COMMIT, for a copy without git), and
+The first line of a run says what ran where: `commit` as git tells it (or BENCH_COMMIT, for a copy without git), and
 `sources`, a digest of the code itself, which needs neither. Lines are added to what a file holds already.
 """
 
@@ -59,7 +59,7 @@ def device_name() -> str:
 
 def commit(root: Path = ROOT) -> str:
     """`dirty`: with changes that are in no commit."""
-    given = os.environ.get("CAIRN_COMMIT")
+    given = os.environ.get("BENCH_COMMIT")
     if given:
         return given
     if not (found := _output(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"])):

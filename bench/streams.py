@@ -9,7 +9,7 @@ round to round, after a shorter round that does not count. The bare loop is the 
 read back once a step and a step late, without a server; its prompts are as long as the servers'. They compute the same
 and a bias for ten tokens more (`PLAIN_TEXT`), since a token that shows no text would not be seen to arrive. A server is
 asked each prompt before, for one token: so all begin to decode nearly at once. `--seconds` bounds the rounds, and each
-number of streams has its share: two rounds at least. A server that fails is left out and told.
+number of streams has its share: two rounds at least. A server that fails is left out and told, also by the status.
 """
 
 import argparse
@@ -102,6 +102,12 @@ class Turns:
 
     def __init__(self, sides: dict[str, Bare | Served], num_tokens: int, results: Results) -> None:
         self._sides, self._num_tokens, self._results = sides, num_tokens, results
+        self.failures: list[str] = []
+
+    def failed(self, side: str, error: RuntimeError) -> None:
+        self.failures.append(f"{side}: {(str(error).strip() or repr(error)).splitlines()[-1]}")
+        self._results.add("failed", side=side, error=str(error))
+        print(f"{side}: {error}", flush=True)
 
     def run(self, num_streams: int, num_rounds: int, seconds: float) -> None:
         self._round(num_streams, WARM_UP_TOKENS, 0)  # kernels are compiled by shape
@@ -134,8 +140,7 @@ class Turns:
                     raise
                 if isinstance(error, HardlyTogether) and num_tokens == WARM_UP_TOKENS:
                     continue
-                print(f"{name} failed at {num_streams} streams: {error}", flush=True)
-                self._results.add("failed", streams=num_streams, side=name, error=str(error))
+                self.failed(f"{name}, {num_streams} streams", error)
                 del self._sides[name]
         return found
 
@@ -159,6 +164,7 @@ def main() -> None:
         bare = Bare(folder)
         results.add("model", dtype=bare.description.dtype, weight_bytes=bare.description.weight_bytes)
         sides: dict[str, Bare | Served] = {BARE: bare}
+        turns = Turns(sides, options.tokens, results)
         for index, given in enumerate(options.serve or [""]):
             (own := scratch / str(index)).mkdir()
             arguments = ["interfaces.cli", "serve", str(folder), "--store", str(own / "store")]
@@ -168,14 +174,14 @@ def main() -> None:
             try:
                 stack.enter_context(server)
             except RuntimeError as error:
-                print(f"{name} did not start: {error}", flush=True)
-                results.add("failed", side=name, error=str(error))
+                turns.failed(name, error)
             else:
                 sides[name] = Served(server, str(folder))
-        turns = Turns(sides, options.tokens, results)
         deadline_s = time.monotonic() + options.seconds
         for at, num_streams in enumerate(options.streams):
             turns.run(num_streams, options.rounds, (deadline_s - time.monotonic()) / (len(options.streams) - at))
+    if turns.failures:
+        raise SystemExit("\n".join(turns.failures))
 
 
 if __name__ == "__main__":

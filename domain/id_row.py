@@ -15,6 +15,7 @@ from typing import cast, overload
 
 MAX_TOKEN_ID = (1 << 32) - 1
 ID_BYTES = 4
+SHOWN_IDS = 32
 
 _CODE = "I"
 assert array(_CODE).itemsize == ID_BYTES, "this platform's unsigned int has another size"
@@ -91,7 +92,9 @@ class IdRow(Sequence[int]):
         return IdRow.of_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
-        return f"IdRow({self._ids.tolist()})"
+        """Short, whatever prompt is in a log or a failed comparison."""
+        rest = "" if len(self) <= SHOWN_IDS else f" and {len(self) - SHOWN_IDS} more"
+        return f"IdRow({self._ids[:SHOWN_IDS].tolist()}{rest})"
 
 
 def _row(ids: "array[int]") -> IdRow:

@@ -76,7 +76,7 @@ def _plan_preemption(
 def _plan_admission(
     sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget
 ) -> tuple[tuple[SequenceId, ...], int | None]:
-    """Who is admitted, and how many bytes of room are left then to be held at once."""
+    """Who is admitted, and how many bytes of room are left then."""
     if not budget.admits:
         return (), 0
     room, admit = budget.room_bytes, list[SequenceId]()
@@ -90,7 +90,7 @@ def _plan_admission(
             continue
         admit.append(view.id)
         room = None if room is None else room - view.charge_bytes
-    return tuple(admit), None if room is None else max(0, room - budget.giving_bytes)
+    return tuple(admit), room
 
 
 def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:

@@ -63,14 +63,12 @@ class SequenceView:
 class StepBudget:
     """What memory leaves for one step; the default bounds nothing.
 
-    `room_bytes`: what may be admitted beyond what is active already; None: any number. `giving_bytes`: of that, what is
-    held still by what gives way as sequences grow: room for whoever is admitted, and none for what is held at once.
-    `max_chunk`: tokens of a prefill chunk at most; None: a grid step. `admits` False: nobody is admitted.
-    `preempt_bytes`: so much must be given back by preempting; 0: nobody is.
+    `room_bytes`: what may be admitted beyond what is active already; None: any number. `max_chunk`: tokens of a prefill
+    chunk at most; None: a grid step. `admits` False: nobody is admitted. `preempt_bytes`: so much must be given back by
+    preempting; 0: nobody is.
     """
 
     room_bytes: int | None = None
-    giving_bytes: int = 0
     max_chunk: int | None = None
     admits: bool = True
     preempt_bytes: int = 0
@@ -102,7 +100,7 @@ class PrefillChunk:
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """`preempt`: after their last `decode`. `is_held`: a turn waits for somebody to be restored. `num_waited`: what
-    changes of it, by sequence. `room_bytes`: what is left of the budget's for what is held at once."""
+    changes of it, by sequence. `room_bytes`: what is left of the budget's."""
 
     admit: tuple[SequenceId, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()

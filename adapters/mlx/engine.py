@@ -86,6 +86,10 @@ class MlxEngine:
         }
 
     def clear_cache(self) -> None:
+        if not any(model.open_ids() for model in self._models):
+            # What the traceback of an error holds, for one. While nothing runs the collector does not come by itself,
+            # and nobody waits for it.
+            gc.collect()
         for model in self._models:
             model.give_back()
         mx.clear_cache()

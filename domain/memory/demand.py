@@ -71,7 +71,6 @@ def demand_of(
     return StepDemand(
         steps=tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in lengths),
         least_bytes=decode + _prefill_bytes(begun, lengths[-1]),
-        most_bytes=decode + _prefill_bytes(begun, lengths[0]),
         waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], active, prompts, chunk),
         num_active=len(active),
         num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),

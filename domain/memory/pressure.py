@@ -45,13 +45,12 @@ class StepNeed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDemand:
     """`steps`: the longest chunk first; never empty; with those that are being restored, which may compute in it.
-    `least_bytes`, `most_bytes`: what a step takes for those that compute already, at least and with the longest chunk.
-    `waiting_bytes`: the charge of who would be admitted next; 0: nobody waits. `num_active`: sequences that hold
-    something, or are about to; `num_computing`: of those, the ones that compute, and will end."""
+    `least_bytes`: what a step takes at least for those that compute already. `waiting_bytes`: the charge of who would
+    be admitted next; 0: nobody waits. `num_active`: sequences that hold something, or are about to; `num_computing`: of
+    those, the ones that compute, and will end."""
 
     steps: tuple[StepNeed, ...]
     least_bytes: int = 0
-    most_bytes: int = 0
     waiting_bytes: int = 0
     num_active: int = 0
     num_computing: int = 0
@@ -81,10 +80,8 @@ class Relief:
 
 
 def live_budget(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
-    """What states may hold from now on that ended sequences left: what the hot tier leaves as it is filled now. Who
-    waits, or is being restored, may be about to take one over. So these give way not when room is promised, but when it
-    is used."""
-    return max(0, _kept_bytes(ledger.without_live(), limits, demand, demand.most_bytes) - ledger.hot_bytes)
+    """What states may hold from now on that ended sequences left: what the hot tier leaves as it is filled now."""
+    return max(0, _kept_bytes(ledger.without_live(), limits, demand) - ledger.hot_bytes)
 
 
 def hot_budget(
@@ -92,8 +89,7 @@ def hot_budget(
 ) -> int:
     """What the hot tier may hold from now on. `hot_bytes`: its budget so far; `wanted_bytes`: what it is set to be."""
     ledger = ledger.without_live()
-    step = demand.steps[0].num_bytes
-    allowed = _kept_bytes(ledger, limits, demand, step)
+    step, allowed = demand.steps[0].num_bytes, _kept_bytes(ledger, limits, demand)
     if allowed < hot_bytes:
         # Only what is there has to go; room that nothing fills is not held.
         return max(0, allowed)
@@ -101,15 +97,13 @@ def hot_budget(
     return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
 
 
-def _kept_bytes(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, step: int) -> int:
-    """What all that is kept for later may hold beside a step that takes so much; negative where even nothing is too
-    much."""
-    others = ledger.held_bytes - ledger.hot_bytes
+def _kept_bytes(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
+    """What all that is kept for later may hold; negative where even nothing is too much."""
+    others, step = ledger.held_bytes - ledger.hot_bytes, demand.steps[0].num_bytes
     allowed = limits.high_bytes - others - step
     if demand.waiting_bytes:
         # Kept prefixes make room for who waits, unless it would not fit even without them.
-        promised = ledger.growth_bytes + demand.steps[0].num_bytes + demand.waiting_bytes
-        beside = limits.hard_bytes - others - promised
+        beside = limits.hard_bytes - others - ledger.growth_bytes - step - demand.waiting_bytes
         if beside >= 0:
             allowed = min(allowed, beside)
     return allowed
@@ -123,7 +117,7 @@ def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, befo
     return Relief(
         hot_bytes,
         None if chunk == whole.chunk else chunk,
-        admits=_admits(ledger.without_live().held_bytes + whole.num_bytes, limits, demand, is_paused=not before.admits),
+        admits=_admits(held + whole.num_bytes, limits, demand, is_paused=not before.admits),
         # Down to the high mark, so that it is not needed again in the next step.
         preempt_bytes=over + limits.hard_bytes - limits.high_bytes if over > 0 and demand.num_active else 0,
         is_lonely=over > 0 and demand.num_active == 1,

@@ -93,8 +93,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._arrival.arm(self._limits.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._arrival.cancel()
-        self._departure.cancel()
+        self._arrival.end()
+        self._departure.end()
         self._bodies.end_all()
         self._held = b""
         if self._running is not None and not self._running.response_complete:

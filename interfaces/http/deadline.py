@@ -33,12 +33,21 @@ class Deadline:
             self._handle.cancel()
             self._handle = None
 
+    def end(self) -> None:
+        """For good: nobody is told any more. Who owns it and is told by it is free without the collector then."""
+        self.cancel()
+        self._expired = _nothing
+
     def _fire(self) -> None:
         self._handle = None
         if self._loop.time() - self._due_s > STALL_S:
             self.arm(STALL_S)
         else:
             self._expired()
+
+
+def _nothing() -> None:
+    pass
 
 
 __all__ = ("Deadline",)

@@ -117,6 +117,11 @@ def test_a_prompt_that_arrives_is_no_number_a_token() -> None:
     assert arrived == prompt
 
 
+def test_a_long_one_is_shown_by_its_beginning() -> None:
+    assert repr(IdRow((1, 2))) == "IdRow([1, 2])"
+    assert repr(IdRow(range(NUM_TOKENS))) == f"IdRow({list(range(32))} and {NUM_TOKENS - 32} more)"
+
+
 def test_a_part_does_not_keep_the_whole() -> None:
     tracemalloc.start()
     try:

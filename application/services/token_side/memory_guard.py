@@ -166,14 +166,11 @@ class MemoryGuard:
         if limits is not self.limits:
             room = min(room, (self._reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
-        # A copy gives way before anybody grows into what it took. Fetches take none of that, so both together fit.
-        self._live.room_bytes = max(0, room, ledger.growth_bytes + min(0, room))
+        self._live.room_bytes = max(0, room)
         charge = first.charge_bytes if first is not None else 0
-        giving = ledger.held_bytes - ledger.without_live().held_bytes
-        beside = max(0, room + giving - (demand.waiting_bytes - charge))
+        beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
             room_bytes=max(beside, charge) if self._is_stuck(demand) else beside,
-            giving_bytes=giving,
             max_chunk=self._relief.max_chunk,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
@@ -263,9 +260,9 @@ class MemoryGuard:
     ) -> MemoryLedger:
         """Let go of states that were left, where there is no room for them, then give the hot tier its budget; the
         ledger afterwards."""
-        before, fetched = self._relief.hot_bytes, self._flights.wanted_bytes
-        freed = self._shrink_live(live_budget(ledger, limits, replace(demand, waiting_bytes=fetched)))
-        wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, fetched))
+        before = self._relief.hot_bytes
+        wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, self._flights.wanted_bytes))
+        freed = self._shrink_live(live_budget(ledger, limits, wanted))
         freed += self._give_hot(hot_budget(ledger, limits, wanted, before, self._wanted_hot))
         if not freed:
             return ledger

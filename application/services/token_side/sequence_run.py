@@ -14,9 +14,11 @@ who comes from an engine that was lost: it begins as one that was preempted.
 Every method may raise; the step runner turns that into the end of this sequence alone. Compute thread only.
 """
 
+from functools import partial
+
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel, PromptScores
-from application.ports.engine import Ended, EngineItem, Submission, Tokens
+from application.ports.engine import Ended, Submission, Tokens
 from application.ports.token_constraint import TokenConstraint
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
@@ -61,6 +63,7 @@ class SequenceRun:
         self.submission = submission
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
+        self._send = partial(outlet.send, submission.id, choice)  # no method: what ended would wait for the collector
         num_logprobs = submission.num_prompt_logprobs if choice == 0 else None
         self._told = ToldPrompt(len(submission.prompt.token_ids), num_logprobs, self._send, told)
         self._preemptions = Preemptions()
@@ -279,9 +282,6 @@ class SequenceRun:
             output_ids=tuple(self.sequence.output_ids),
         )
         return model.start_decode(self.id, token_ids, start, num_prompt_logprobs=num_tops)
-
-    def _send(self, item: EngineItem) -> None:
-        self._outlet.send(self.submission.id, self.choice, item)
 
     def _end_after(self, token_id: int, num_tokens: int) -> FinishReason | None:
         asked = self.submission
