@@ -1,7 +1,8 @@
 """A process that ends: at its limit, or when it prints without end, with everything it started in its group.
 
 It is asked first (SIGTERM), and killed if it stays. What it prints goes to a log, up to a bound; more is read and
-dropped for a while, since who prints much may still finish, and then it is ended for that.
+dropped for a while, since who prints much may still finish, and then it is ended for that. Of what left its group (an
+engine of Cairn's in a process of its own does) all is killed that comes to this process as an orphan.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.process_tree import children
+
 GRACE_S = 5.0
 """Between asking and killing; and how long the last of its output is waited for after either."""
 LOGGED_BYTES = 256 << 10
@@ -24,10 +27,11 @@ TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """`outcome`: done, failed (`status` says how, negative for a signal), over time or printing. `tail`: last lines."""
+    """`outcome`: done, failed (`status` says how, negative for a signal), over time, printing, or stuck: killed, and
+    still there (None). `tail`: its last lines."""
 
     outcome: str
-    status: int
+    status: int | None
     taken_s: float
     tail: tuple[str, ...]
 
@@ -37,6 +41,7 @@ class Output:
 
     def __init__(self, pipe: int, log: Path) -> None:
         self._pipe, self._log = pipe, log
+        self._lock = threading.Lock()
         self._rest = b""
         self._lines: deque[bytes] = deque(maxlen=TAIL_LINES)
         self.is_too_much = threading.Event()
@@ -45,7 +50,8 @@ class Output:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        lines = [*self._lines, self._rest]
+        with self._lock:
+            lines = [*self._lines, self._rest]
         return tuple(line.decode(errors="replace")[:300] for line in lines if line.strip())[-TAIL_LINES:]
 
     def _read(self) -> None:
@@ -59,8 +65,9 @@ class Output:
                 if num_bytes > PRINTED_BYTES:
                     self.is_too_much.set()
                 *lines, rest = (self._rest + piece).split(b"\n")
-                self._lines.extend(line[:1000] for line in lines)
-                self._rest = rest[-1000:]
+                with self._lock:
+                    self._lines.extend(line[:1000] for line in lines)
+                    self._rest = rest[-1000:]
 
 
 def run(
@@ -70,8 +77,11 @@ def run(
     log: Path,
     cwd: Path,
     grace_s: float = GRACE_S,
+    *,
+    kills_children: bool = False,
 ) -> Ended:
-    """Returns once the process has ended and, if it does not run on elsewhere, everything that it started."""
+    """Returns once the process has ended, and everything that is left of its group. `kills_children`: and every child
+    that this process has then. Only for a process that adopts orphans and has no other children."""
     started = time.monotonic()
     reading, writing = os.pipe()
     try:
@@ -100,8 +110,12 @@ def run(
                 process.wait(0.1)
     finally:
         _end(process, grace_s)
+        if kills_children:
+            _kill_children(grace_s)
     output.thread.join(GRACE_S)
-    if outcome == "done" and process.returncode:
+    if process.returncode is None:
+        outcome = "stuck"
+    elif outcome == "done" and process.returncode:
         outcome = "failed"
     return Ended(outcome, process.returncode, time.monotonic() - started, output.tail)
 
@@ -113,7 +127,20 @@ def _end(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
     _signal(process.pid, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold on to it
+        process.wait(GRACE_S)
+
+
+def _kill_children(grace_s: float) -> None:
+    """Whose own children come to this process as they die, and are killed in their turn."""
+    deadline_s = time.monotonic() + grace_s
+    while (left := children(os.getpid())) and time.monotonic() < deadline_s:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.02)
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -11,8 +11,8 @@ or prints without end is ended with all it started, and the next one runs. Into 
     table.txt       goal, measured, baseline and verdict, written anew after each case
 
 The table is printed at the end as well, also when this process is asked to end; `--table` makes it from the results of
-any number of runs, and of one that was killed. `--work`: for models, stores and
-scratch; what a case leaves in its temporary folder is deleted after it, models stay there if the folder was given.
+any number of runs, and of one that was killed. `--work`: for models, stores and scratch; what a case leaves in its
+temporary folder is deleted after it, models stay there if the folder was given.
 `--tiny`: every case at the smallest size, on whatever computes here, to see that all of them run.
 """
 
@@ -32,6 +32,7 @@ from bench.bounded_process import GRACE_S, run
 from bench.case import Case
 from bench.gpu_cases import gpu_cases
 from bench.gpu_table import Told, table
+from bench.process_tree import adopt_orphans
 from bench.results import ROOT, commit, device_name, sources_digest
 
 RESERVE_S = 2 * GRACE_S + 5
@@ -41,7 +42,17 @@ RESERVE_S = 2 * GRACE_S + 5
 class Run:
     """The cases of one run, in order."""
 
-    def __init__(self, cases: Sequence[Case], out: Path, work: Path, seconds: float, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        out: Path,
+        work: Path,
+        seconds: float,
+        grace_s: float = GRACE_S,
+        *,
+        kills_children: bool = False,
+    ) -> None:
+        self._kills_children = kills_children
         self._cases, self._out, self._work, self._grace_s = cases, out, work, grace_s
         self._ends_s = time.monotonic() + seconds
         self._results, self._log = out / "results.jsonl", out / "log.txt"
@@ -83,7 +94,9 @@ class Run:
             log.write(f"\n== {case.name}: {' '.join(command[1:])}\n")
         environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
         try:
-            ended = run(command, environment, limit_s, self._log, ROOT, self._grace_s)
+            ended = run(
+                command, environment, limit_s, self._log, ROOT, self._grace_s, kills_children=self._kills_children
+            )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         free_gb = shutil.disk_usage(self._work).free / 1e9
@@ -169,7 +182,7 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = (options.work or Path(tempfile.mkdtemp(prefix="cairn-bench-"))).resolve()
-    run_of_all = Run(cases, options.out.resolve(), work, options.seconds)
+    run_of_all = Run(cases, options.out.resolve(), work, options.seconds, kills_children=adopt_orphans())
     try:
         run_of_all.run()
     finally:

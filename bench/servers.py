@@ -17,6 +17,7 @@ from adapters.system.blas import load_blas
 from adapters.system.blas_library import candidates
 from application.ports.event_sink import EventSink
 from application.settings import Settings
+from bench.process_tree import children, descendants
 from interfaces.composition.service import Service
 
 START_TIMEOUT_S = 180
@@ -121,7 +122,7 @@ class ServerProcess:
     def kill(self) -> None:
         """kill -9, of all that it started as well: an engine in a process of its own would else end in order."""
         if self._process is not None:
-            started = _descendants(self._process.pid)
+            started = descendants(self._process.pid)
             self._process.kill()
             for pid in started:
                 with suppress(ProcessLookupError):
@@ -162,17 +163,4 @@ def _cpu_s(pid: int, *, with_children: bool) -> float:
     own_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     if not with_children:
         return own_s
-    return own_s + sum(_cpu_s(child, with_children=True) for child in _children(pid))
-
-
-def _descendants(pid: int) -> list[int]:
-    return [found for child in _children(pid) for found in (child, *_descendants(child))]
-
-
-def _children(pid: int) -> list[int]:
-    """None where there is no /proc, or no such process any more."""
-    try:
-        lists = [task.joinpath("children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return []
-    return [int(child) for children in lists for child in children]
+    return own_s + sum(_cpu_s(child, with_children=True) for child in children(pid))

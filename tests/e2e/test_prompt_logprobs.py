@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from tests.support.live_service import LiveService, live_service
+from tests.support.patience import PATIENCE_S
 from tests.support.small_demos import SMALL_DEMOS, write_small_demos
 
 pytestmark = pytest.mark.slow
@@ -54,7 +55,7 @@ def live(
 @pytest.fixture
 def folder(live: LiveService, models: Path) -> Path:
     """Of the model that is served."""
-    served = httpx.get(f"{live.base_url}/health/ready").json()["models"]
+    served = httpx.get(f"{live.base_url}/health/ready", timeout=PATIENCE_S).json()["models"]
     return models / served[0]
 
 

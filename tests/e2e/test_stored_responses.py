@@ -18,6 +18,7 @@ from domain.client import Client
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.keyed_service import headers, keyed_service
 from tests.support.live_service import live_service
+from tests.support.patience import PATIENCE_S
 
 SALT = "x-cairn-cache-salt"
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}, {"role": "developer", "content": "Be brief."}]
@@ -26,7 +27,7 @@ HELLO: list[Any] = [{"role": "user", "content": "Hello"}, {"role": "developer", 
 @contextmanager
 def client_of(base_url: str, **headers: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
-        base_url=f"{base_url}/v1", api_key="none", max_retries=0, timeout=60, default_headers=headers
+        base_url=f"{base_url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S, default_headers=headers
     ) as made:
         yield made
 

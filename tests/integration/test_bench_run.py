@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bench.case import Case, Figure, Goal
 from bench.gpu import Run, chosen, table_of
 from bench.gpu_cases import gpu_cases
 from bench.gpu_table import MAX_CHARS
+from bench.results import ROOT
 from tests.support.patience import PATIENCE_S
 
 GOOD = """
@@ -32,6 +34,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 held = open(sys.argv[2], "w")
 fcntl.flock(held, fcntl.LOCK_EX)
 open(sys.argv[1], "a").write('{"what": "step", "side": "ours", "ms": 9}\\n')
+signal.alarm(600)
 os.fork()
 signal.pause()
 """
@@ -80,6 +83,38 @@ def test_what_fails_hangs_or_prints_without_end_is_ended_and_told(tmp_path: Path
     assert (out / "log.txt").stat().st_size < 1 << 20
     assert not any((tmp_path / "work").iterdir())
     assert {file.name for file in out.iterdir()} == {"table.txt", "results.jsonl", "log.txt"}
+
+
+LEAVES = """
+import subprocess, sys
+child = [
+    "import fcntl, sys, signal",
+    "signal.alarm(600)",
+    "fcntl.flock(held := open(sys.argv[1], 'w'), fcntl.LOCK_EX)",
+    "print('held')",
+    "signal.pause()",
+]
+command = [sys.executable, "-u", "-c", chr(10).join(child), sys.argv[1]]
+subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True).stdout.readline()
+"""
+ADOPTS = """
+import os, sys
+from pathlib import Path
+from bench.bounded_process import run
+from bench.process_tree import adopt_orphans
+lock, log, leaves = sys.argv[1:]
+kills = adopt_orphans()
+run([sys.executable, "-c", leaves, lock], dict(os.environ), 120, Path(log), Path("."), kills_children=kills)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans come to Linux's subreapers only")
+def test_what_left_its_group_is_killed_as_an_orphan(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    code = ["-c", ADOPTS, str(lock), str(tmp_path / "log"), LEAVES]
+    subprocess.run([sys.executable, *code], check=True, timeout=PATIENCE_S, cwd=ROOT)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
 
 
 def test_a_case_that_the_time_does_not_allow_is_left_out(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from domain.client import Client
 from interfaces.http.pages.asset import FOLDER, assets
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.keyed_service import headers, keyed_service
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_a_browser_that_has_it_is_told_so(service: FakeService) -> None:
     ],
 )
 def test_nothing_else_is_served(path: str, service: FakeService) -> None:
-    with httpx.Client() as client:
+    with httpx.Client(timeout=PATIENCE_S) as client:
         request = client.build_request("GET", service.base_url)
         request.url = request.url.copy_with(raw_path=path.encode())  # as it stands: clients tidy paths up
         assert client.send(request).status_code == 404

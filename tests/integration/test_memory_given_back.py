@@ -8,6 +8,7 @@ from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from tests.support.fake_service import wait_until
 from tests.support.live_service import LiveService, live_service
+from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents
 
 SETTINGS = Settings(
@@ -31,7 +32,10 @@ def wait_for_relief(live: LiveService, events: RecordingEvents, number: int) -> 
 
 def test_what_is_cleared_while_nothing_runs_is_given_back() -> None:
     events = RecordingEvents()
-    with live_service(SETTINGS, extra_sinks=(events,)) as live, httpx.Client(base_url=live.base_url) as client:
+    with (
+        live_service(SETTINGS, extra_sinks=(events,)) as live,
+        httpx.Client(base_url=live.base_url, timeout=PATIENCE_S) as client,
+    ):
         body = {"prompt": "x" * 200, "max_tokens": 2}
         assert client.post("/v1/completions", json=body).status_code == 200
         wait_for_relief(live, events, 1)
