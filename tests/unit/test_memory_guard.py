@@ -12,6 +12,7 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.token_side.memory_guard import IDLE_STEPS, READ_EVERY_STEPS, MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
+from domain.memory.pressure import Level
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
 from domain.payload import HostPayload, TensorSpec
 from domain.priority import Priority
@@ -303,6 +304,16 @@ def test_while_all_is_calm_a_reading_stands_for_some_steps_and_no_longer():
         bench.budget(decoding)
         readings.append(bench.guard.ledger.reading_bytes)
     assert readings == [1_000] * (READ_EVERY_STEPS - 1) + [50_000]
+
+
+def test_near_the_marks_every_step_reads():
+    bench, running = Bench(hot_bytes=0), view(1, Phase.DECODING, 5_000, 4_000)
+    bench.memory.hold(LIMITS.low_bytes)
+    bench.budget(running)
+    bench.memory.hold(LIMITS.low_bytes + 1_000)
+    bench.budget(running)
+    assert bench.guard.level is Level.CALM
+    assert bench.guard.ledger.reading_bytes == LIMITS.low_bytes + 1_000
 
 
 def test_short_chunks_and_a_refusal_are_told_and_so_is_their_end():

@@ -5,7 +5,8 @@ cache of freed buffers before that reading decides against anybody, let `domain/
 What frees memory at once happens here; what concerns sequences is the planner's, by the StepBudget. Every change is
 told.
 
-Not every step reads: while all is calm and little changes hands the last reading stands. While nothing is active,
+Not every step reads: while all is calm, far from the marks, and little changes hands the last reading stands: near them
+an allocator may keep between two readings what the hard mark leaves. While nothing is active,
 what is read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but
 freed memory that an allocator keeps from the system must not refuse everything for ever.
 
@@ -195,12 +196,13 @@ class MemoryGuard:
     def _measured(self, ledger: MemoryLedger, demand: StepDemand) -> MemoryLedger:
         """With a reading that is new enough, and that no freed buffers are in."""
         known, step = ledger.held_bytes, demand.steps[0].num_bytes
-        total = self.limits.total_bytes if self.limits is not None else 1 << 62
-        is_quiet = demand.num_active and self.level is Level.CALM
+        total, low = (self.limits.total_bytes, self.limits.low_bytes) if self.limits is not None else (1 << 62, 1 << 62)
+        is_far = (self._reading.held_bytes or 0) + step <= low
+        is_quiet = demand.num_active and self.level is Level.CALM and is_far
         is_stale = not is_quiet or not self._read_at or self._num_steps - self._read_at >= READ_EVERY_STEPS
         if is_stale or abs(known - self._known_then) > total // READ_AFTER_SHARE:
             self._read(known)
-        if self.limits is None or (self._reading.held_bytes or 0) + step <= self.limits.low_bytes:
+        if self.limits is None or (self._reading.held_bytes or 0) + step <= low:
             return replace(ledger, reading_bytes=self._reading.used_bytes if demand.num_active else None)
         beyond_load = (self._reading.used_bytes or 0) - (known - self._other_bytes + self._other_then)
         freed = max(self._reading.cached_bytes, beyond_load)
