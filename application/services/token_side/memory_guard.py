@@ -5,10 +5,10 @@ cache of freed buffers before that reading decides against anybody, let `domain/
 What frees memory at once happens here; what concerns sequences is the planner's, by the StepBudget. Every change is
 told.
 
-Not every step reads: while all is calm, far from the marks, and little changes hands the last reading stands: near them
-an allocator may keep between two readings what the hard mark leaves. While nothing is active,
-what is read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but
-freed memory that an allocator keeps from the system must not refuse everything for ever.
+Not every step reads: while all is calm, far from the marks, and little changes hands the last reading stands. Near them
+it does not: an allocator may keep more between two readings than the hard mark leaves. While nothing is active, what is
+read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but freed
+memory that an allocator keeps from the system must not refuse everything for ever.
 
 Compute thread only, but for `limits`, `ledger` and `pressure`. Never raises for what cannot be read.
 """
