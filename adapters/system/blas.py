@@ -89,11 +89,11 @@ def load_blas(environ: MutableMapping[str, str] = os.environ, search: Iterable[s
     if "mlx.core" in sys.modules:
         late = BlasReport(False, note="MLX was imported first and keeps the BLAS it found then")
         return _found_nothing.get(wanted, late)
-    _choose_threads(environ)
+    num_threads = _choose_threads(environ)
     if wanted or search is not None:
         report = _load_first([wanted] if wanted else search or (), is_named=bool(wanted))
     else:
-        report = _load_first(candidates(environ), forwards=True)
+        report = _load_first(candidates(environ), num_forwarded=num_threads)
     if search is None and not report.is_active:
         _found_nothing[wanted] = report
     return report
@@ -108,8 +108,9 @@ def choose_num_threads(num_cpus: int) -> int:
     return max(1, min(num_cpus - 1, MAX_THREADS))
 
 
-def _load_first(paths: Iterable[str], *, is_named: bool = False, forwards: bool = False) -> BlasReport:
-    """`is_named`: somebody asked for it, and is told as well that it is not there. `forwards`: numpy's is the last."""
+def _load_first(paths: Iterable[str], *, is_named: bool = False, num_forwarded: int = 0) -> BlasReport:
+    """`is_named`: somebody asked for it, and is told as well that it is not there. `num_forwarded`: threads of numpy's,
+    which is the last; 0: it is not tried."""
     refused: list[str] = []
     for path in paths:
         try:
@@ -117,9 +118,9 @@ def _load_first(paths: Iterable[str], *, is_named: bool = False, forwards: bool 
         except UnusableLibrary as error:
             if is_named or Path(path).exists():
                 refused.append(f"{path}: {error}")
-    if forwards:
+    if num_forwarded:
         try:
-            with forwarding_library() as path:
+            with forwarding_library(num_forwarded) as path:
                 return _in_place(path, refused)
         except (UnusableLibrary, OSError) as error:
             refused.append(str(error))
@@ -136,10 +137,13 @@ def _in_place(path: str, refused: Sequence[str]) -> BlasReport:
     return BlasReport(True, facts.path, facts.version, facts.num_threads, "; ".join(refused), build=facts.build)
 
 
-def _choose_threads(environ: MutableMapping[str, str]) -> None:
+def _choose_threads(environ: MutableMapping[str, str]) -> int:
+    """How many there are to be: what the user says, in OpenBLAS' own order, or what is best here."""
     # OpenBLAS reads this once, while it is loaded; numpy's own copy follows it too.
-    if not any(environ.get(name, "").strip() for name in _THREAD_VARIABLES):
-        environ["OPENBLAS_NUM_THREADS"] = str(choose_num_threads(usable_cpus()))
+    said = next((value for name in _THREAD_VARIABLES if (value := environ.get(name, "").strip())), "")
+    if not said:
+        said = environ["OPENBLAS_NUM_THREADS"] = str(choose_num_threads(usable_cpus()))
+    return int(said) if said.isdecimal() and int(said) else choose_num_threads(usable_cpus())
 
 
 def _has_cuda_backend() -> bool:

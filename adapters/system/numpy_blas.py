@@ -24,6 +24,7 @@ _COMPILE_TIMEOUT_S = 60.0
 _SIXTY_FOUR_BITS = "USE64BITINT"
 _FORWARDED = ("scipy_cblas_sgemm64_", "scipy_cblas_sdot64_", "scipy_openblas_get_num_threads64_")
 _CONFIGURATION = "scipy_openblas_get_config64_"
+_SET_THREADS = "scipy_openblas_set_num_threads64_"
 
 _SOURCE = """
 #include <stdint.h>
@@ -53,13 +54,15 @@ const char *openblas_get_config(void) { return "CONFIGURATION"; }
 
 
 @contextmanager
-def forwarding_library(package: Path | None = None) -> Generator[str]:
+def forwarding_library(num_threads: int, package: Path | None = None) -> Generator[str]:
     """The path of a library, for as long as the block lasts, that may be given to MLX after a check like any other.
 
-    `package`: where numpy lies; None: where it is imported from. What it forwards to stays loaded in this process.
+    `num_threads`: for its products; numpy may have been imported before anybody chose. `package`: where numpy lies;
+    None: where it is imported from. What it forwards to stays loaded in this process.
     Raises UnusableLibrary when numpy brings none known here or it cannot be compiled, OSError without a place for that.
     """
     library = _numpys_library(package or _numpy_folder())
+    getattr(library, _SET_THREADS)(num_threads)
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise UnusableLibrary(f"numpy's OpenBLAS needs a C compiler ({', '.join(COMPILERS)})")
@@ -86,7 +89,7 @@ def _numpys_library(package: Path) -> ctypes.CDLL:
             library = open_library(str(path))
         except UnusableLibrary as error:
             raise UnusableLibrary(f"numpy's OpenBLAS: {error}") from error
-        if all(hasattr(library, name) for name in (*_FORWARDED, _CONFIGURATION)):
+        if all(hasattr(library, name) for name in (*_FORWARDED, _CONFIGURATION, _SET_THREADS)):
             return library
     raise UnusableLibrary("numpy brings no OpenBLAS known here")
 

@@ -227,6 +227,20 @@ def test_without_a_system_one_mlx_multiplies_with_numpys():
 
 @linux_only
 @needs_numpys
+def test_numpys_computes_with_as_many_threads_whoever_imported_it_first():
+    code = """
+        import numpy
+        from adapters.system import blas
+        blas.candidates = lambda environ: ()
+        print(blas.load_blas().num_threads)
+        """
+    assert python(code) == [str(choose_num_threads(usable_cpus()))]
+    assert python(code, OPENBLAS_NUM_THREADS="2") == ["2"]
+    assert python(code, OMP_NUM_THREADS="1") == ["1"]
+
+
+@linux_only
+@needs_numpys
 def test_numpys_is_passed_over_without_a_compiler_that_works(tmp_path: Path):
     code = """
         from adapters.system import blas
@@ -244,13 +258,13 @@ def test_numpys_is_passed_over_without_a_compiler_that_works(tmp_path: Path):
 
 @linux_only
 def test_a_numpy_without_openblas_is_passed_over(tmp_path: Path):
-    with pytest.raises(UnusableLibrary, match="known here"), forwarding_library(tmp_path / "numpy"):
+    with pytest.raises(UnusableLibrary, match="known here"), forwarding_library(1, tmp_path / "numpy"):
         pass
     library = tmp_path / "numpy.libs" / "libscipy_openblas64_-1.so"
     library.parent.mkdir()
     library.write_text("not a library")
     damaged = pytest.raises(UnusableLibrary, match=r"numpy's OpenBLAS: .*(invalid ELF header|file too short)")
-    with damaged, forwarding_library(tmp_path / "numpy"):
+    with damaged, forwarding_library(1, tmp_path / "numpy"):
         pass
 
 
