@@ -12,12 +12,9 @@ are too short to tell media apart for certain, so the full digests enter the has
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from domain.fork_point import ForkPoint
 from domain.id_row import IdRow
-
-T = TypeVar("T")
 
 DIGEST_BYTES = 32
 
@@ -101,24 +98,9 @@ class EncodedPrompt:
         return EncodedPrompt(self.content.followed_by(token_ids), self.fork_points)
 
 
-_PIECE_TOKENS = 8192
-"""Between pieces, which take a millisecond, other threads get the interpreter."""
-
-
-def compacted(ids: Sequence[T]) -> tuple[T, ...]:
-    """The same ids, each number once: a fifth to a half of what a decoder's own numbers take (40 bytes a token), for as
-    long as the prompt waits and is answered."""
-    known: dict[T, T] = {}
-    row: list[T] = []
-    for start in range(0, len(ids), _PIECE_TOKENS):
-        piece = ids[start : start + _PIECE_TOKENS]
-        row += map(known.setdefault, piece, piece)
-    return tuple(row)
-
-
 def digests_of(media: Sequence[Media]) -> bytes:
     """What media add to a hash, in order; nothing for text."""
     return b"".join(one.digest for one in media)
 
 
-__all__ = ("DIGEST_BYTES", "EncodedPrompt", "Media", "PromptContent", "compacted", "digests_of")
+__all__ = ("DIGEST_BYTES", "EncodedPrompt", "Media", "PromptContent", "digests_of")

@@ -9,6 +9,7 @@ from domain.chat import ChatMessage, Json, Role, ToolSpec
 from domain.errors import InvalidRequest, require
 from domain.explanation import Explanation
 from domain.grammar import Grammar
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.priority import Priority
 from domain.reasoning_budget import ReasoningLimit
@@ -74,7 +75,7 @@ class TextPrompt:
 class TokenPrompt:
     """Token ids as the client sent them; checked against the vocabulary before they reach the engine."""
 
-    token_ids: tuple[int, ...]
+    token_ids: IdRow
 
 
 Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt

@@ -12,7 +12,7 @@ from domain.fingerprint import Fingerprint
 from domain.hashing import BlockChain, snapshot_key
 from domain.id_row import IdRow
 from domain.ids import BlockHash, ModelId, RequestId, SequenceId
-from domain.prompt_content import EncodedPrompt, Media, PromptContent, compacted
+from domain.prompt_content import EncodedPrompt, Media, PromptContent
 from domain.record import Namespace
 from domain.snapshot_place import OwnSnapshots, snapshot_places
 from tests.support.cache_driver import CacheDriver, Job, plain_answer
@@ -143,8 +143,3 @@ def test_the_model_is_fed_token_ids_and_images_are_told_apart() -> None:
     other = asked(driver, dog, 3)
     assert other.computed == 99 - 32  # up to the block in which the image begins
     assert first.output == other.output == plain_answer(options, token_ids, 3)
-
-
-@given(st.lists(st.integers(0, 2**32 - 1)))
-def test_compacted_ids_are_the_same_ids(ids: list[int]):
-    assert compacted(ids) == tuple(ids)

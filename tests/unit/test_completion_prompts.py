@@ -1,20 +1,56 @@
-"""Token ids as a client sends them: the same ids, and no number held for each of them."""
+"""Token ids as a client sends them: rows from the parser on, and errors that name the field."""
 
 import json
 
-import msgspec
 import pytest
 
+from domain.errors import InvalidRequest
+from domain.id_row import IdRow
+from interfaces.http.json_body import body_decoder
 from interfaces.http.openai.completion_request import CompletionRequest, plain_prompts
+
+decode = body_decoder(CompletionRequest)
 
 IDS = [1000 + number % 7 for number in range(700)]
 
 
-@pytest.mark.parametrize("prompt", [IDS, [IDS, IDS[:9]], ["text", IDS]], ids=["one", "several", "beside text"])
-def test_each_number_of_a_prompt_is_held_once(prompt: list[object]) -> None:
-    data = json.dumps({"model": "m", "prompt": prompt})
-    body = msgspec.json.decode(data, type=CompletionRequest)
+def body_of(prompt: object) -> CompletionRequest:
+    return decode(json.dumps({"model": "m", "prompt": prompt}).encode())
+
+
+@pytest.mark.parametrize("prompt", [IDS, [IDS], [IDS, IDS[:9]], ["text", IDS]], ids=["one", "row", "rows", "beside"])
+def test_ids_lie_in_rows_from_the_parser_on(prompt: list[object]) -> None:
+    body = body_of(prompt)
     assert body.prompt == prompt
-    rows = [item for item in body.prompt if isinstance(item, list)] or [body.prompt]
-    assert all(len({id(number) for number in row}) == 7 for row in rows)
-    assert len(plain_prompts(body)) == (1 if prompt is IDS else 2)
+    lists = [body.prompt] if prompt is IDS else [item for item in body.prompt if not isinstance(item, str)]
+    assert lists
+    assert all(isinstance(row, IdRow) for row in lists)
+    told = [getattr(one, "token_ids", None) or getattr(one, "text", None) for one in plain_prompts(body)]
+    assert told == ([IDS] if prompt is IDS else prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field", "why"),
+    [
+        ([], "prompt", "must not be empty"),
+        ([3, -1], "prompt", "no token id"),
+        ([3, 1 << 32], "prompt", "no token id"),
+        ([[3, 4], [1, 1 << 70]], "prompt[1]", "no token id"),
+        (["text", [-1]], "prompt[1]", "no token id"),
+        ([[3, 4], 5], "prompt[1]", "mixes"),
+        ([5, "text"], "prompt[0]", "mixes"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_by_name(prompt: list[object], field: str, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why) as refused:
+        plain_prompts(body_of(prompt))
+    assert refused.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"), [([1.5], "prompt[0]"), ([True], "prompt[0]"), ([[1], [2, "a"]], "prompt[1][1]"), (7, "prompt")]
+)
+def test_what_has_no_form_of_a_prompt_is_refused_by_the_parser(prompt: object, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode(json.dumps({"model": "m", "prompt": prompt}).encode())
+    assert refused.value.param == field

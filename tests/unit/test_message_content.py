@@ -7,6 +7,7 @@ import pytest
 
 from adapters.otel.message_content import MAX_PLACES, MessageContent
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.id_row import IdRow
 from domain.ids import RequestId
 from domain.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from domain.stream import ContentDelta, ReasoningDelta, TextDelta, ToolCallDelta
@@ -117,7 +118,9 @@ def test_of_an_answer_of_many_calls_the_first_are_told() -> None:
 ODD = ChatPrompt((ChatMessage(Role.USER, "?"),), tools=(ToolSpec("\ud800" * 200, ""),))
 
 
-@pytest.mark.parametrize("prompt", [TextPrompt("\ud800"), TokenPrompt((1, 2)), ODD], ids=["text", "tokens", "tool"])
+@pytest.mark.parametrize(
+    "prompt", [TextPrompt("\ud800"), TokenPrompt(IdRow((1, 2))), ODD], ids=["text", "tokens", "tool"]
+)
 def test_what_is_told_can_be_sent(prompt: Prompt) -> None:
     for value in told(prompt, TextDelta("\ud800")).values():
         json.dumps(value, ensure_ascii=False).encode()

@@ -14,6 +14,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.services.text_side.prompt_encoder import LONG_CHARS, PromptEncoder
 from domain.chat import ChatMessage, Role
 from domain.errors import ContextOverflow
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelDescription, ModelSource
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
@@ -107,7 +108,7 @@ def test_a_long_prompt_whose_client_left_is_not_encoded() -> None:
     ("prompt", "field"),
     [
         (TextPrompt("x" * 100), "prompt"),
-        (TokenPrompt((300,) * 100), "prompt"),
+        (TokenPrompt(IdRow((300,) * 100)), "prompt"),
         (ChatPrompt((ChatMessage(Role.USER, "x" * 100),)), "messages"),
     ],
 )

@@ -36,8 +36,7 @@ class PromptEncoder:
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
-        """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow, and
-        InvalidRequest for a number that no token has."""
+        """Token ids of any prompt, and room for one more after them. Raises TemplateFailed and ContextOverflow."""
         prompt, max_tokens = (await self._calls.recalled(request)).prompt, model.context_length - 1
         salt = request.cache_salt
         try:
@@ -51,10 +50,7 @@ class PromptEncoder:
                 raise PromptTooLong(len(prompt.token_ids))
         except PromptTooLong as error:
             raise _overflow(request, error.num_tokens, model, is_exact=error.is_exact) from None
-        try:
-            return EncodedPrompt.of_text(prompt.token_ids)
-        except ValueError:
-            raise _outside("prompt", model) from None
+        return EncodedPrompt.of_text(prompt.token_ids)
 
     async def decode(self, token_ids: Sequence[int], tokenizer: Tokenizer, model: ModelDescription) -> str:
         """Special tokens included. Raises InvalidRequest and ContextOverflow, naming `tokens`."""

@@ -13,6 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Link
 from msgspec import Struct
 
+from domain.id_row import IdRow
 from domain.ids import ModelId
 from domain.request import GenerationRequest, TokenPrompt
 from interfaces.http.dialect import Asked
@@ -77,7 +78,7 @@ def native_routes(
     )
     async def detokenize(data: DetokenizeRequest, request: Request[Any, Any, Any]) -> PromptTextBody:
         model = ModelId(default_model if data.model is None else data.model)
-        named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(tuple(data.tokens)))
+        named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(IdRow()))
         (wanted,) = visit_of(request.scope).admit(await services.answering([named]), num_at_once=0)
         return PromptTextBody(await plain_answer(services, request, services.tokenize.text(wanted.model, data.tokens)))
 

@@ -1,9 +1,10 @@
 """The body of POST /v1/completions: one or many prompts, each text or token ids."""
 
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 from domain.errors import InvalidRequest
-from domain.prompt_content import compacted
+from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.request import TextPrompt, TokenPrompt
 from interfaces.http.openai.completion_fields import MAX_CHOICES, CompletionFields
 from interfaces.http.parameters import mapped, supported
@@ -12,24 +13,22 @@ DEFAULT_MAX_TOKENS = 16
 """As OpenAI's text completions have it."""
 
 PlainPrompt: TypeAlias = TextPrompt | TokenPrompt
+WirePrompt: TypeAlias = str | Sequence[str | int | Sequence[int]]
 
 
 class CompletionRequest(CompletionFields, kw_only=True):
     """Unknown fields are ignored unless they would change the answer; those are refused by name."""
 
-    prompt: Annotated[str | list[str | int | list[int]], supported("a string, token ids, or a list of either")]
+    prompt: Annotated[WirePrompt, supported("a string, token ids, or a list of either")]
     echo: Annotated[bool | None, supported("the prompt before its completion; its `logprobs` too")] = None
     best_of: Annotated[int | None, mapped("only where it equals `n`")] = None
     logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
 
     def __post_init__(self) -> None:
-        """Each number of a row once: a body stays for as long as its request waits and is answered."""
-        if isinstance(self.prompt, list):
-            rows = [item for item in self.prompt if isinstance(item, list)]
-            for row in rows:
-                row[:] = compacted(row)
-            if not rows:
-                self.prompt = list(compacted(self.prompt))
+        """Ids as rows, where they are such: a body stays for as long as its request waits and is answered."""
+        if self.prompt and not isinstance(self.prompt, str):
+            row = _rowed(self.prompt)
+            self.prompt = row or [item if isinstance(item, str | int) else _rowed(item) or item for item in self.prompt]
 
 
 def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
@@ -60,21 +59,36 @@ def wire_names(body: CompletionRequest) -> dict[str, str]:
     return names if body.prompt_logprobs is not None else {**names, "prompt_logprobs": "logprobs"}
 
 
-def _prompts(prompt: str | list[str | int | list[int]]) -> list[PlainPrompt]:
+def _rowed(items: Sequence[object]) -> IdRow | None:
+    """None for what is no row of ids."""
+    try:
+        return IdRow(items)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def _prompts(prompt: WirePrompt) -> list[PlainPrompt]:
     if isinstance(prompt, str):
         return [TextPrompt(prompt)]
-    token_ids = [item for item in prompt if isinstance(item, int)]
-    if token_ids and len(token_ids) == len(prompt):
-        return [TokenPrompt(tuple(token_ids))]
-    return [_prompt(item, index) for index, item in enumerate(prompt)]
+    if isinstance(prompt, IdRow):
+        return [TokenPrompt(prompt)]
+    if prompt and all(isinstance(item, int) for item in prompt):
+        raise _no_token_id("prompt")
+    return [_prompt(item, f"prompt[{index}]") for index, item in enumerate(prompt)]
 
 
-def _prompt(item: str | int | list[int], index: int) -> PlainPrompt:
+def _prompt(item: str | int | Sequence[int], field: str) -> PlainPrompt:
     if isinstance(item, str):
         return TextPrompt(item)
-    if isinstance(item, list):
-        return TokenPrompt(tuple(item))
-    raise InvalidRequest("prompt mixes token ids with other prompts", param=f"prompt[{index}]")
+    if isinstance(item, int):
+        raise InvalidRequest("prompt mixes token ids with other prompts", param=field)
+    if not item or isinstance(item, IdRow):
+        return TokenPrompt(IdRow(item))
+    raise _no_token_id(field)
+
+
+def _no_token_id(field: str) -> InvalidRequest:
+    return InvalidRequest(f"{field} holds a number that is no token id (0 to {MAX_TOKEN_ID})", param=field)
 
 
 __all__ = (
