@@ -9,9 +9,6 @@ the effort of this run asks for, where a test does not say; and the same ones ev
 
 What a client's grammar may take of a server is bounded by a clock, which here would measure the machine as well.
 
-Who is woken preempts nobody, here and in what is started from here: MLX hands its operations to a thread of its own,
-and a fifth of the processor time of its tests went into switching between the two.
-
 Collecting makes half a million objects that stay to the end: nobody looks for garbage meanwhile, or among them later.
 Bytecode is written whatever the environment says, or each of a hundred commands that tests start would compile it all.
 """
@@ -21,7 +18,6 @@ import os
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import suppress
 from typing import Any
 
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
@@ -32,10 +28,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-if sys.platform == "linux":
-    with suppress(OSError):  # where a sandbox forbids it, it is slower
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of this thread, and of those that it starts
 
 import pytest  # after the variables above
 from hypothesis import HealthCheck, settings
