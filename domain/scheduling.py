@@ -79,17 +79,21 @@ def _plan_admission(
     """Who is admitted, and how many bytes of room are left then."""
     if not budget.admits:
         return (), 0
-    room, admit = budget.room_bytes, list[SequenceId]()
+    room, admit, gone = budget.room_bytes, list[SequenceId](), set(budget.let_go)
     places = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences)
     for view in admission_order(sequences, limits):
         if len(admit) >= places:
             break
-        if room is not None and view.charge_bytes > room:
+        state = view.takes_over.state if view.takes_over is not None else None
+        wanted = view.charge_bytes if state in gone else view.wanted_bytes
+        if room is not None and wanted > room:
             if view.phase is Phase.PREEMPTED or view.num_waited >= limits.patience:
                 break
             continue
         admit.append(view.id)
-        room = None if room is None else room - view.charge_bytes
+        room = None if room is None else room - wanted
+        if state is not None:
+            gone.add(state)
     return tuple(admit), room
 
 

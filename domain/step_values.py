@@ -36,6 +36,15 @@ class StepLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """A state that a sequence goes on from without a copy. `state`: whose it was; `size_bytes`: what it holds, which is
+    counted already."""
+
+    state: SequenceId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceView:
     """The planner's view of one sequence; the engine lists them in order of arrival.
 
@@ -44,7 +53,9 @@ class SequenceView:
     once it is admitted, and gives back when it is preempted; 0: unknown. `num_waited`: of one that waits, how many
     later ones were admitted since; of one that is looked up and restored, for how many steps a turn was held for it; of
     one that prefills, how many turns others have had since its last. `is_scored`: logits of every token of its prompt
-    are computed.
+    are computed. `is_looked_up`: of one that waits, whether it is known what it starts from. `takes_over`: of one that
+    waits or is restored, what it goes on from; of several that wait, whoever is admitted first has it, and it may be
+    let go of before; once admitted, it is the sequence's own.
     """
 
     id: SequenceId
@@ -57,6 +68,13 @@ class SequenceView:
     num_waited: int = 0
     num_preempted: int = 0
     is_scored: bool = False
+    is_looked_up: bool = True
+    takes_over: TakeOver | None = None
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What it is charged beyond what is held of it."""
+        return self.charge_bytes if self.takes_over is None else max(0, self.charge_bytes - self.takes_over.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +83,14 @@ class StepBudget:
 
     `room_bytes`: what may be admitted beyond what is active already; None: any number. `max_chunk`: tokens of a prefill
     chunk at most; None: a grid step. `admits` False: nobody is admitted. `preempt_bytes`: so much must be given back by
-    preempting; 0: nobody is.
+    preempting; 0: nobody is. `let_go`: whose states nobody takes over any more, whatever the views say.
     """
 
     room_bytes: int | None = None
     max_chunk: int | None = None
     admits: bool = True
     preempt_bytes: int = 0
+    let_go: frozenset[SequenceId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +137,14 @@ class StepPlan:
 UNBOUNDED = StepBudget()
 UNPACED = StepPace()
 
-__all__ = ("UNBOUNDED", "UNPACED", "PrefillChunk", "SequenceView", "StepBudget", "StepLimits", "StepPace", "StepPlan")
+__all__ = (
+    "UNBOUNDED",
+    "UNPACED",
+    "PrefillChunk",
+    "SequenceView",
+    "StepBudget",
+    "StepLimits",
+    "StepPace",
+    "StepPlan",
+    "TakeOver",
+)

@@ -1,7 +1,7 @@
 """What open sequences hold, still grow by, and need for the next step, by their models' shapes.
 
-held       the state up to where a sequence is computed; of one that decodes, a step of its buffers ahead, because
-           the rows of a batch grow together
+held       the state up to where a sequence is computed, or that it is about to take over; of one that decodes, a step
+           of its buffers ahead, because the rows of a batch grow together
 growth     from there to its charge
 a step     the shortest prompts are computed first, up to one chunk in all: their states grow, what was computed is
            copied for the cache, and the widest layer works on it; meanwhile everything that decodes takes a step
@@ -72,6 +72,7 @@ def demand_of(
         steps=tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in lengths),
         least_bytes=decode + _prefill_bytes(begun, lengths[-1]),
         waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], active, prompts, chunk),
+        waiting_has_bytes=0 if first is None or first.takes_over is None else first.takes_over.size_bytes,
         num_active=len(active),
         num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),
     )
@@ -100,7 +101,7 @@ def _waiting_bytes(
 
 def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
     if view.phase is Phase.RESTORING:
-        return 0
+        return view.takes_over.size_bytes if view.takes_over is not None else 0
     if view.phase is Phase.DECODING:
         ahead = shape.state_bytes(view.num_computed + GROWN_TOKENS)
         return max(min(ahead, view.charge_bytes), shape.state_bytes(view.num_computed + 1))

@@ -46,12 +46,15 @@ class StepNeed:
 class StepDemand:
     """`steps`: the longest chunk first; never empty; with those that are being restored, which may compute in it.
     `least_bytes`: what a step takes at least for those that compute already. `waiting_bytes`: the charge of who would
-    be admitted next; 0: nobody waits. `num_active`: sequences that hold something, or are about to; `num_computing`: of
-    those, the ones that compute, and will end."""
+    be admitted next; 0: nobody waits; `waiting_has_bytes`: what the state holds of it that it takes over.
+    `fetching_bytes`: what somebody who was admitted lacks to fetch what it starts from; 0: nobody does. `num_active`:
+    sequences that hold something, or are about to; `num_computing`: of those, the ones that compute, and will end."""
 
     steps: tuple[StepNeed, ...]
     least_bytes: int = 0
     waiting_bytes: int = 0
+    waiting_has_bytes: int = 0
+    fetching_bytes: int = 0
     num_active: int = 0
     num_computing: int = 0
 
@@ -80,8 +83,10 @@ class Relief:
 
 
 def live_budget(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
-    """What states may hold from now on that ended sequences left: what the hot tier leaves as it is filled now."""
-    return max(0, _kept_bytes(ledger.without_live(), limits, demand) - ledger.hot_bytes)
+    """What states may hold from now on that ended sequences left: what the hot tier leaves as it is filled now, and the
+    one that is about to be taken over in any case."""
+    allowed = _kept_bytes(ledger.without_live(), limits, demand)
+    return max(0, allowed - ledger.hot_bytes, _spared_bytes(allowed, demand))
 
 
 def hot_budget(
@@ -89,11 +94,13 @@ def hot_budget(
 ) -> int:
     """What the hot tier may hold from now on. `hot_bytes`: its budget so far; `wanted_bytes`: what it is set to be."""
     ledger = ledger.without_live()
-    step, allowed = demand.steps[0].num_bytes, _kept_bytes(ledger, limits, demand)
+    step, kept = demand.steps[0].num_bytes, _kept_bytes(ledger, limits, demand)
+    spared = _spared_bytes(kept, demand)
+    allowed = kept - spared
     if allowed < hot_bytes:
         # Only what is there has to go; room that nothing fills is not held.
         return max(0, allowed)
-    room = limits.low_bytes - ledger.held_bytes - step
+    room = limits.low_bytes - ledger.held_bytes - spared - step
     return min(wanted_bytes, allowed, hot_bytes + wanted_bytes // HOT_STEPS + 1) if room > 0 else hot_bytes
 
 
@@ -101,12 +108,17 @@ def _kept_bytes(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) 
     """What all that is kept for later may hold; negative where even nothing is too much."""
     others, step = ledger.held_bytes - ledger.hot_bytes, demand.steps[0].num_bytes
     allowed = limits.high_bytes - others - step
-    if demand.waiting_bytes:
+    free = limits.hard_bytes - others - ledger.growth_bytes - step
+    for wanted, has in ((demand.waiting_bytes, demand.waiting_has_bytes), (demand.fetching_bytes, 0)):
         # Kept prefixes make room for who waits, unless it would not fit even without them.
-        beside = limits.hard_bytes - others - ledger.growth_bytes - step - demand.waiting_bytes
-        if beside >= 0:
-            allowed = min(allowed, beside)
+        if wanted and free >= wanted:
+            allowed = min(allowed, free - wanted + has)
     return allowed
+
+
+def _spared_bytes(allowed: int, demand: StepDemand) -> int:
+    """What who waits takes over, of all that is kept: it goes on from it whole, or not at all."""
+    return demand.waiting_has_bytes if demand.waiting_has_bytes <= allowed else 0
 
 
 def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:

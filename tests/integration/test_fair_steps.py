@@ -130,6 +130,7 @@ def test_who_fails_while_it_waits_makes_way_at_once() -> None:
     engine.clock.advance(61)
     assert engine.runner.step()
     assert engine.end("a").error is not None
+    assert engine.runner.step(), "the next one was looked up"
     assert not engine.runner.step()
     engine.guard.admits = True
     engine.run()

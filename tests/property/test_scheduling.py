@@ -21,6 +21,7 @@ from domain.scheduling import (
     plan_step,
 )
 from domain.sequence import WAITING, Phase
+from domain.step_values import TakeOver
 
 GRID = 16
 ROOM = 150
@@ -273,6 +274,15 @@ def test_what_finds_no_room_is_passed_up_to_the_patience() -> None:
         large = replace(large, num_waited=plan.num_waited.get(large.id, large.num_waited))
     assert admitted == [1, 2]
     assert plan_step([large, small], limits, StepBudget(room_bytes=100)).admit == (0,)
+
+
+def test_of_two_that_would_take_the_same_state_over_one_is_charged_in_full() -> None:
+    state = TakeOver(SequenceId(9), 90)
+    views = [view(id, Phase.QUEUED, charge_bytes=100, takes_over=state) for id in range(2)]
+    assert plan_step(views, LIMITS, StepBudget(room_bytes=20)).admit == (0,)
+    assert plan_step(views, LIMITS, StepBudget(room_bytes=109)).admit == (0,)
+    assert plan_step(views, LIMITS, StepBudget(room_bytes=110)).admit == (0, 1)
+    assert plan_step(views, LIMITS, StepBudget(room_bytes=20, let_go=frozenset({state.state}))).admit == ()
 
 
 def test_the_youngest_batch_sequence_goes_first_and_nobody_passes_who_was_preempted() -> None:

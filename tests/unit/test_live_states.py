@@ -57,6 +57,64 @@ def test_the_second_of_two_that_go_on_from_it_uses_records(options: FakeOptions)
     driver.check_idle()
 
 
+def test_who_is_admitted_has_it_for_itself_and_it_gives_way_to_nothing() -> None:
+    driver = driver_of(hot_bytes=0)
+    prompt = next_turn(driver)
+    waiting, admitted = driver.submit(prompt), driver.submit(prompt)
+    for job in (waiting, admitted):
+        job.cache.prepare(ahead=True)
+    assert waiting.cache.takes_over == admitted.cache.takes_over
+    assert waiting.cache.takes_over is not None, "who waits knows of it"
+    admitted.cache.prepare()
+    assert driver.live.held_bytes == 0
+    assert driver.live.shrink(0) == 0
+    driver.live.sweep()
+    waiting.cache.poll()
+    assert waiting.cache.takes_over is None
+    assert admitted.cache.takes_over is not None
+    driver.check()
+    driver.finish(admitted)
+    assert admitted.explanation.reused.keys() == {"live"}
+
+
+def test_what_was_not_taken_over_in_the_end_is_there_for_others() -> None:
+    driver = driver_of(hot_bytes=0)
+    prompt = next_turn(driver)
+    num_bytes = driver.live.held_bytes
+    driver.cancel(driver.begin(prompt))
+    assert driver.live.held_bytes == num_bytes
+    assert driver.run(prompt).explanation.reused.keys() == {"live"}
+    driver.check_idle()
+
+
+def test_who_is_charged_for_taking_over_does_so_even_if_records_reach_further_by_then() -> None:
+    """The state would be held beside what it restores, which nobody has room for."""
+    driver = driver_of()
+    prompt = (*next_turn(driver), *range(8_000, 8_100))
+    waiting, other = driver.submit(prompt), driver.submit(prompt, restores=False)
+    waiting.cache.prepare(ahead=True)
+    other.cache.prepare()
+    while other.position < len(prompt):
+        driver.step(other)
+    driver.fail(other)
+    waiting.cache.prepare()
+    driver.finish(waiting)
+    assert waiting.explanation.reused.keys() == {"live"}
+
+
+def test_of_all_that_is_left_what_somebody_waits_for_goes_last() -> None:
+    driver = driver_of(hot_bytes=0)
+    prompts = [tuple(range(at, at + 100)) for at in (1_000, 2_000, 3_000)]
+    turns = [next_turn(driver, prompt) for prompt in prompts]
+    waiting = driver.submit(turns[0])
+    waiting.cache.prepare(ahead=True)
+    driver.live.shrink(driver.live.held_bytes // 2)
+    assert waiting.cache.takes_over is not None
+    driver.live.shrink(0)
+    assert waiting.cache.takes_over is None
+    driver.cancel(waiting)
+
+
 def test_a_repeat_cuts_the_answer_off_again() -> None:
     driver = driver_of()
     first = driver.run(FIRST)

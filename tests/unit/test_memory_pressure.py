@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from domain.memory.pressure import Level, Relief, StepDemand, StepNeed, hot_budget, relieve
+from domain.memory.pressure import Level, Relief, StepDemand, StepNeed, hot_budget, live_budget, relieve
 
 LIMITS = MemoryLimits(total_bytes=1000, low_bytes=800, high_bytes=900, hard_bytes=950)
 CALM = Relief(hot_bytes=200)
@@ -50,6 +50,23 @@ def test_the_hot_tier_makes_room_for_who_waits_unless_that_would_not_do():
     assert hot_budget(ledger, LIMITS, demand(100, waiting=360), 200, WANTED) == 200
     promised = replace(ledger, growth_bytes=60)
     assert hot_budget(promised, LIMITS, demand(100, waiting=300), 200, WANTED) == 200
+
+
+def test_what_who_waits_takes_over_stays_and_the_hot_tier_makes_room_instead():
+    """It is charged 600, and 500 of that are held already."""
+    ledger = replace(held(700, hot=150), weight_bytes=50, live_bytes=500)
+    asked = replace(demand(100, waiting=600), waiting_has_bytes=500)
+    assert live_budget(ledger, LIMITS, asked) == 550
+    assert hot_budget(ledger, LIMITS, asked, 200, WANTED) == WANTED
+    tight = replace(ledger, weight_bytes=180)
+    assert live_budget(tight, LIMITS, asked) == 500
+    assert hot_budget(tight, LIMITS, asked, 200, WANTED) == 70
+
+
+def test_what_who_waits_takes_over_gives_way_to_what_is_held():
+    ledger = replace(held(450), live_bytes=500)
+    asked = replace(demand(0, waiting=600), waiting_has_bytes=500)
+    assert live_budget(ledger, LIMITS, asked) == 450
 
 
 def test_the_hot_tier_grows_back_in_steps_below_low():

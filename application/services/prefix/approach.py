@@ -37,6 +37,7 @@ from domain.memory.shape import MemoryShape
 from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo, RecordKey
+from domain.step_values import TakeOver
 
 MAX_FAILED_FETCHES = 3
 """How often a lookup is repeated because what it found was gone; then the prompt is computed."""
@@ -85,6 +86,20 @@ class Approach:
         """Whether its sequence has left the queue."""
         return not self._is_ahead
 
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether it is known what there is to start from."""
+        return not isinstance(self._phase, Queued | Asking)
+
+    @property
+    def takes_over(self) -> TakeOver | None:
+        """What the sequence goes on from without a copy, as far as is known; once it is admitted, nobody else does."""
+        match self._phase:
+            case Ready(_, _, Continuation(state)) if self._context.tiers.live.holds(state, self.id):
+                return TakeOver(state.id, state.size_bytes)
+            case _:
+                return None
+
     def prepare(self, *, ahead: bool) -> None:
         """See SequenceCache."""
         self._is_ahead = ahead
@@ -129,6 +144,7 @@ class Approach:
     def _release(self) -> None:
         """Let go of what the present phase holds outside."""
         self._context.flights.end(self.id)
+        self._context.tiers.live.unclaim(self.id)
         match self._phase:
             case Queued(question) | Asking(question):
                 if not question.cancel():
@@ -148,6 +164,11 @@ class Approach:
             self._enter(Held(self._phase.found))
         while self._moves_on():
             pass
+        match self._phase:
+            case Ready(_, _, Continuation(state)) if not self._is_ahead:
+                self._context.tiers.live.claim(state, self.id)
+            case _:
+                pass
 
     def _start_over(self) -> None:
         """The cache was cleared: what was asked and fetched before must not come back."""
@@ -172,7 +193,7 @@ class Approach:
                 return self._fetch(found)
             case Fetching(found, fetch):
                 return fetch.is_settled and self._take_fetched(found, fetch)
-            case Ready(found, _, Continuation(state)) if not self._context.tiers.live.holds(state):
+            case Ready(found, _, Continuation(state)) if not self._context.tiers.live.holds(state, self.id):
                 self._ask(found.chain)
                 return True
             case _:
@@ -226,6 +247,7 @@ class Approach:
             context.events.emit(PrefixAwaited(self._request_id, owner.request_id, until, context.clock.now_ns()))
             self._enter(Following(found.chain, owner, until))
         elif live is not None:
+            tiers.live.note_wanted(live.state)
             self._enter(Ready(found, live=live))
         elif found.match.position and self._num_failed <= MAX_FAILED_FETCHES:
             self._enter(Held(found))
@@ -245,12 +267,14 @@ class Approach:
 
     def _look_again(self) -> None:
         """Ready while it was in the queue: who was admitted before it may have computed more of its prompt since, or
-        have left what it goes on from."""
+        have left what it goes on from. Who was to take a state over does so all the same: it was charged for no more.
+        """
         match self._phase:
             case Ready(found) if self._restores:
-                tiers = self._context.tiers
+                is_charged, tiers = self.takes_over is not None, self._context.tiers
                 now = tiers.match(found.chain, self._rules, tiers.unanswered(), self._absent)
-                if (latest := self._live(found)) is not None and latest.position >= now.match.position:
+                latest = self._live(found)
+                if latest is not None and (is_charged or latest.position >= now.match.position):
                     self._release()
                     self._enter(Ready(found, live=latest))
                 elif now.match.position >= self._phase.position + MIN_SHARED_TOKENS:

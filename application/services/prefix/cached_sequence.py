@@ -26,6 +26,7 @@ from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo, Record
 from domain.snapshot_policy import BEFORE_ANSWER
+from domain.step_values import TakeOver
 
 
 class CachedSequence:
@@ -71,6 +72,14 @@ class CachedSequence:
     @property
     def stops(self) -> tuple[int, ...]:
         return self._capture.stops if self._capture is not None else ()
+
+    @property
+    def is_looked_up(self) -> bool:
+        return self._approach.is_looked_up
+
+    @property
+    def takes_over(self) -> TakeOver | None:
+        return self._approach.takes_over
 
     @property
     def is_admitted(self) -> bool:

@@ -3,8 +3,10 @@
 Taking a state over copies nothing, so the next turn of a long conversation waits for no restoring. A state goes to one
 taker, who may cut it back to where the two part; others of the same prefix use records, which are captured as ever.
 
-What is kept gives way to everything else: within its own budget the least recently left goes first, and when memory
+What is kept gives way to everything else: within its own budget the least recently used goes first, and when memory
 gets short these states go before anything of the hot tier does, which holds the same in a form that several can use.
+A sequence that is admitted *claims* the state that it goes on from: that is its own from then on, counts as such, and
+gives way to nothing.
 
 Who goes on from a state is who shares most of it: a prompt that only has the same beginning takes nothing, for the
 conversation that the state is of would have to be restored then.
@@ -105,19 +107,21 @@ class LiveStates:
         self._lock = Lock()
         self._states: OrderedDict[SequenceId, LiveState] = OrderedDict()
         self._places: dict[BlockHash, dict[SequenceId, LiveState]] = {}
+        self._claims: dict[SequenceId, LiveState] = {}
         self._used_bytes = self._num_left = self._num_taken = self._num_evicted = 0
         self._has_cleared = False
 
     @property
     def held_bytes(self) -> int:
+        """Of states that nobody has claimed."""
         return self._used_bytes
 
     def usage(self) -> LiveUsage:
         with self._lock:
             return LiveUsage(
                 budget_bytes=self.budget_bytes,
-                used_bytes=self._used_bytes,
-                num_states=len(self._states),
+                used_bytes=self._used_bytes + sum(state.size_bytes for state in self._claims.values()),
+                num_states=len(self._states) + len(self._claims),
                 left=self._num_left,
                 taken=self._num_taken,
                 evicted=self._num_evicted,
@@ -134,9 +138,34 @@ class LiveStates:
                     best = Continuation(state, position)
         return best
 
-    def holds(self, state: LiveState) -> bool:
-        """Whether it is still there for somebody."""
-        return self._states.get(state.id) is state and not state.tenure.is_over
+    def holds(self, state: LiveState, taker: SequenceId) -> bool:
+        """Whether it is still there for this sequence."""
+        is_there = self._states.get(state.id) is state or self._claims.get(taker) is state
+        return is_there and not state.tenure.is_over
+
+    def has_left(self, id: SequenceId) -> bool:
+        """Whether the state that this sequence left is there for anybody."""
+        return id in self._states
+
+    def note_wanted(self, state: LiveState) -> None:
+        """Somebody in the queue goes on from it, so it is the last to go."""
+        with self._lock:
+            if state.id in self._states:
+                self._states.move_to_end(state.id)
+
+    def claim(self, state: LiveState, taker: SequenceId) -> None:
+        """It is there for this sequence, and for nobody else from now on. Repeating it does nothing."""
+        if self._claims.get(taker) is not state:
+            with self._lock:
+                self._forget(state)
+                self._claims[taker] = state
+
+    def unclaim(self, taker: SequenceId) -> None:
+        """What it claimed, and did not take over, is there for anybody again."""
+        with self._lock:
+            if (state := self._claims.pop(taker, None)) is not None:
+                self._remember(state)
+        self.shrink(self.budget_bytes)
 
     def leave(
         self,
@@ -165,16 +194,16 @@ class LiveStates:
         if self.room_bytes is not None:
             self.room_bytes -= left.size_bytes
         with self._lock:
-            self._states[id] = state
-            self._places.setdefault(state.place, {})[id] = state
-            self._used_bytes += state.size_bytes
+            self._remember(state)
             self._num_left += 1
         self.shrink(self.budget_bytes)
         return True
 
     def take_over(self, found: Continuation, id: SequenceId) -> None:
         """Put an open, empty sequence of the same model there. Raises as `StateAccess.take_over`; it is gone then."""
-        self._forget(found.state)
+        self.claim(found.state, id)
+        with self._lock:
+            del self._claims[id]
         self._num_taken += 1
         try:
             found.state.model.take_over(id, found.state.id, found.position)
@@ -182,18 +211,18 @@ class LiveStates:
             self._let_go(found.state.model, found.state.id)
             raise
 
-    def shrink(self, size_bytes: int) -> int:
-        """Hold no more than that, from now; returns how many bytes went."""
+    def shrink(self, size_bytes: int, spared: SequenceId | None = None) -> int:
+        """Hold no more than that, from now; returns how many bytes went. `spared`: what this one left goes last."""
         before = self._used_bytes
         while self._states and (self._used_bytes > size_bytes or len(self._states) > MAX_STATES):
             self._num_evicted += 1
-            self._drop(next(iter(self._states.values())))
+            others = (state for id, state in self._states.items() if id != spared)
+            self._drop(next(others, None) or self._states[spared or next(iter(self._states))])
         return before - self._used_bytes
 
     def drop_model(self, model: str) -> None:
         """It is about to be unloaded."""
-        for state in [state for state in self._states.values() if state.tenure.info.model == model]:
-            self._drop(state)
+        self._drop_all(lambda state: state.tenure.info.model == model)
 
     def note_cleared(self) -> None:
         """Some tenures were ended: what they left is given to nobody from now on, and goes at the next `sweep`."""
@@ -203,14 +232,14 @@ class LiveStates:
         """Let go of what was cleared. Cheap while nothing was."""
         if self._has_cleared:
             self._has_cleared = False
-            for state in [state for state in self._states.values() if state.tenure.is_over]:
-                self._drop(state)
+            self._drop_all(lambda state: state.tenure.is_over)
 
     def check_integrity(self) -> list[str]:
         """Recount everything; one line for each problem, empty when sound."""
         with self._lock:
             states = list(self._states.values())
-            problems = [f"{state.id} is not in its model" for state in states if state.id not in state.model.left_ids()]
+            kept = [*states, *self._claims.values()]
+            problems = [f"{state.id} is not in its model" for state in kept if state.id not in state.model.left_ids()]
             if (counted := sum(state.size_bytes for state in states)) != self._used_bytes:
                 problems.append(f"{self._used_bytes} bytes accounted, {counted} counted")
             placed = [state for place in self._places.values() for state in place.values()]
@@ -225,8 +254,16 @@ class LiveStates:
         for index in range(chain.num_prompt // chain.block_size + 1):
             yield from self._places.get(chain.parent(index), {}).values()
 
+    def _drop_all(self, is_meant: Callable[[LiveState], bool]) -> None:
+        with self._lock:
+            for taker in [taker for taker, state in self._claims.items() if is_meant(state)]:
+                self._remember(self._claims.pop(taker))
+        for state in [state for state in self._states.values() if is_meant(state)]:
+            self._drop(state)
+
     def _drop(self, state: LiveState) -> None:
-        self._forget(state)
+        with self._lock:
+            self._forget(state)
         self._let_go(state.model, state.id)
 
     def _let_go(self, model: StateAccess, id: SequenceId) -> None:
@@ -238,14 +275,20 @@ class LiveStates:
             else:
                 return
 
+    def _remember(self, state: LiveState) -> None:
+        """With the lock held."""
+        self._states[state.id] = state
+        self._places.setdefault(state.place, {})[state.id] = state
+        self._used_bytes += state.size_bytes
+
     def _forget(self, state: LiveState) -> None:
-        with self._lock:
-            del self._states[state.id]
-            self._used_bytes -= state.size_bytes
-            place = self._places[state.place]
-            del place[state.id]
-            if not place:
-                del self._places[state.place]
+        """With the lock held."""
+        del self._states[state.id]
+        self._used_bytes -= state.size_bytes
+        place = self._places[state.place]
+        del place[state.id]
+        if not place:
+            del self._places[state.place]
 
 
 __all__ = ("LIVE", "MAX_STATES", "Continuation", "LiveState", "LiveStates")

@@ -12,6 +12,7 @@ from typing import Protocol
 from application.ports.state_access import StateAccess
 from domain.explanation import Explanation, StopReason
 from domain.ids import RequestId, SequenceId
+from domain.step_values import TakeOver
 
 
 class SequenceCache(Protocol):
@@ -20,6 +21,17 @@ class SequenceCache(Protocol):
     @property
     def stops(self) -> tuple[int, ...]:
         """Positions at which prefill must pause, ascending; may grow while prefilling."""
+        ...
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether it is known what the sequence starts from; meanwhile it may still be fetched."""
+        ...
+
+    @property
+    def takes_over(self) -> TakeOver | None:
+        """Until it is restored: the state that it goes on from without a copy. Its own once it is admitted; before, it
+        is gone when somebody else takes it."""
         ...
 
     @property
@@ -72,6 +84,8 @@ class UncachedSequence:
     """A SequenceCache that reuses nothing and keeps nothing: the layout is unsupported, or reuse is off."""
 
     stops: tuple[int, ...] = ()
+    is_looked_up = True
+    takes_over: TakeOver | None = None
 
     def __init__(self, num_prompt: int, reason: StopReason, note: str = "", num_reused: int = 0) -> None:
         """`num_reused`: tokens that another choice of the same prompt has computed."""

@@ -30,6 +30,7 @@ from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget, StepLimits, admission_order
+from domain.sequence import WAITING
 
 AHEAD_SHARE = 16
 """Prefixes fetched for those who wait may take one part in so many of all memory."""
@@ -155,7 +156,7 @@ class MemoryGuard:
         if limits is None:
             self.ledger = ledger
             return StepBudget()
-        ledger = self._shrink_kept(ledger, limits, demand, views, shapes)
+        ledger = self._shrink_kept(ledger, limits, demand, first, views, shapes)
         before = self._relief
         self._relief = relieve(ledger, limits, demand, before, before.hot_bytes)
         self._tell_changes(before, ledger)
@@ -168,13 +169,14 @@ class MemoryGuard:
             room = min(room, (self._reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
         self._live.room_bytes = max(0, room)
-        charge = first.charge_bytes if first is not None else 0
+        charge, wanted = (first.charge_bytes, first.wanted_bytes) if first is not None else (0, 0)
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
-            room_bytes=max(beside, charge) if self._is_stuck(demand) else beside,
+            room_bytes=max(beside, wanted) if self._is_stuck(demand, first) else beside,
             max_chunk=self._relief.max_chunk,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
+            let_go=self._let_go(views),
         )
 
     # ---- counting -----------------------------------------------------------------------------------------------
@@ -257,25 +259,28 @@ class MemoryGuard:
         ledger: MemoryLedger,
         limits: MemoryLimits,
         demand: StepDemand,
+        first: SequenceView | None,
         views: Sequence[SequenceView],
         shapes: Mapping[SequenceId, MemoryShape],
     ) -> MemoryLedger:
         """Let go of states that were left, where there is no room for them, then give the hot tier its budget; the
-        ledger afterwards."""
+        ledger afterwards. Nothing goes for who may be about to take it over."""
         before = self._relief.hot_bytes
-        wanted = replace(demand, waiting_bytes=max(demand.waiting_bytes, self._flights.wanted_bytes))
-        freed = self._shrink_live(live_budget(ledger, limits, wanted))
+        waiting = demand.waiting_bytes if first is not None and first.is_looked_up else 0
+        wanted = replace(demand, waiting_bytes=waiting, fetching_bytes=self._flights.wanted_bytes)
+        spared = first.takes_over.state if first is not None and first.takes_over is not None else None
+        freed = self._shrink_live(live_budget(ledger, limits, wanted), spared)
         freed += self._give_hot(hot_budget(ledger, limits, wanted, before, self._wanted_hot))
         if not freed:
             return ledger
         self._read_at = 0  # what it held may not have been freed: others hold it, or the allocator does
         return self._measured(self._ledger(views, shapes), demand)
 
-    def _shrink_live(self, num_bytes: int) -> int:
+    def _shrink_live(self, num_bytes: int, spared: SequenceId | None = None) -> int:
         """Returns what the states that were left gave back."""
         if num_bytes >= self._live.held_bytes:
             return 0
-        freed = self._live.shrink(num_bytes)
+        freed = self._live.shrink(num_bytes, spared)
         self._act("drop_live", freed)
         return freed
 
@@ -298,10 +303,16 @@ class MemoryGuard:
         share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
         self._flights.ahead_bytes = max(0, min(share, room)) if self._relief.admits else 0
 
-    def _is_stuck(self, demand: StepDemand) -> bool:
+    def _let_go(self, views: Sequence[SequenceView]) -> frozenset[SequenceId]:
+        """Whose states were to be taken over, as far as the views know, and were let go of."""
+        wanted = {view.takes_over.state for view in views if view.takes_over is not None and view.phase in WAITING}
+        return frozenset(id for id in wanted if not self._live.has_left(id))
+
+    def _is_stuck(self, demand: StepDemand, first: SequenceView | None) -> bool:
         """Whether nobody is there who could make room, or wait for anything but who waits for admission: then the next
         is admitted whatever it is charged, and goes as far as it gets."""
         is_moving = demand.num_computing or (demand.num_active and self._flights.num_admitted)
+        is_moving = is_moving or (first is not None and not first.is_looked_up)
         self._num_stuck = 0 if is_moving else self._num_stuck + 1
         return self._num_stuck > (STUCK_STEPS if demand.num_active else 0)
 

@@ -105,6 +105,8 @@ class SequenceRun:
             num_waited=self.num_waited,
             num_preempted=self._preemptions.count,
             is_scored=self._told.num_logprobs is not None,
+            is_looked_up=self._cache is None or self._cache.is_looked_up,
+            takes_over=self._cache.takes_over if self._cache is not None else None,
         )
 
     def usage(self) -> Usage:
@@ -128,11 +130,14 @@ class SequenceRun:
             restores=self._told.num_logprobs is None,
         )
 
-    def look_ahead(self) -> None:
-        """Near the head of the queue: have its prefix fetched, step by step."""
+    def look_ahead(self) -> bool:
+        """Near the head of the queue: have its prefix fetched, step by step. True when it was not known what it starts
+        from, and is now."""
         cache = self._begun()
+        was_looked_up = cache.is_looked_up
         cache.prepare(ahead=True)
         cache.poll()
+        return cache.is_looked_up and not was_looked_up
 
     def admit(self) -> None:
         """Open a state; it is restored as soon as its prefix has been fetched."""

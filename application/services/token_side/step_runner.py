@@ -30,7 +30,7 @@ from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
-from domain.scheduling import SequenceView, StepLimits, StepPlan, plan_step
+from domain.scheduling import SequenceView, StepLimits, StepPlan, admission_order, plan_step
 from domain.sequence import WAITING, Phase
 
 T = TypeVar("T")
@@ -64,6 +64,7 @@ class StepRunner:
         self._runs = RunTable()
         self._step_clock = StepClock()
         self._models = LoadedModels(outlet, prefix_cache, constraints, self._guard)
+        self._queue: tuple[SequenceId, ...] = ()
         self._next_id = 0
         self.is_held = False
 
@@ -173,15 +174,14 @@ class StepRunner:
         if plan.prefill:
             self._outlet.deliver()
         num_prefilled = self._prefill(plan)
-        ahead = self._runs.in_phase(*WAITING)[:LOOK_AHEAD]
+        ahead = [run for run in self._runs.of_ids(self._queue) if run.phase in WAITING][:LOOK_AHEAD]
         self._pulse.begin("look up", ahead)
-        for run in ahead:
-            self._guarded(run, run.look_ahead)
+        num_found = sum(bool(self._guarded(run, run.look_ahead)) for run in ahead)
         if not plan.is_empty:
             self._tell_step(started, num_prefilled, num_decoded)
         self._outlet.deliver()
         has_ended = len(self._runs) < num_before  # who waited behind it may go on
-        return bool(num_restored) or has_ended or not plan.is_empty
+        return bool(num_restored or num_found) or has_ended or not plan.is_empty
 
     def rest(self) -> None:
         """Nothing runs. A plan for nobody: what the last ones held or waited for is counted no more, no turn is held
@@ -209,6 +209,7 @@ class StepRunner:
         plan = plan_step(views, self._limits, self._guard.budget(views, shapes), self._step_clock.pace)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
+        self._queue = tuple(view.id for view in admission_order(views, self._limits))
         self.is_held = plan.is_held
         if plan.is_held:
             self._step_clock.held()
