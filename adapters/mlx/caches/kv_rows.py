@@ -32,6 +32,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     _idx: int
     offset: mx.array
+    left_padding: mx.array
 
     def __init__(self, first: Any) -> None:
         self._right_padding = None
@@ -69,7 +70,8 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         with one."""
         if num_tokens == 1 and window_size is None and not any(self._padding):
             return None
-        mask: mx.array = lib.BatchKVCache.make_mask(self, num_tokens, return_array=return_array, window_size=window_size)
+        how = {"return_array": return_array, "window_size": window_size}
+        mask: mx.array = lib.BatchKVCache.make_mask(self, num_tokens, **how)
         return mask
 
     def share_positions(self, other: "KVRows") -> None:
