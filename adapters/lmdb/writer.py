@@ -71,6 +71,8 @@ class Writer:
                 try:
                     return self._put(batch, needed)
                 except lmdb.MapFullError:
+                    if self._environment.let_go():
+                        continue
                     # Either a reader keeps free pages from being used, and evicting would only feed it; or they lie
                     # too scattered for a piece.
                     if self._environment.has_lagging_reader():
@@ -200,10 +202,11 @@ class Writer:
                 return total
 
     def _advance(self) -> None:
-        """Pages freed by a transaction can be used two transactions later."""
+        """Pages freed by a transaction can be used two transactions later, and once no sync point keeps them."""
         for _ in range(2):
             with self._environment.writing() as txn:
                 self._ledger(txn).finish()
+        self._environment.let_go()
 
     def _in_slices(self, find: Callable[[Ledger], bytes | None]) -> int:
         removed, max_records = 0, _DELETE_RECORDS
