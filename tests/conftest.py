@@ -35,6 +35,7 @@ from hypothesis import HealthCheck, settings
 from adapters.llguidance import constraint
 from adapters.system.blas import load_blas
 from tests.support.effort import IS_LONG, scaled
+from tests.support.frozen_tests import freeze_tests
 from tests.support.patience import PATIENCE_S
 
 sys.dont_write_bytecode = False
@@ -87,8 +88,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()
+    freeze_tests()
     gc.enable()
 
 

@@ -61,7 +61,7 @@ def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
         specs = {int(index): payload.specs for index, payload in snapshot.items()}
     yield
     family = type(network).__module__.rpartition(".")[2]
-    note = WRONG_WHEN_BATCHED.get(family) or (yield from _why_single(network, vocab_size))
+    note = WRONG_WHEN_BATCHED.get(family) or (yield from _why_single(network, vocab_size, caches))
     mode = DecodeMode.SINGLE if note else DecodeMode.BATCHED
     return Probe(layout, logits.shape[-1], specs, mode, note)
 
@@ -77,13 +77,14 @@ def _prefill(network: Any, tokens: Sequence[int]) -> tuple[Caches, mx.array]:
     return caches, logits
 
 
-def _why_single(network: Any, vocab_size: int | None) -> Generator[None, None, str]:
-    """Empty when batched decode agrees with single decode; otherwise the reason, for people."""
+def _why_single(network: Any, vocab_size: int | None, long: Caches) -> Generator[None, None, str]:
+    """Empty when batched decode agrees with single decode; otherwise the reason, for people. `long`: after the longer
+    prompt, to go on from."""
     classes = unbatchable(new_caches(network))
     if classes:
         return f"mlx-lm cannot batch {classes}"
     try:
-        difference, dtype = yield from _batch_error(network, vocab_size)
+        difference, dtype = yield from _batch_error(network, vocab_size, long)
     except Exception as error:
         return f"batched decode raises {type(error).__name__}: {str(error)[:200]}"
     if not difference <= _TOLERANCE.get(dtype, _HALF_TOLERANCE):
@@ -91,18 +92,12 @@ def _why_single(network: Any, vocab_size: int | None) -> Generator[None, None, s
     return ""
 
 
-def _batch_error(network: Any, vocab_size: int | None) -> Generator[None, None, tuple[float, mx.Dtype]]:
+def _batch_error(network: Any, vocab_size: int | None, long: Caches) -> Generator[None, None, tuple[float, mx.Dtype]]:
     """Largest root mean square difference of a row's logits over a few steps, as a share of their standard deviation,
-    and the logits' dtype."""
-    prompts = [_toy_tokens(_SHORT, vocab_size), _toy_tokens(_LONG, vocab_size)]
-    alone: list[Caches] = []
-    together: list[Caches] = []
-    for found in (alone, together):
-        for prompt in prompts:
-            found.append(_prefill(network, prompt)[0])
-            yield
-    batch = merge(together)
-    del together
+    and the logits' dtype. No prompt is computed twice: a batch leaves the rows it was made of as they are."""
+    alone = [_prefill(network, _toy_tokens(_SHORT, vocab_size))[0], long]
+    yield
+    batch = merge(alone)
     worst, dtype = 0.0, mx.float32
     for token in _toy_tokens(_STEPS, vocab_size):
         inputs = mx.array([[token], [token]], dtype=mx.uint32)

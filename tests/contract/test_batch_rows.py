@@ -72,8 +72,9 @@ def contents(caches: Caches, sequence: int, length: int) -> None:
 def seen_by_row(seen: list[tuple[mx.array, ...]], row: int) -> list[list[float]]:
     """The keys that the mask lets a row see, of each token cache, in order of position."""
     found: list[list[float]] = []
-    for keys, values, mask in seen:
-        visible = [at for at, is_seen in enumerate(mask[row, 0, 0].tolist()) if is_seen]
+    for keys, values, *masks in seen:
+        told = masks[0][row, 0, 0].tolist() if masks else [True] * keys.shape[2]
+        visible = [at for at, is_seen in enumerate(told) if is_seen]
         assert mx.array_equal(keys[row], -values[row])
         found.append(sorted(keys[row, 0, at, 0].item() for at in visible))
     return found
@@ -116,6 +117,33 @@ def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed:
         index = chance.randrange(len(rows))
         contents(take_row(batch, index), *rows[index])
     contents(take_row(batch, 0, is_last=True), *rows[0])
+
+
+def test_rows_of_equal_lengths_need_no_mask_until_another_comes() -> None:
+    batch = merge([alone("full", 0, 30), alone("full", 1, 30)])
+    for rows, lengths in (((0, 1), (30, 30)), ((0, 1, 2), (31, 31, 9)), ((0, 1), (32, 32))):
+        if len(rows) == 3:
+            append_rows(batch, 2, [alone("full", 2, 9)], 3)
+        else:
+            keep_rows(batch, [0, 1])
+        make_room(batch, 1)
+        assert all((cache.make_mask(1) is None) == (len(rows) == 2) for cache in batch)
+        assert all(cache.make_mask(1, window_size=8) is not None and cache.make_mask(2) is not None for cache in batch)
+        seen = feed(batch, list(rows), list(lengths), 1)
+        for index, row in enumerate(rows):
+            assert seen_by_row(seen, index) == expected_by_row("full", row, lengths[index] + 1)
+
+
+@pytest.mark.parametrize("layers", ["full", "windowed", "composite"])
+def test_all_layers_of_full_rows_are_moved_by_one_array(layers: str) -> None:
+    batch = alone(layers, 0, 30)
+    append_rows(batch, 1, [alone(layers, 1, 12)], 2)
+    for step in range(3):
+        make_room(batch, 1)
+        full = [cache for cache in leaves(batch) if type(cache) is KVRows]
+        assert len({id(cache.offset) for cache in full}) == 1
+        assert full[-1].offset.tolist() == [30 + step, 12 + step]
+        feed(batch, [0, 1], [30 + step, 12 + step], 1)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])

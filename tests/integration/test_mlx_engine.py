@@ -25,6 +25,7 @@ from domain.errors import ComputeFailed
 from domain.ids import ModelId
 from domain.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.sampling import SamplingParams
+from tests.support.frozen_tests import really_freezing
 from tests.support.state_replay import continue_greedy, new_id, open_at, prefill, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, tiny_model, write_folder
 
@@ -240,13 +241,14 @@ def test_what_a_load_leaves_is_looked_at_again_when_a_model_is_unloaded(folder: 
     pieces = engine.load(ModelSource(ModelId("tiny"), str(folder)), LoadOptions())
     next(pieces)
     knot = Knot()
-    model = whole(pieces)
-    left = weakref.ref(knot)
-    del knot
-    gc.collect()
-    assert left() is not None
-    engine.unload(model)
-    assert left() is None
+    with really_freezing():
+        model = whole(pieces)
+        left = weakref.ref(knot)
+        del knot
+        gc.collect()
+        assert left() is not None
+        engine.unload(model)
+        assert left() is None
 
 
 # ---- threads and the process ---------------------------------------------------------------------------------------

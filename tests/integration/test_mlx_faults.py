@@ -22,6 +22,7 @@ from domain.errors import ComputeFailed, DomainError, ModelLoadFailed
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.sampling import SamplingParams
+from tests.support.frozen_tests import really_freezing
 from tests.support.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
 from tests.support.tiny_models import build, config_of, tiny_model, write_folder
 
@@ -151,12 +152,12 @@ def test_a_row_that_is_lost_between_two_batches_is_the_only_failure(monkeypatch:
 @pytest.fixture
 def uncollected() -> Iterator[None]:
     """Nothing is freed but by counting references, and by those who collect themselves."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    yield
-    gc.enable()
-    gc.unfreeze()
+    with really_freezing():
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        yield
+        gc.enable()
 
 
 def _infinite(folder: Path) -> None:

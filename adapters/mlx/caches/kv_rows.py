@@ -32,6 +32,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     _idx: int
     offset: mx.array
+    left_padding: mx.array
 
     def __init__(self, first: Any) -> None:
         self._right_padding = None
@@ -63,6 +64,20 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         self.keys[: self.num_rows, :, start:end] = keys
         self.values[: self.num_rows, :, start:end] = values
         return self.keys_and_values()
+
+    def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
+        """None where every row may see all there is: attention without a mask is one operation on a GPU, and several
+        with one."""
+        if num_tokens == 1 and window_size is None and not any(self._padding):
+            return None
+        how = {"return_array": return_array, "window_size": window_size}
+        mask: mx.array = lib.BatchKVCache.make_mask(self, num_tokens, **how)
+        return mask
+
+    def share_positions(self, other: "KVRows") -> None:
+        """With another layer's rows, which usually are at the same: a step then moves one array, not one a layer."""
+        if (self._padding, self._idx) == (other._padding, other._idx):
+            self.offset, self.left_padding = other.offset, other.left_padding
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         rows, end = self.num_rows, self._idx

@@ -106,10 +106,13 @@ def cut_row(row: Caches, fresh: Caches, num_tokens: int, position: int) -> Cache
 
 def make_room(batch: Caches, num_tokens: int) -> None:
     """For so many more of every row, where buffers of a batch are full: layer by layer, before a forward pass would
-    have all of them grow at once."""
+    have all of them grow at once. To be called before each pass."""
+    first: KVRows | None = None
     for cache in leaves(batch):
         if type(cache) is KVRows:
             cache.make_room(num_tokens)
+            first = first or cache
+            cache.share_positions(first)
 
 
 def give_back(batch: Caches) -> None:

@@ -1,0 +1,38 @@
+"""What collecting the tests makes, half a million objects that stay to the end, and that no collector looks through.
+
+An engine freezes all there is when a model was loaded, and thaws it when one is unloaded (`adapters/mlx/engine`). The
+tests' own objects would be looked through at every unload, a third of a second each time: more than most tests take. So
+once they are frozen, freezing and thawing do nothing, and collections look at what came later. A test of freezing
+itself asks for `really_freezing`.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_freeze, _unfreeze = gc.freeze, gc.unfreeze
+
+
+def freeze_tests() -> None:
+    """Once all tests are collected."""
+    gc.collect()
+    _freeze()
+    gc.freeze = gc.unfreeze = _stay
+
+
+@contextmanager
+def really_freezing() -> Iterator[None]:
+    """`gc.freeze` and `gc.unfreeze` do what they say until the block ends; then all is frozen that is there."""
+    gc.freeze, gc.unfreeze = _freeze, _unfreeze
+    try:
+        yield
+    finally:
+        _unfreeze()
+        freeze_tests()
+
+
+def _stay() -> None:
+    pass
+
+
+__all__ = ("freeze_tests", "really_freezing")
