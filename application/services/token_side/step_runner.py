@@ -208,6 +208,7 @@ class StepRunner:
         shapes = {run.id: shape for run, shape in found if shape is not None}
         views = [run.view() for run in runs]
         plan = plan_step(views, self._limits, self._guard.budget(views, shapes), self._step_clock.pace)
+        self._prefix_cache.room.promise(plan.admitted_bytes)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self._queue = tuple(view.id for view in admission_order(views, self._limits))
@@ -256,7 +257,7 @@ class StepRunner:
         if not plan.prefill:
             return 0
         num_tokens, started = 0, self._outlet.now_ns()
-        room = BatchRoom(self._limits.max_batch - self.num_running, plan.room_bytes)
+        room = BatchRoom(self._limits.max_batch - self.num_running, plan.room_bytes, self._prefix_cache.room)
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 self._pulse.begin("prefill", (run,))
