@@ -1,4 +1,4 @@
-"""What a step asks of the interpreter for each row, beside what the model does: so much, however many rows there are."""
+"""What a step asks of the interpreter for each row, beside what the model does: the same however many there are."""
 
 from domain.scheduling import StepLimits
 from tests.support.call_counts import num_calls
