@@ -98,7 +98,9 @@ class FixedRows:
 class Steps:
     """Decode steps one way. `times`: of each, (all, build, build's processor time, queue, wait) in ms."""
 
-    def __init__(self, network: Any, name: str, contents: list[tuple[mx.array, mx.array]], context: int) -> None:
+    def __init__(
+        self, network: Any, heads: int, name: str, contents: list[tuple[mx.array, mx.array]], context: int
+    ) -> None:
         self.name = name
         self.times: list[tuple[float, float, float, float, float]] = []
         self.tokens: list[list[int]] = []
@@ -106,7 +108,7 @@ class Steps:
         self.first_ms = 0.0
         self.operations: Counter[str] = Counter()
         self._network, self._way, self._end = network, WAYS[name], context
-        self._rows = contents[0][0].shape[0]
+        self._heads, self._rows = heads, contents[0][0].shape[0]
         self._waiting = mx.zeros(self._rows, mx.uint32)
         if self._way.is_own:
             self._buffers = [(mx.array(keys), mx.array(values)) for keys, values in contents]
@@ -165,7 +167,10 @@ class Steps:
         slots = mx.arange(keys.shape[2] if self._way.is_whole else slot + 1)
         starts = mx.arange(self._rows)[:, None, None, None]
         mask = (slots >= starts) & (slots <= slot)
-        return mx.where(mask, 0, -mx.inf).astype(keys.dtype) if self._way.is_doubled else mask
+        if not self._way.is_doubled:
+            return mask
+        added = mx.where(mask, 0, -mx.inf).astype(keys.dtype)
+        return mx.contiguous(mx.broadcast_to(added, (self._rows, self._heads, 2, keys.shape[2])))
 
 
 @dataclass(slots=True)
@@ -265,7 +270,7 @@ def compare(network: Any, config: dict[str, Any], rows: int, options: argparse.N
     ways: list[Steps] = []
     for name in options.ways.split(","):
         try:
-            one = Steps(network, name, contents, context)
+            one = Steps(network, config["num_attention_heads"], name, contents, context)
             one.first(is_computed)
             for _ in range(options.steps):  # kernels, and buffers that are used again: not counted
                 one.step(is_computed)
