@@ -165,6 +165,8 @@ class EngineSettings:
 class StoreSettings:
     """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
 
+    `durability`: safe syncs each commit; fast syncs beside the writer, and a power cut costs the last seconds; auto:
+    safe where the disk is as fast as prompts are computed. `codec`: raw, zstd, or auto by the measured rates too.
     `max_age`: what was not used for that long goes; None: only when room is needed. `read_timeout_s`: how long one read
     of some records may take before prompts are computed without the store. `documents`: what stored responses and the
     like may take, and `documents_age` how long they are kept; 0 keeps none. They lie in memory unless `kind` is lmdb.
@@ -175,7 +177,7 @@ class StoreSettings:
     quota: ByteSize | None = None
     hot_tier: ByteSize = ByteSize(share=0.1)
     codec: str = "auto"
-    durability: str = "safe"
+    durability: str = "auto"
     max_age: Duration | None = None
     read_timeout_s: float = 20.0
     documents: ByteSize = ByteSize(num_bytes=256 * 2**20)
@@ -184,7 +186,7 @@ class StoreSettings:
     def __post_init__(self) -> None:
         require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
         require(self.codec in {"raw", "zstd", "auto"}, "store.codec", "must be raw, zstd or auto")
-        require(self.durability in {"safe", "fast"}, "store.durability", "must be safe or fast")
+        require(self.durability in {"safe", "fast", "auto"}, "store.durability", "must be safe, fast or auto")
         if self.max_age is not None:
             require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
             require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
@@ -206,7 +208,7 @@ class CacheSettings:
     `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts.
     `restore`: always, or auto: not where reading the store was measured to be clearly slower than computing.
     `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
-    give way to everything else. 0 keeps none."""
+    give way to everything else, so that the bound is for what one conversation may come to. 0 keeps none."""
 
     exact: bool = False
     salt: str = ""
@@ -214,7 +216,7 @@ class CacheSettings:
     remember_calls: bool = True
     rewrites: tuple[str, ...] = ()
     restore: str = "auto"
-    live_states: ByteSize = ByteSize(share=0.25)
+    live_states: ByteSize = ByteSize(share=0.5)
 
     @property
     def rewrite_rules(self) -> tuple[RewriteRule, ...]:

@@ -38,6 +38,7 @@ from application.ports.record_writer import PutOutcome  # noqa: E402
 from application.services.prefix.hot_tier import HotTier  # noqa: E402
 from domain.errors import ModelLoadFailed  # noqa: E402
 from domain.hashing import BlockChain, snapshot_key  # noqa: E402
+from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
 from domain.model_card import DecodeMode  # noqa: E402
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey  # noqa: E402
@@ -200,10 +201,10 @@ class Tiers:
             parent = chain.parent(index)
             (digest,) = chain.feed(tokens)
             key = BlockKey(self._namespace, digest)
-            records.append(Record(key, parent, (index + 1) * BLOCK, tokens, groups))
+            records.append(Record(key, parent, (index + 1) * BLOCK, IdRow(tokens), groups))
         parent, partial = chain.parent(len(captured.blocks)), PROMPT[len(captured.blocks) * BLOCK : captured.position]
         key_of_snapshot = snapshot_key(self._namespace, parent, partial)
-        return [*records, Record(key_of_snapshot, parent, captured.position, partial, captured.snapshot)]
+        return [*records, Record(key_of_snapshot, parent, captured.position, IdRow(partial), captured.snapshot)]
 
     @staticmethod
     def _captured(captured: Captured, records: list[Record | None]) -> Captured:

@@ -4,19 +4,20 @@
         [--steps 16] [--turns 6] [--seconds 60] [--build-only] [--json FILE]
 
 Every way feeds the same network, chooses by argmax and queues a step before it reads the one before, as the server
-does. All take turns in one process, over rows of equal lengths with random contents, each over caches of its own:
+does. All take turns in one process, each over caches of its own; of the rows, of random contents, each is one token
+shorter than the one before.
 
-    today      the server's caches: slices of a buffer, one array of offsets a layer, a mask where there are two rows
-    shared     the same, but one array of offsets for all layers
-    unmasked   shared, without a mask: right only for rows of equal lengths
+    today      the server's caches: slices of a buffer, and a mask where rows differ in length
+    shared     the same without what lets rows come and go
+    unmasked   shared, without a mask: as the server decodes rows of equal lengths, and wrong here
     whole      attention over the whole buffer, what is beyond a row masked
     compiled   whole, under mx.compile: states are inputs and outputs, positions are arrays
     doubled    whole, each query twice and the mask added: CUDA fuses attention with a mask for two queries, not for one
 
 Told of a step: medians of all its time, of building the graph (and of that thread's processor time alone), of queueing
-it, and of waiting for the step before; operations in the first one's graph (the server's next ones move the offsets of
-two rows or more, one more in each layer); what the first step took (compiling, kernels); how far the first logits are
-from today's; and how many tokens are today's, until one is not. The baseline is `today`.
+it, and of waiting for the step before; operations in the first one's graph; what the first step took (compiling,
+kernels); how far the first logits are from today's; and how many tokens are today's, until one is not. The baseline is
+`today`.
 `--build-only` computes nothing: any dense shape, on any machine, without its weights.
 """
 
@@ -38,7 +39,7 @@ from mlx.utils import tree_unflatten
 from adapters.mlx.arrays import evaluate, evaluate_soon, parameters
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.library import lib
-from adapters.mlx.caches.rows import merge
+from adapters.mlx.caches.rows import make_room, merge
 from adapters.mlx.device import describe_device, on_cpu
 from adapters.mlx.file_limit import mlx_lm_module
 from bench.results import Results
@@ -97,7 +98,9 @@ class FixedRows:
 class Steps:
     """Decode steps one way. `times`: of each, (all, build, build's processor time, queue, wait) in ms."""
 
-    def __init__(self, network: Any, name: str, contents: list[tuple[mx.array, mx.array]], context: int) -> None:
+    def __init__(
+        self, network: Any, heads: int, name: str, contents: list[tuple[mx.array, mx.array]], context: int
+    ) -> None:
         self.name = name
         self.times: list[tuple[float, float, float, float, float]] = []
         self.tokens: list[list[int]] = []
@@ -105,7 +108,7 @@ class Steps:
         self.first_ms = 0.0
         self.operations: Counter[str] = Counter()
         self._network, self._way, self._end = network, WAYS[name], context
-        self._rows = contents[0][0].shape[0]
+        self._heads, self._rows = heads, contents[0][0].shape[0]
         self._waiting = mx.zeros(self._rows, mx.uint32)
         if self._way.is_own:
             self._buffers = [(mx.array(keys), mx.array(values)) for keys, values in contents]
@@ -118,8 +121,9 @@ class Steps:
         """Logits [rows, vocab] of the next step, lazy."""
         tokens = self._waiting[:, None]
         if not self._way.is_own:
+            make_room(self._caches, 1)
             return self._network(tokens, cache=self._caches)[:, -1]  # type: ignore[no-any-return]
-        offset = mx.array([self._end] * self._rows)
+        offset = mx.array([self._end - row for row in range(self._rows)])
         slot = mx.array([self._end]) if self._way.is_compiled else self._end
         with _doubled(self._network) if self._way.is_doubled else nullcontext():
             logits, self._buffers = self._call(tokens, self._buffers, slot, offset)
@@ -161,9 +165,12 @@ class Steps:
         if not self._way.is_masked or (self._rows == 1 and not self._way.is_whole):
             return None
         slots = mx.arange(keys.shape[2] if self._way.is_whole else slot + 1)
-        starts = mx.zeros((self._rows, 1, 1, 1), mx.int32)
+        starts = mx.arange(self._rows)[:, None, None, None]
         mask = (slots >= starts) & (slots <= slot)
-        return mx.where(mask, 0, -mx.inf).astype(keys.dtype) if self._way.is_doubled else mask
+        if not self._way.is_doubled:
+            return mask
+        added = mx.where(mask, 0, -mx.inf).astype(keys.dtype)
+        return mx.contiguous(mx.broadcast_to(added, (self._rows, self._heads, 2, keys.shape[2])))
 
 
 @dataclass(slots=True)
@@ -192,13 +199,14 @@ def _plain(contents: Sequence[tuple[mx.array, mx.array]], row: int, context: int
     caches: Caches = []
     for keys, values in contents:
         cache = lib.KVCache()
-        cache.keys, cache.values, cache.offset = mx.array(keys[row : row + 1]), mx.array(values[row : row + 1]), context
+        cache.keys, cache.values = keys[row : row + 1, :, row:], values[row : row + 1, :, row:]
+        cache.offset = context - row
         caches.append(cache)
     return caches
 
 
 def _contents(config: dict[str, Any], rows: int, context: int, slots: int, is_computed: bool) -> Any:
-    """Random tokens, and zeros after them."""
+    """Random tokens, and zeros after them. The first slots of later rows are not theirs."""
     heads, layers = config["num_key_value_heads"], config["num_hidden_layers"]
     dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
@@ -262,7 +270,7 @@ def compare(network: Any, config: dict[str, Any], rows: int, options: argparse.N
     ways: list[Steps] = []
     for name in options.ways.split(","):
         try:
-            one = Steps(network, name, contents, context)
+            one = Steps(network, config["num_attention_heads"], name, contents, context)
             one.first(is_computed)
             for _ in range(options.steps):  # kernels, and buffers that are used again: not counted
                 one.step(is_computed)

@@ -40,6 +40,7 @@ from application.settings import StoreSettings
 from bench.results import Results
 from bench.store_support import BLOCK, INFO, Facts
 from domain.byte_size import ByteSize
+from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, Record
@@ -95,7 +96,7 @@ def payloads(count: int, scale: int) -> list[HostPayload]:
 
 def chained(number: int, parent: BlockHash, payload: HostPayload) -> Record:
     key = BlockKey(INFO.namespace, BlockHash(sha256(number.to_bytes(8, "big")).digest()))
-    return Record(key, parent, (number + 1) * BLOCK, tuple(range(BLOCK)), {GroupIndex(0): payload})
+    return Record(key, parent, (number + 1) * BLOCK, IdRow(range(BLOCK)), {GroupIndex(0): payload})
 
 
 def disk(folder: Path) -> Facts:

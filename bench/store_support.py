@@ -12,6 +12,7 @@ from adapters.system.clock import SystemClock
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
 from bench.event_log import EventLog
+from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.payload import GroupPayloads
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record
@@ -31,7 +32,7 @@ def open_store(
 
 def record(number: int, groups: GroupPayloads, *, parent: BlockHash | None = None) -> Record:
     key = BlockKey(INFO.namespace, BlockHash(sha256(number.to_bytes(8, "big")).digest()))
-    return Record(key, parent or BlockHash(INFO.namespace), BLOCK, tuple(range(BLOCK)), groups)
+    return Record(key, parent or BlockHash(INFO.namespace), BLOCK, IdRow(range(BLOCK)), groups)
 
 
 def put(store: LmdbBlockStore, records: list[Record]) -> None:

@@ -41,7 +41,7 @@ def plan_step(
     """
     preempt = _plan_preemption(sequences, limits, budget)
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
-    admit, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0)
+    admit, taken, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0, 0)
     held_for_ids = held_for(staying, admit, limits, pace)
     prefill = plan_prefill(staying, limits, pace, budget.max_chunk) if not held_for_ids else ()
     return StepPlan(
@@ -50,6 +50,7 @@ def plan_step(
         decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
         preempt=preempt,
         num_waited={**_waited(staying, admit, prefill, held_for_ids), **dict.fromkeys(preempt, 0)},
+        admitted_bytes=taken,
         room_bytes=room,
         is_held=bool(held_for_ids),
     )
@@ -75,11 +76,11 @@ def _plan_preemption(
 
 def _plan_admission(
     sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget
-) -> tuple[tuple[SequenceId, ...], int | None]:
-    """Who is admitted, and how many bytes of room are left then."""
+) -> tuple[tuple[SequenceId, ...], int, int | None]:
+    """Who is admitted, how many bytes of room they take, and how many are left then."""
     if not budget.admits:
-        return (), 0
-    room, admit, gone = budget.room_bytes, list[SequenceId](), set(budget.let_go)
+        return (), 0, 0
+    room, taken, admit, gone = budget.room_bytes, 0, list[SequenceId](), set(budget.let_go)
     places = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences)
     for view in admission_order(sequences, limits):
         if len(admit) >= places:
@@ -91,10 +92,10 @@ def _plan_admission(
                 break
             continue
         admit.append(view.id)
-        room = None if room is None else room - wanted
+        room, taken = None if room is None else room - wanted, taken + wanted
         if state is not None:
             gone.add(state)
-    return tuple(admit), room
+    return tuple(admit), taken, room
 
 
 def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:

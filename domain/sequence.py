@@ -28,6 +28,8 @@ class Phase(Enum):
     CANCELLED = "cancelled"
     FAILED = "failed"
 
+    __hash__ = object.__hash__  # every row is asked for its phase many times a step, and Enum hashes the name in Python
+
 
 WAITING = frozenset({Phase.QUEUED, Phase.PREEMPTED})
 ACTIVE = frozenset({Phase.RESTORING, Phase.PREFILLING, Phase.DECODING})
@@ -53,7 +55,8 @@ class Sequence:
 
     `num_computed` is the position of the model state while prefilling: how many leading tokens of `fed_ids` it covers.
     The last of them is always computed: the next output token is chosen from its logits. `fed_ids`: what is prefilled:
-    the prompt, and what had been put out when the sequence was last preempted, or before it came to this engine.
+    the prompt, and what had been put out when the sequence was last preempted, or before it came to this engine:
+    `num_resumed` tokens.
     """
 
     id: SequenceId
@@ -62,15 +65,11 @@ class Sequence:
     phase: Phase = Phase.QUEUED
     num_computed: int = 0
     output_ids: list[int] = field(default_factory=list[int])
-    fed_ids: IdRow = IdRow()
+    fed_ids: IdRow = field(init=False)
+    num_resumed: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.fed_ids = self.prompt_ids.followed_by(self.output_ids) if self.output_ids else self.prompt_ids
-
-    @property
-    def num_resumed(self) -> int:
-        """How many tokens of the output are prefilled, or were."""
-        return len(self.fed_ids) - len(self.prompt_ids)
+        self._feed()
 
     @property
     def num_tokens(self) -> int:
@@ -85,7 +84,7 @@ class Sequence:
     def preempt(self) -> None:
         """Begin again from nothing, with a longer prompt. Raises as `enter`."""
         self.enter(Phase.PREEMPTED)
-        self.fed_ids = self.prompt_ids.followed_by(self.output_ids)
+        self._feed()
         self.num_computed = 0
 
     def enter(self, phase: Phase) -> None:
@@ -93,6 +92,10 @@ class Sequence:
         if phase not in TRANSITIONS[self.phase]:
             raise IllegalTransition(f"sequence {self.id}: {self.phase.value} to {phase.value}")
         self.phase = phase
+
+    def _feed(self) -> None:
+        self.fed_ids = self.prompt_ids.followed_by(self.output_ids) if self.output_ids else self.prompt_ids
+        self.num_resumed = len(self.output_ids)
 
 
 __all__ = ("ACTIVE", "TRANSITIONS", "WAITING", "Phase", "Sequence")

@@ -119,13 +119,15 @@ class PrefillChunk:
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """`preempt`: after their last `decode`. `is_held`: a turn waits for somebody to be restored. `num_waited`: what
-    changes of it, by sequence. `room_bytes`: what is left of the budget's."""
+    changes of it, by sequence. `admitted_bytes`: what those who are admitted take of the budget's room, and
+    `room_bytes`: what is left of that for others like them."""
 
     admit: tuple[SequenceId, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
     decode: tuple[SequenceId, ...] = ()
     preempt: tuple[SequenceId, ...] = ()
     num_waited: Mapping[SequenceId, int] = field(default_factory=dict[SequenceId, int])
+    admitted_bytes: int = 0
     room_bytes: int | None = None
     is_held: bool = False
 

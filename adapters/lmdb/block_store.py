@@ -13,6 +13,7 @@ import lmdb
 from adapters.lmdb import faults
 from adapters.lmdb.ages import AgeLimit
 from adapters.lmdb.announced import AnnouncedNamespaces
+from adapters.lmdb.background_sync import BackgroundSync
 from adapters.lmdb.clearing import erase
 from adapters.lmdb.compaction import shrink
 from adapters.lmdb.containment import FAILURES, Containment
@@ -130,6 +131,8 @@ class LmdbBlockStore:
             lambda why: self._faults.note(faults.ENCODE, why),
             num_threads=options.num_threads,
         )
+        unsynced = options.durability == "fast" and not options.read_only
+        self._background = BackgroundSync(lambda: self._write(self._environment.sync, None)) if unsynced else None
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         rows = self._rows(keys)
@@ -219,6 +222,8 @@ class LmdbBlockStore:
             self._write(self._flush_touches, None)
             self._containment.is_closed = True
         # Outside the lock: a worker may be waiting for it.
+        if self._background is not None:
+            self._background.close()
         self._lane.close()
         self._lane.join()
         self._encoders.close()
@@ -241,6 +246,7 @@ class LmdbBlockStore:
                 self._containment.repair()
                 before_bytes = self._directory.size_bytes
                 shrink(self._directory, self._environment, self._writer, always=True, advance=advance)
+                self._environment.sync()
                 return CompactReport(before_bytes, self._directory.size_bytes)
             except FAILURES as failure:
                 self._containment.contain(failure)
@@ -335,7 +341,9 @@ class LmdbBlockStore:
         with self._containment.lock:
             gone = [space for space in self._usage().namespaces if includes is None or includes(space.info)]
             try:
-                return erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
+                report = erase(self._directory, self._environment, self._writer, gone, is_everything=includes is None)
+                self._environment.sync()
+                return report
             finally:
                 self._containment.note_lost()
 

@@ -20,6 +20,7 @@ from adapters.lmdb.private_files import (
     sync_folder,
 )
 from adapters.lmdb.recognition import BLOCKS, StoreKind, is_store_database
+from adapters.lmdb.sync_point import SyncPoint
 from adapters.lmdb.volume import boot_id, free_bytes, network_file_system
 from adapters.lmdb.writer_lock import WriterLock
 from application.ports.block_store import OpenFailure, StoreOpenError
@@ -48,6 +49,7 @@ class StoreDirectory:
         self.copy = path / "data.compact"
         self.quota = path / "quota"
         self.rates = path / "rates.json"
+        self.point = SyncPoint(path / "synced", self.data)
         self._format = path / "format"
         self._boot = path / "boot"
         self._lock = WriterLock(path / "writer.lock")
@@ -58,6 +60,7 @@ class StoreDirectory:
         lock = self.path / "writer.lock"
         return (
             self.data, self.readers, self.damaged, self.copy, self.quota, self.rates, self._format, self._boot, lock,
+            self.point.path,
         )  # fmt: skip
 
     def prepare(self) -> None:
@@ -146,6 +149,7 @@ class StoreDirectory:
 
     def swap_in(self, copy: Path) -> None:
         """Make a synced copy the database, durably. Never call it with the database open."""
+        self.point.forget()
         copy.replace(self.data)
         # Readers of other processes keep the old pair of files; a new pair keeps their slots out of ours.
         self.readers.unlink(missing_ok=True)
@@ -183,7 +187,7 @@ class StoreDirectory:
 
     def clear_boot(self) -> None:
         """Only once everything is synced."""
-        remove_durably(self._boot)
+        remove_durably(self._boot, self.point.path)
 
     def _refuse_others(self) -> None:
         refuse_folder_of_others(self.path)

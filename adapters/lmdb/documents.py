@@ -45,20 +45,16 @@ class LmdbDocumentStore:
         clock: Clock,
         *,
         max_age_s: int | None = None,
-        durability: str = "safe",
         free_reserve_bytes: int = 0,
     ) -> None:
         self._quota_bytes = quota_bytes
         self._codec = codec
         self._clock = clock
         self._max_age_s = max_age_s
-        self._durability = durability
         self._free_reserve_bytes = free_reserve_bytes
         self._directory = StoreDirectory(path, DOCUMENTS)
         self._faults = FaultLog(events, clock)
-        self._environment = Environment(
-            self._directory, map_bytes=quota_bytes, sync=durability == "safe", read_only=False
-        )
+        self._environment = Environment(self._directory, map_bytes=quota_bytes, sync=True, read_only=False)
         self._writer = DocumentWriter(self._environment, quota_bytes, self._expires_before_s, self._note_evicted)
         self._containment = Containment(
             self._directory,
@@ -105,7 +101,7 @@ class LmdbDocumentStore:
         self._directory.release()
 
     def _open(self) -> None:
-        open_for_writing(self._directory, self._environment, self._writer, self._durability, self._faults)
+        open_for_writing(self._directory, self._environment, self._writer, "safe", self._faults)
         self._directory.drop_damaged_beyond(self._quota_bytes)
 
     def _put(self, documents: Sequence[Document]) -> bool:

@@ -7,11 +7,11 @@ file no longer backs would kill the process.
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
-from threading import Condition, RLock
+from threading import Condition, Lock, RLock
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -55,6 +55,14 @@ class Trees:
         return _META_PAGES + sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
 
 
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A state that is whole on the disk, as long as its reader lives (`sync_point`)."""
+
+    reader: "lmdb.Transaction[bytes]"
+    transaction: int
+
+
 class ClosedError(Exception):
     """The environment is not open."""
 
@@ -79,12 +87,17 @@ class Environment:
         self._num_readers = 0
         self._env: lmdb.Environment | None = None
         self._known_file = ((0, 0), 0)
+        self._point_lock = Lock()
+        self._point: _Point | None = None
+        self._keeps_points = not sync and not read_only
         self._verification = Verification(directory.data, 4096, is_needed=False)
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
 
     def open(self) -> None:
         """Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
+        if not self._read_only:
+            self._directory.point.forget()
         self._directory.inspect()
         # Nobody may walk a file that another process writes to.
         is_new = not self._directory.size_bytes
@@ -157,6 +170,7 @@ class Environment:
                     self._check_file()
                     env.sync(True)
             finally:
+                self._end_point()  # nobody commits until `open` forgets it
                 env.close()
 
     @property
@@ -202,6 +216,7 @@ class Environment:
         """Let a file that is larger than the map grow by `spare_bytes`, which evicting from it takes; 0: no further."""
         with self._write_lock, self._gate:
             if self._gate.wait_for(lambda: not self._num_readers, _RESIZE_WAIT_S) and self._env is not None:
+                self._forget_point()
                 self._env.set_mapsize(self._map_size(spare_bytes))
 
     def has_lagging_reader(self) -> bool:
@@ -216,8 +231,62 @@ class Environment:
             return oldest is not None and oldest < env.info()["last_txnid"] - 1
 
     def sync(self) -> None:
+        """Make durable what is committed, while others go on committing.
+
+        Where commits are not synced by themselves, a power cut leaves what the last sync that ended had begun with.
+        """
+        with ExitStack() as held:
+            with self._write_lock:
+                env = held.enter_context(self._entered())
+                point, headers = self._begin_point(env)
+            with self._point_lock:
+                self._reach(env, point, headers)
+
+    def let_go(self) -> bool:
+        """Pages that were freed since the last sync can be used again; False when there are none. For the writer."""
         with self._entered() as env:
-            env.sync(True)
+            if (before := self._point) is None or before.transaction == env.info()["last_txnid"]:
+                return False
+        self.sync()
+        return self._point is not before
+
+    def _begin_point(self, env: lmdb.Environment) -> tuple[_Point | None, bytes]:
+        """What may become the last point. None where commits are synced."""
+        if not self._keeps_points:
+            return None, b""
+        headers = self._directory.point.headers(self.geometry.page_bytes)
+        return _Point(env.begin(), env.info()["last_txnid"]), headers
+
+    def _reach(self, env: lmdb.Environment, point: _Point | None, headers: bytes) -> None:
+        """One at a time, so that no reader is left of a point before this one."""
+        ended = point
+        try:
+            if point is not None and self._point is not None and self._point.transaction >= point.transaction:
+                return
+            try:
+                env.sync(True)
+            except (lmdb.Error, OSError):
+                # What the disk did not take it may call written the next time: no later point could be relied on.
+                self._keeps_points = False
+                self._forget_point()
+                raise
+            if point is not None and self._keeps_points:
+                self._directory.point.keep(headers)
+                ended, self._point = self._point, point
+        finally:
+            if ended is not None:
+                ended.reader.abort()
+
+    def _forget_point(self) -> None:
+        """Raises OSError, and the point stays whole."""
+        if self._point is not None:
+            self._directory.point.forget()
+            self._end_point()
+
+    def _end_point(self) -> None:
+        point, self._point = self._point, None
+        if point is not None:
+            point.reader.abort()
 
     def live_bytes(self) -> int:
         """What a compact copy takes."""

@@ -23,6 +23,7 @@ READ_ONLY = "read_only"
 VOLUME_GONE = "volume_gone"
 ENCODE = "encode"
 DECODE = "decode"
+ROLLED_BACK = "rolled_back"
 
 
 class Damaged(Exception):
@@ -100,6 +101,7 @@ __all__ = (
     "MAP_FULL",
     "NO_ROOM",
     "READ_ONLY",
+    "ROLLED_BACK",
     "VOLUME_GONE",
     "Damaged",
     "FaultLog",

@@ -45,8 +45,7 @@ def open_for_writing(
         log.note(faults.EXPOSED, f"{directory.path}: open to other users until now: {', '.join(opened)}")
     try:
         if directory.is_from_other_boot():
-            log.note(faults.DAMAGED, f"{directory.path} was open without syncing when the machine went down")
-            directory.empty()
+            _recover(directory, log)
         if durability == "fast":
             directory.mark_boot()
         _open_or_replace(directory, environment, writer, log)
@@ -66,6 +65,16 @@ def open_for_writing(
         environment.close()
         directory.release()
         raise StoreOpenError(OpenFailure.VOLUME, f"{directory.path} cannot be opened: {failure}") from None
+
+
+def _recover(directory: StoreDirectory, log: FaultLog) -> None:
+    """After a power cut, of a store whose commits were not synced."""
+    if directory.point.restore():
+        log.note(faults.ROLLED_BACK, f"{directory.path}: the machine went down; what was not synced by then is gone")
+    else:
+        log.note(faults.DAMAGED, f"{directory.path} was open without syncing when the machine went down")
+        directory.empty()
+    directory.clear_boot()
 
 
 def _open_or_replace(directory: StoreDirectory, environment: Environment, writer: Shrinking, log: FaultLog) -> None:

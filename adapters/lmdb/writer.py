@@ -55,6 +55,7 @@ class Writer:
         self._on_evicted = on_evicted
         self._spaces: dict[int, Namespace] = {}
         self._swept_to: bytes | None = b""
+        self._freed_bytes = 0  # since a sync point was made here
 
     @property
     def quota(self) -> Quota:
@@ -71,6 +72,8 @@ class Writer:
                 try:
                     return self._put(batch, needed)
                 except lmdb.MapFullError:
+                    if self._let_go():
+                        continue
                     # Either a reader keeps free pages from being used, and evicting would only feed it; or they lie
                     # too scattered for a piece.
                     if self._environment.has_lagging_reader():
@@ -122,6 +125,8 @@ class Writer:
     def _put(self, batch: Batch, needed: int) -> PutOutcome | None:
         max_used = self.quota.limit_pages - needed
         while True:
+            if self._freed_bytes > self.quota.spare_bytes:
+                self._let_go()
             with self._environment.writing() as txn:
                 ledger = self._ledger(txn)
                 self._touch(ledger, batch.touched)
@@ -131,6 +136,7 @@ class Writer:
                 wait = evicted > 0 and self.quota.is_large(needed)
                 outcome = self._insert(ledger, batch) if fits and not wait else PutOutcome.FULL
                 ledger.finish()
+            self._freed_bytes += ledger.freed_bytes
             batch.touched, self._swept_to = (), swept_to
             self._on_evicted(evicted, "room")
             if fits and not wait:
@@ -200,10 +206,15 @@ class Writer:
                 return total
 
     def _advance(self) -> None:
-        """Pages freed by a transaction can be used two transactions later."""
+        """Pages freed by a transaction can be used two transactions later, and once no sync point keeps them."""
         for _ in range(2):
             with self._environment.writing() as txn:
                 self._ledger(txn).finish()
+        self._let_go()
+
+    def _let_go(self) -> bool:
+        self._freed_bytes = 0
+        return self._environment.let_go()
 
     def _in_slices(self, find: Callable[[Ledger], bytes | None]) -> int:
         removed, max_records = 0, _DELETE_RECORDS
@@ -216,6 +227,8 @@ class Writer:
                         count += _remove_below(ledger, start, max_records - count)
                     ledger.finish()
             except lmdb.MapFullError:
+                if self._let_go():
+                    continue
                 # A fragmented full map refuses large deletions and takes small ones.
                 if max_records == 1:
                     raise

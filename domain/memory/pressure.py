@@ -129,7 +129,7 @@ def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, befo
     return Relief(
         hot_bytes,
         None if chunk == whole.chunk else chunk,
-        admits=_admits(held + whole.num_bytes, limits, demand, is_paused=not before.admits),
+        admits=_admits(ledger.without_live().held_bytes + whole.num_bytes, limits, demand, is_paused=not before.admits),
         # Down to the high mark, so that it is not needed again in the next step.
         preempt_bytes=over + limits.hard_bytes - limits.high_bytes if over > 0 and demand.num_active else 0,
         is_lonely=over > 0 and demand.num_active == 1,

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 
+from adapters.lmdb.background_sync import SYNC_EVERY_S
 from application.ports.tokenizer import TemplateFeatures, Tokenizer
 from application.settings import Settings
 from domain.byte_size import format_bytes
@@ -11,6 +12,8 @@ from domain.model_card import DecodeMode, ModelDescription
 
 SLOW_TOKENS_S = 10_000
 """Prompts are computed at this rate on a large machine; a disk that stores more is never behind for long."""
+
+UNSYNCED = f"synced every {SYNC_EVERY_S:g} s, not each write: a power cut costs the last seconds (store.durability)"
 
 QUESTION = "My cat is called Miso. What is my cat called?"
 """Within the abilities of the embedded model, which knows nothing that it is not told."""
@@ -66,4 +69,4 @@ def describe_slow_disk(state_bytes_s: float, model: ModelDescription) -> str:
     return f"slow: stores {rate}; what is computed faster waits in memory, where a kill loses it"
 
 
-__all__ = ("banner", "curl_lines", "describe_model", "describe_slow_disk", "describe_template")
+__all__ = ("UNSYNCED", "banner", "curl_lines", "describe_model", "describe_slow_disk", "describe_template")

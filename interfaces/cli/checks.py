@@ -140,7 +140,8 @@ def _watch(settings: Settings) -> Iterator[Check]:
 
 
 def _data(settings: Settings) -> Iterator[Check]:
-    from interfaces.composition.store import store_dir
+    from interfaces.cli.banner import UNSYNCED
+    from interfaces.composition.store import store_dir, store_durability
 
     if settings.store.kind != "lmdb":
         yield Check("data", f"nothing is kept on disk: the store is {settings.store.kind}")
@@ -164,6 +165,7 @@ def _data(settings: Settings) -> Iterator[Check]:
         if slow
         else "",
     )
+    yield Check("commits", UNSYNCED if store_durability(settings.store) == "fast" else "each is synced")
 
 
 def _guard(settings: Settings) -> Iterator[Check]:

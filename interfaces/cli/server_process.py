@@ -15,14 +15,14 @@ from domain.byte_size import format_bytes
 from domain.engine_kind import THREAD, EngineKind
 from domain.errors import DomainError
 from domain.model_card import ModelDescription
-from interfaces.cli.banner import banner, describe_slow_disk
+from interfaces.cli.banner import UNSYNCED, banner, describe_slow_disk
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.stop_signals import StopSignals
 from interfaces.cli.supervision import last_resort_here, leave_stuck, supervisor_here
 from interfaces.composition.machine_facts import describe_computing
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
-from interfaces.composition.store import quota_bytes, store_dir, writes_state_s
+from interfaces.composition.store import quota_bytes, store_dir, store_durability, writes_state_s
 from interfaces.http.server import HttpServer
 
 
@@ -129,10 +129,14 @@ async def _data_fact(service: Service) -> str:
 
 
 def _disk_fact(service: Service, model: ModelDescription) -> list[tuple[str, str]]:
-    """Said of a disk that may be slower than this model computes."""
-    bytes_s = writes_state_s(service.settings.store) if service.settings.store.kind == "lmdb" else None
+    """Said of a disk that may be slower than this model computes, and of commits that are not synced."""
+    store = service.settings.store
+    if store.kind != "lmdb":
+        return []
+    bytes_s = writes_state_s(store)
     slow = "" if bytes_s is None else describe_slow_disk(bytes_s, model)
-    return [("disk", slow)] if slow else []
+    told = [slow, UNSYNCED if store_durability(store) == "fast" else ""]
+    return [("disk", text) for text in told if text]
 
 
 def _config_fact() -> str:

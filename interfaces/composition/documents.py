@@ -60,7 +60,6 @@ def open_lmdb_documents(settings: StoreSettings, events: EventSink, clock: Clock
         events,
         clock,
         max_age_s=settings.documents_age.num_seconds,
-        durability=settings.durability,
         free_reserve_bytes=reserve_bytes,
     )
 

@@ -22,7 +22,7 @@ from application.ports.block_store import BlockStore, OpenFailure, StoreOpenErro
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.settings import StoreSettings
-from domain.codec_choice import StoreRates, compression_pays, state_bytes_s
+from domain.codec_choice import StoreRates, compression_pays, state_bytes_s, syncs_each_commit
 from interfaces.composition.backends import cache_dir
 from interfaces.composition.store_quota import quota_bytes, remember_quota
 
@@ -49,17 +49,17 @@ def open_lmdb_store(
     # Before anything is written into it: the folder may be somebody else's.
     StoreDirectory(path).prepare()
     num_bytes = quota_bytes(settings, path)
+    rates = store_rates(path) if "auto" in (settings.codec, settings.durability) else None
     options = LmdbOptions(
         num_bytes,
-        durability=settings.durability,
+        durability=_durability(settings, rates),
         free_reserve_bytes=free_reserve_bytes(path),
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
     # Who names a codec wants that one, however slow.
     quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
-    compresses = _compresses(settings, store_rates(path) if settings.codec == "auto" else None)
-    codec = ZstdStateCodec(compress=compresses, keeps_planes=keeps_planes)
+    codec = ZstdStateCodec(compress=_compresses(settings, rates), keeps_planes=keeps_planes)
     store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
     try:
         remember_quota(settings, path, num_bytes)
@@ -131,6 +131,18 @@ def writes_state_s(settings: StoreSettings) -> float | None:
     return state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
 
 
+def store_durability(settings: StoreSettings) -> str:
+    """safe or fast: what `auto` comes to on the store's disk, as it was measured."""
+    return _durability(settings, remembered_rates(store_dir(settings)))
+
+
+def _durability(settings: StoreSettings, rates: StoreRates | None) -> str:
+    if settings.durability != "auto":
+        return settings.durability
+    keeps_up = rates is None or syncs_each_commit(rates.write_bytes_s, compresses=_compresses(settings, rates))
+    return "safe" if keeps_up else "fast"
+
+
 def _compresses(settings: StoreSettings, rates: StoreRates | None) -> bool:
     if settings.codec != "auto":
         return settings.codec == "zstd"
@@ -145,6 +157,7 @@ __all__ = (
     "quota_bytes",
     "remembered_rates",
     "store_dir",
+    "store_durability",
     "store_rates",
     "writes_state_s",
 )

@@ -72,8 +72,9 @@ def contents(caches: Caches, sequence: int, length: int) -> None:
 def seen_by_row(seen: list[tuple[mx.array, ...]], row: int) -> list[list[float]]:
     """The keys that the mask lets a row see, of each token cache, in order of position."""
     found: list[list[float]] = []
-    for keys, values, mask in seen:
-        visible = [at for at, is_seen in enumerate(mask[row, 0, 0].tolist()) if is_seen]
+    for keys, values, *masks in seen:
+        told = masks[0][row, 0, 0].tolist() if masks else [True] * keys.shape[2]
+        visible = [at for at, is_seen in enumerate(told) if is_seen]
         assert mx.array_equal(keys[row], -values[row])
         found.append(sorted(keys[row, 0, at, 0].item() for at in visible))
     return found
@@ -116,6 +117,33 @@ def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed:
         index = chance.randrange(len(rows))
         contents(take_row(batch, index), *rows[index])
     contents(take_row(batch, 0, is_last=True), *rows[0])
+
+
+def test_rows_of_equal_lengths_need_no_mask_until_another_comes() -> None:
+    batch = merge([alone("full", 0, 30), alone("full", 1, 30)])
+    for rows, lengths in (((0, 1), (30, 30)), ((0, 1, 2), (31, 31, 9)), ((0, 1), (32, 32))):
+        if len(rows) == 3:
+            append_rows(batch, 2, [alone("full", 2, 9)], 3)
+        else:
+            keep_rows(batch, [0, 1])
+        make_room(batch, 1)
+        assert all((cache.make_mask(1) is None) == (len(rows) == 2) for cache in batch)
+        assert all(cache.make_mask(1, window_size=8) is not None and cache.make_mask(2) is not None for cache in batch)
+        seen = feed(batch, list(rows), list(lengths), 1)
+        for index, row in enumerate(rows):
+            assert seen_by_row(seen, index) == expected_by_row("full", row, lengths[index] + 1)
+
+
+@pytest.mark.parametrize("layers", ["full", "windowed", "composite"])
+def test_all_layers_of_full_rows_are_moved_by_one_array(layers: str) -> None:
+    batch = alone(layers, 0, 30)
+    append_rows(batch, 1, [alone(layers, 1, 12)], 2)
+    for step in range(3):
+        make_room(batch, 1)
+        full = [cache for cache in leaves(batch) if type(cache) is KVRows]
+        assert len({id(cache.offset) for cache in full}) == 1
+        assert full[-1].offset.tolist() == [30 + step, 12 + step]
+        feed(batch, [0, 1], [30 + step, 12 + step], 1)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])
@@ -170,9 +198,11 @@ def test_padding_and_room_that_nobody_needs_are_given_back() -> None:
 # ---- bytes ---------------------------------------------------------------------------------------------------------
 
 NUM_LAYERS, NUM_TOKENS, NUM_SLOTS = 12, 255, 256
-ROW_LAYER = 2 * HEADS * DIM * NUM_SLOTS * 4
-SLACK = 4096
-"""Offsets, paddings and what MLX rounds up, all layers together."""
+WIDE = 16 * DIM
+ROW_LAYER = 2 * HEADS * WIDE * NUM_SLOTS * 4
+PAGE = 4096
+SLACK = (2 * NUM_LAYERS + 1) * PAGE
+"""A page an array, which the C library may round up to, and offsets and paddings: less than half of a row's layer."""
 
 
 def full_row(num_tokens: int = NUM_TOKENS) -> Caches:
@@ -185,7 +215,7 @@ def windowed_row() -> Caches:
 
 def filled(caches: Caches, num_tokens: int) -> Caches:
     for cache in caches:
-        cache.update_and_fetch(tokens(0, 0, num_tokens), tokens(0, 0, num_tokens))
+        cache.update_and_fetch(*[mx.tile(tokens(0, 0, num_tokens), (1, 1, 1, WIDE // DIM)) for _ in range(2)])
     mx.eval(live_arrays(caches))
     return caches
 
@@ -227,7 +257,7 @@ def test_a_batch_grows_by_its_rows_and_one_layer(num_rows: int, make: Callable[[
 def test_many_rows_join_for_one_layer(make: Callable[[], Caches]) -> None:
     """Their own caches go layer by layer, so 31 streams of one prompt never need twice their bytes."""
     batch, rows = make(), [make() for _ in range(30)]
-    assert bytes_beyond(lambda: append_rows(batch, 1, rows, 31)) <= 2 * 31 * ROW_LAYER + SLACK
+    assert bytes_beyond(lambda: append_rows(batch, 1, rows, 31)) <= 2 * 31 * (ROW_LAYER + 2 * PAGE) + SLACK
     assert not any(live_arrays([cache for row in rows for cache in row if cache is not None]))
 
 
@@ -256,7 +286,7 @@ def test_a_hole_is_filled_in_place(num_tokens: int) -> None:
     batch = batch_of(31, 31)
     for cache in batch:
         for _ in range(NUM_TOKENS, num_tokens):
-            cache.update_and_fetch(*[mx.ones((31, HEADS, 1, DIM))] * 2)
+            cache.update_and_fetch(*[mx.ones((31, HEADS, 1, WIDE))] * 2)
     mx.eval(live_arrays(batch))
     assert bytes_beyond(lambda: keep_rows(batch, rows_in_place(31, range(1, 31)))) <= 2 * ROW_LAYER + SLACK
 
@@ -270,7 +300,7 @@ def test_the_last_row_takes_its_bytes_and_leaves_the_batch_layer_by_layer() -> N
 def test_a_row_taken_out_does_not_make_updates_copy_the_batch(make: Callable[[], Caches]) -> None:
     batch = batch_of(8, 8, make)
     taken = take_row(batch, 3)
-    new = mx.ones((8, HEADS, 1, DIM))
+    new = mx.ones((8, HEADS, 1, WIDE))
     mx.eval(new)
 
     def update() -> None:
@@ -292,7 +322,7 @@ def test_room_is_given_back_one_layer_at_a_time() -> None:
 def test_full_buffers_grow_one_layer_at_a_time() -> None:
     batch = batch_of(8, 8)
     for cache in batch:
-        cache.update_and_fetch(*[mx.ones((8, HEADS, 1, DIM))] * 2)
+        cache.update_and_fetch(*[mx.ones((8, HEADS, 1, WIDE))] * 2)
     mx.eval(live_arrays(batch))
     grown = 8 * NUM_LAYERS * ROW_LAYER
     assert bytes_beyond(lambda: make_room(batch, 1)) <= grown + 2 * 8 * ROW_LAYER + SLACK

@@ -38,12 +38,16 @@ def faults(events: EventList) -> list[str]:
     return [event.kind for event in events.of(StoreFault) if isinstance(event, StoreFault)]
 
 
-@pytest.mark.parametrize(("life", "num_cuts"), [("roomy", 50), ("tight", 50), ("fast", 40)])
+@pytest.mark.parametrize(("life", "num_cuts"), [("roomy", 50), ("tight", 50), ("fast", 60), ("fast-tight", 40)])
 def test_a_power_cut_loses_what_it_may_and_nothing_else(folder: Path, life: str, num_cuts: int) -> None:
     outcomes = cut_often(life, folder, num_cuts, seed=1)
     assert outcomes.total() == num_cuts
-    # Of a store that does not sync some cuts find it closed.
-    assert (0 < outcomes["emptied"] < num_cuts) if life == "fast" else set(outcomes) == {"some groups"}
+    # Of a store whose commits are not synced some cuts find it closed, or without a point as it is opened or replaced.
+    if life.startswith("fast"):
+        assert outcomes["rolled back"]
+        assert set(outcomes) <= {"some groups", "rolled back", "emptied"}
+    else:
+        assert set(outcomes) == {"some groups"}
 
 
 def test_the_first_start_makes_format_durable_before_the_database(folder: Path) -> None:

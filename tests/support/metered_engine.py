@@ -53,20 +53,22 @@ class Meter:
 
 
 class MeteredModel:
-    """A LoadedModel. `shape`: what it takes."""
+    """A LoadedModel. `shape`: what it takes. A batch lets go of a row whose state was copied when it decodes again."""
 
     def __init__(self, inner: LoadedModel, shape: MemoryShape, meter: Meter) -> None:
         self.inner, self.shape, self._meter = inner, shape, meter
         self._chunks: dict[SequenceId, int] = {}
         self._decoding: set[SequenceId] = set()
         self._left: dict[SequenceId, int] = {}
+        self._gone_bytes = 0
 
     @property
     def description(self) -> ModelDescription:
         return replace(self.inner.description, weight_bytes=self.shape.weight_bytes, memory=self.shape)
 
     def held_bytes(self) -> int:
-        return self.shape.weight_bytes + sum(map(self._state_bytes, self.inner.open_ids())) + sum(self._left.values())
+        states = sum(map(self._state_bytes, self.inner.open_ids())) + sum(self._left.values())
+        return self.shape.weight_bytes + states + self._gone_bytes
 
     def open(self, id: SequenceId) -> None:
         self._meter.bill("open", [id])
@@ -97,6 +99,7 @@ class MeteredModel:
         return found
 
     def decode(self, ids: Sequence[SequenceId]) -> Sequence[DecodeResult]:
+        self._gone_bytes = 0
         longest = max(self.inner.position(id) for id in ids) + 1
         growth = sum(self.shape.state_bytes(self.inner.position(id) + 1) - self._state_bytes(id) for id in ids)
         self._meter.bill("decode", ids, growth, self.shape.decode_bytes(len(ids), longest))
@@ -123,7 +126,8 @@ class MeteredModel:
         self._forget([id])
         if left is not None:
             self._left[id] = num_bytes
-            self._meter.bill("leave", transient=num_bytes if is_row else 0)  # the batch lets go of it later
+            self._gone_bytes += num_bytes if is_row else 0
+            self._meter.bill("leave")
             return replace(left, size_bytes=num_bytes)
         self._meter.cached_bytes += (before - self.held_bytes()) // 2
         return None
@@ -151,6 +155,8 @@ class MeteredModel:
         for id in ids:
             self._chunks.pop(id, None)
             self._decoding.discard(id)
+        if not self._decoding:
+            self._gone_bytes = 0
 
     def _bill_chunk(self, operation: str, id: SequenceId, length: int) -> None:
         end = self.inner.position(id) + length

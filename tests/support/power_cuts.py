@@ -1,8 +1,9 @@
 """Lives of a store with every write and sync of all its files recorded, and what is left of it after a power cut.
 
-`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life (roomy, tight or fast) below FOLDER, cuts the
-power CUTS times, at each sync and at random moments in between, and checks each store. Prints one JSON line; exits
-non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot be opened.
+`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life (roomy, tight, fast or fast-tight) below
+FOLDER, cuts the power CUTS times, at each sync and at random moments in between, and checks each store. Prints one JSON
+line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot be
+opened.
 """
 
 import json
@@ -44,6 +45,14 @@ def group(number: int) -> list[Record]:
     return [*blocks, snapshot(blocks[1], [number], size_bytes=size_bytes)]
 
 
+def durability_of(life: str) -> str:
+    return "fast" if life.startswith("fast") else "safe"
+
+
+def is_tight(life: str) -> bool:
+    return life.endswith("tight")
+
+
 class Life:
     """What happens to a store, each step acknowledged in a file that only the log is read of."""
 
@@ -75,6 +84,8 @@ class Life:
 
     def durably(self, what: str) -> None:
         """flush, compact or close: afterwards nothing of before may be lost."""
+        if what == "compact":
+            self._say("compacting", 0)
         getattr(self.store, what)()
         self._say(what, 0)
 
@@ -83,12 +94,12 @@ class Life:
 
 
 def live(root: Path, kind: str) -> None:
-    life = Life(root, "fast" if kind == "fast" else "safe")
-    if kind == "tight":
+    life = Life(root, durability_of(kind))
+    if is_tight(kind):
         life.open(ByteSize(num_bytes=4 * TIGHT_BYTES))
         life.put(range(30))
         life.durably("close")
-    life.open(ByteSize(num_bytes=TIGHT_BYTES) if kind == "tight" else None)
+    life.open(ByteSize(num_bytes=TIGHT_BYTES) if is_tight(kind) else None)
     life.put(range(30, 42))
     life.store.touch(keys_of(group(31)))
     life.durably("flush")
@@ -106,10 +117,14 @@ def live(root: Path, kind: str) -> None:
 @dataclass(slots=True)
 class Promise:
     """What the acknowledged steps promise: `certain` groups are there, `gone` ones are not. The last step may be lost,
-    and one in progress may have happened."""
+    and one in progress may have happened. `synced`, `synced_gone`: as of the last step that was durable. A store whose
+    commits are not synced may be emptied unless it `is_whole`: as it is opened or compacted, until it is synced."""
 
     certain: dict[int, None] = field(default_factory=dict[int, None])
     gone: set[int] = field(default_factory=set[int])
+    synced: set[int] = field(default_factory=set[int])
+    synced_gone: set[int] = field(default_factory=set[int])
+    is_whole: bool = False
     num_steps: int = 0
     _last: tuple[str, int] = ("open", 0)
 
@@ -117,11 +132,18 @@ class Promise:
         what, number = line.split()[0], int(line.split()[1])
         if what == "deleting":
             self.certain.pop(number)
+            self.synced.discard(number)
+            return
+        if what == "compacting":
+            self.is_whole = False
             return
         self.num_steps += 1
         self._settle()
         if what in {"put", "delete"}:
             self._last = (what, number)
+        elif what != "open":
+            self.synced, self.synced_gone = set(self.certain), set(self.gone)
+            self.is_whole = what != "close"
 
     def _settle(self) -> None:
         what, number = self._last
@@ -138,28 +160,36 @@ def check(folder: Path, promise: Promise, life: str) -> str:
     boot = path / "boot"
     if boot.exists() and boot.read_bytes():
         boot.write_bytes(b"the boot before the power cut\n")
-    quota_bytes = TIGHT_BYTES if life == "tight" else ROOMY_BYTES
-    options = LmdbOptions(quota_bytes, num_threads=1, durability="fast" if life == "fast" else "safe")
+    quota_bytes = TIGHT_BYTES if is_tight(life) else ROOMY_BYTES
+    options = LmdbOptions(quota_bytes, num_threads=1, durability=durability_of(life))
     quota = path / "quota"
     assert not quota.exists() or json.loads(quota.read_text())["quota_bytes"] > 0
     store = LmdbBlockStore(path, options, ZstdStateCodec(compress=False), events, FakeClock())
     try:
         was_marked = "without syncing" in "".join(str(event) for event in events.events)
+        was_rolled_back = "rolled_back" in store.usage().faults
         assert "damaged" not in store.usage().faults or was_marked or not promise.num_steps, events.events
         assert store.check_integrity(payloads=True).problems == ()
         found = {number for number in range(57) if is_there(store, number)}
-        if not was_marked:
-            expected = list(promise.certain)[-RECENT:] if life == "tight" else list(promise.certain)
+        if was_rolled_back:
+            assert durability_of(life) == "fast"
+            assert is_tight(life) or found >= promise.synced, f"lost {sorted(promise.synced - found)}"
+            assert not found & promise.synced_gone
+        elif not was_marked:
+            expected = list(promise.certain)[-RECENT:] if is_tight(life) else list(promise.certain)
             assert found >= set(expected), f"lost {sorted(set(expected) - found)}"
             assert not found & promise.gone
         else:
-            assert life == "fast"
+            assert durability_of(life) == "fast"
+            assert not promise.is_whole
             assert not found
         assert store.put(group(100)) is PutOutcome.STORED
         assert store.check_integrity(payloads=True).problems == ()
     finally:
         store.close()
     assert "damaged" not in store.usage().faults or was_marked or not promise.num_steps
+    if was_rolled_back:
+        return "rolled back"
     return "emptied" if was_marked else f"{len(found)} groups"
 
 

@@ -3,10 +3,8 @@
 Counted at the one function that brings a step's words to the host, and by the interpreter's own profile hook.
 """
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 from typing import Any
 
 import mlx.core as mx
@@ -20,6 +18,7 @@ from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
 from domain.ids import SequenceId
 from domain.sampling import SamplingParams
+from tests.support.call_counts import num_calls
 from tests.support.state_replay import open_at, prompt_of
 from tests.support.tiny_models import tiny_model
 
@@ -99,23 +98,6 @@ def test_a_held_step_is_read_once(model: LoadedModel, read_backs: list[int]):
             assert all(result.error is None for result in model.decode(ids))
             assert len(read_backs) == number
         model.close(ids)
-
-
-def num_calls(step: Callable[[], object]) -> int:
-    """Of Python functions."""
-    count = 0
-
-    def seen(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(seen)
-    try:
-        step()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)

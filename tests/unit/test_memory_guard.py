@@ -288,7 +288,7 @@ def test_the_hot_tier_makes_room_for_a_model_and_for_a_prefix_that_is_waited_for
     if asks == "load":
         assert bench.guard.begin_load(MODEL, 80_000) is None
     else:
-        bench.flights.room_bytes = 0
+        bench.flights.room.open(0)
         assert bench.flights.begin(SequenceId(9), 75_000, 75_000, is_ahead=False) is Leave.WAIT
         bench.budget(view(9, Phase.RESTORING, 0, 100))
     assert bench.actions() == ["shrink_hot"]

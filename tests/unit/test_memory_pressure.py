@@ -69,6 +69,12 @@ def test_what_who_waits_takes_over_gives_way_to_what_is_held():
     assert live_budget(ledger, LIMITS, asked) == 450
 
 
+def test_what_was_left_while_admission_pauses_does_not_go_on_pausing_it():
+    paused = replace(CALM, admits=False)
+    assert not relieve(held(850), LIMITS, demand(50), paused, 200).admits
+    assert relieve(replace(held(750), live_bytes=100), LIMITS, demand(50), paused, 200).admits
+
+
 def test_the_hot_tier_grows_back_in_steps_below_low():
     assert hot_budget(held(600, hot=100), LIMITS, demand(100), 100, WANTED) == 126
     assert hot_budget(held(750, hot=100), LIMITS, demand(100), 100, WANTED) == 100

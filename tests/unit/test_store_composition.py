@@ -32,6 +32,7 @@ from interfaces.composition.store import (
     open_lmdb_store,
     quota_bytes,
     store_dir,
+    store_durability,
     store_rates,
     writes_state_s,
 )
@@ -49,7 +50,40 @@ QUOTA = ByteSize(num_bytes=8 << 20)
 def test_compression_pays_while_decoding_keeps_up_with_the_disk(
     disk_gib_s: float, decode_gib_s: float, pays: bool
 ) -> None:
-    assert compression_pays(StoreRates(disk_gib_s * GIB, decode_gib_s * GIB, GIB)) is pays
+    assert compression_pays(StoreRates(disk_gib_s * GIB, decode_gib_s * GIB, 2 * GIB)) is pays
+
+
+def test_a_disk_that_is_slow_to_write_gets_compressed_state() -> None:
+    assert compression_pays(StoreRates(6 * GIB, 3 * GIB, GIB))
+    assert not compression_pays(StoreRates(6 * GIB, 0.9 * GIB, GIB))
+
+
+@pytest.mark.parametrize(
+    ("asked", "write_bytes_s", "codec", "comes_to"),
+    [
+        ("auto", 2e9, "zstd", "safe"),
+        ("auto", 1.6e9, "zstd", "fast"),
+        ("auto", 2e9, "raw", "fast"),
+        ("auto", 2.5e9, "raw", "safe"),
+        ("safe", 1e8, "zstd", "safe"),
+        ("fast", 1e10, "zstd", "fast"),
+    ],
+)
+def test_commits_are_synced_one_by_one_where_the_disk_keeps_up(
+    tmp_path: Path, asked: str, write_bytes_s: float, codec: str, comes_to: str
+) -> None:
+    settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec=codec, durability=asked)
+    rates = {"disk_bytes_s": 1e9, "decode_bytes_s": 1e12, "write_bytes_s": write_bytes_s}
+    (tmp_path / "store").mkdir(mode=0o700)
+    (tmp_path / "store" / "rates.json").write_text(json.dumps(rates))
+    assert store_durability(settings) == comes_to
+    store = open_lmdb_store(settings, EventList(), FakeClock())
+    assert (tmp_path / "store" / "boot").exists() is (comes_to == "fast")
+    store.close()
+
+
+def test_a_disk_that_was_not_measured_is_synced_each_time(tmp_path: Path) -> None:
+    assert store_durability(StoreSettings(dir=str(tmp_path))) == "safe"
 
 
 def test_the_default_folder_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

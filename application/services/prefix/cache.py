@@ -20,6 +20,7 @@ from application.services.prefix.flights import Flights
 from application.services.prefix.in_flight import InFlight
 from application.services.prefix.restore_paces import RestorePaces
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
+from application.services.prefix.step_room import StepRoom
 from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
 from domain.errors import ModelNotFound
@@ -70,6 +71,7 @@ class PrefixCache:
             hashing,
             self._open,
             lambda: self._on_ready(),
+            Flights(tiers.live.room),
             paces=RestorePaces(restores_always=restores_always),
         )
 
@@ -181,6 +183,11 @@ class PrefixCache:
     def _clear(self, choice: NamespaceChoice) -> Cleared:
         num_hot, report = self._tiers.clear(choice, tuple(self._infos.values()))
         return Cleared(num_hot, report.num_records, report.num_bytes, report.problem)
+
+    @property
+    def room(self) -> StepRoom:
+        """Of the step, which all share that begin something; compute thread only."""
+        return self._context.flights.room
 
     @property
     def flights(self) -> Flights:

@@ -24,7 +24,7 @@ class CacheContext:
     hashing: Lane
     open: dict[SequenceId, InFlight]
     on_ready: Callable[[], None]
-    flights: Flights = field(default_factory=Flights)
+    flights: Flights
     paces: RestorePaces = field(default_factory=RestorePaces)
 
 

@@ -10,6 +10,7 @@ refused asks again in the next step. Compute thread only.
 from dataclasses import dataclass
 from enum import Enum
 
+from application.services.prefix.step_room import StepRoom
 from domain.ids import SequenceId
 
 
@@ -30,17 +31,24 @@ class _Flight:
     is_ahead: bool
 
 
-class Flights:
-    """Bounds, set before each step: `ahead_bytes`: the share of those who wait in the queue; `room_bytes`: what may
-    begin in all, negative when more is promised than there is; None: not bounded. `makes_room`: somebody computes
-    whose end will make some."""
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """`room`: the first one that had no `num_bytes`, by its number."""
 
-    def __init__(self) -> None:
+    num_bytes: int
+    room: int
+
+
+class Flights:
+    """Bounds, set before each step: `room`: what may begin in all; `ahead_bytes`: the share of those who wait in the
+    queue; None: not bounded. `makes_room`: somebody computes whose end will make some."""
+
+    def __init__(self, room: StepRoom | None = None) -> None:
+        self.room = room or StepRoom()
         self.ahead_bytes: int | None = None
-        self.room_bytes: int | None = None
         self.makes_room = True
         self._flights: dict[SequenceId, _Flight] = {}
-        self._refused: dict[SequenceId, int] = {}
+        self._refused: dict[SequenceId, _Refusal] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -55,24 +63,24 @@ class Flights:
     @property
     def wanted_bytes(self) -> int:
         """What would let the smallest of those begin that are admitted and had to wait; 0: nobody does."""
-        return min(self._refused.values(), default=0)
+        return min((refusal.num_bytes for refusal in self._refused.values()), default=0)
 
     def begin(self, id: SequenceId, num_bytes: int, span_bytes: int, *, is_ahead: bool) -> Leave:
         """Charge what is about to be read (`num_bytes`) or pinned beside it (with that, `span_bytes`), if it may be."""
-        lacks_room = self.room_bytes is not None and num_bytes > self.room_bytes
+        lacks_room = not self.room.has(num_bytes)
         if is_ahead:
             taken = sum(flight.span_bytes for flight in self._flights.values() if flight.is_ahead)
             if lacks_room or (self.ahead_bytes is not None and taken + span_bytes > self.ahead_bytes):
                 return Leave.WAIT
         elif lacks_room:
-            was_refused = id in self._refused
-            self._refused[id] = max(1, num_bytes)
-            is_hopeless = was_refused and not self.makes_room and not self.num_admitted
+            now = self.room.num_opened
+            first = self._refused[id].room if id in self._refused else now
+            self._refused[id] = _Refusal(max(1, num_bytes), first)
+            is_hopeless = first < now and not self.makes_room and not self.num_admitted
             return Leave.NEVER if is_hopeless else Leave.WAIT
         self._refused.pop(id, None)
         self._flights[id] = _Flight(num_bytes, span_bytes, is_ahead)
-        if self.room_bytes is not None:
-            self.room_bytes -= num_bytes
+        self.room.take(num_bytes)
         return Leave.GO
 
     def must_yield(self, id: SequenceId) -> bool:

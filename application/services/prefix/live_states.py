@@ -22,6 +22,7 @@ from threading import Lock
 
 from application.ports.cache_stats import LiveUsage
 from application.ports.state_access import LeftState, StateAccess
+from application.services.prefix.step_room import StepRoom
 from application.services.prefix.tenure import Tenure
 from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
@@ -97,12 +98,12 @@ class Continuation:
 
 
 class LiveStates:
-    """`room_bytes`: what the copy of a row may take that leaves its batch; None: not bounded."""
+    """`room`: of the step, for copies of rows that leave their batch."""
 
     def __init__(self, budget_bytes: int = 0, fault: Callable[[Exception], object] = lambda _: None) -> None:
         """`fault`: told of a state that could not be dropped."""
         self.budget_bytes = budget_bytes
-        self.room_bytes: int | None = None
+        self.room = StepRoom()
         self._fault = fault
         self._lock = Lock()
         self._states: OrderedDict[SequenceId, LiveState] = OrderedDict()
@@ -183,7 +184,7 @@ class LiveStates:
         """
         if size_bytes > self.budget_bytes or tenure.is_over:
             return False
-        left = model.leave(id, may_copy=self.room_bytes is None or size_bytes <= self.room_bytes)
+        left = model.leave(id, may_copy=self.room.has_at_once(size_bytes))
         if left is None:
             return True
         least = max(left.first, min(next_turn, (left.position + 1) // 2), 1)
@@ -191,8 +192,7 @@ class LiveStates:
             self._let_go(model, id)
             return True
         state = LiveState(id, model, chain, tenure, left, least, num_canonical)
-        if self.room_bytes is not None:
-            self.room_bytes -= left.size_bytes
+        self.room.take(left.size_bytes)
         with self._lock:
             self._remember(state)
             self._num_left += 1

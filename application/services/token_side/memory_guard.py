@@ -168,7 +168,6 @@ class MemoryGuard:
         if limits is not self.limits:
             room = min(room, (self._reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
-        self._live.room_bytes = max(0, room)
         charge, wanted = (first.charge_bytes, first.wanted_bytes) if first is not None else (0, 0)
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
@@ -298,7 +297,7 @@ class MemoryGuard:
         return freed
 
     def _open_flights(self, room: int, demand: StepDemand) -> None:
-        self._flights.room_bytes = room
+        self._flights.room.open(room)
         self._flights.makes_room = demand.num_computing > 0
         share = self.limits.total_bytes // AHEAD_SHARE if self.limits is not None else 0
         self._flights.ahead_bytes = max(0, min(share, room)) if self._relief.admits else 0

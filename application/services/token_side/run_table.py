@@ -28,7 +28,7 @@ class RunTable:
     @property
     def num_running(self) -> int:
         """Sequences that hold a place in the batch."""
-        return sum(run.phase not in WAITING for run in tuple(self._runs.values()))
+        return sum(run.sequence.phase not in WAITING for run in tuple(self._runs.values()))
 
     def add(self, run: SequenceRun) -> None:
         self._runs[run.id] = run
@@ -57,7 +57,7 @@ class RunTable:
         return [run for run in self._runs.values() if run.leader is None]
 
     def in_phase(self, *phases: Phase) -> list[SequenceRun]:
-        return [run for run in self.unled() if run.phase in phases]
+        return [run for run in self._runs.values() if run.leader is None and run.sequence.phase in phases]
 
 
 __all__ = ("RunTable",)

@@ -189,10 +189,11 @@ class StepRunner:
         self._plan()
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
+        num_running = self._runs.num_running
         self._outlet.emit(
             StepCompleted(
-                num_waiting=self.num_waiting,
-                num_running=self.num_running,
+                num_waiting=len(self._runs) - num_running,
+                num_running=num_running,
                 num_prefill_tokens=num_prefilled,
                 num_decode_tokens=num_decoded,
                 started_ns=started_ns,
@@ -207,6 +208,7 @@ class StepRunner:
         shapes = {run.id: shape for run, shape in found if shape is not None}
         views = [run.view() for run in runs]
         plan = plan_step(views, self._limits, self._guard.budget(views, shapes), self._step_clock.pace)
+        self._prefix_cache.room.promise(plan.admitted_bytes)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self._queue = tuple(view.id for view in admission_order(views, self._limits))
@@ -252,8 +254,10 @@ class StepRunner:
                 self._guarded(run, partial(self._charge, run))
 
     def _prefill(self, plan: StepPlan) -> int:
+        if not plan.prefill:
+            return 0
         num_tokens, started = 0, self._outlet.now_ns()
-        room = BatchRoom(self._limits.max_batch - self.num_running, plan.room_bytes)
+        room = BatchRoom(self._limits.max_batch - self.num_running, plan.room_bytes, self._prefix_cache.room)
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 self._pulse.begin("prefill", (run,))
@@ -262,8 +266,7 @@ class StepRunner:
                 num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
                 if run in self._runs and (finished := run.end_of_prompt()) is not None:
                     self._end(run, Phase.FINISHED, finished)
-        if plan.prefill:
-            self._step_clock.prefilled(self._outlet.now_ns() - started)
+        self._step_clock.prefilled(self._outlet.now_ns() - started)
         return num_tokens
 
     def _fork(self, leader: SequenceRun, room: BatchRoom) -> None:
