@@ -180,7 +180,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI
 @pytest.mark.parametrize("model", ["cairn-demo", "cairn-demo-hybrid"])
 def test_the_embedded_models_recall_facts_from_a_long_context(embedded: openai.OpenAI, model: str) -> None:
     """What the model cards call reliable, out of up to 700 tokens; one answer may be wrong."""
-    known = facts(min(75, scaled(75)))
+    known = facts(min(75, scaled(40)))
     listing = "Here is a list.\n" + "\n".join(f"- {key}: {value}" for key, value in known.items())
     asked = list(known)[3 :: len(known) // 3]
     assert len(asked) == 3
