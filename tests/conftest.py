@@ -37,10 +37,12 @@ from adapters.system.blas import load_blas
 from tests.support.effort import IS_LONG, scaled
 from tests.support.frozen_tests import freeze_tests
 from tests.support.patience import PATIENCE_S
+from tests.support.quiet_device import start_device
 
 sys.dont_write_bytecode = False
 gc.disable()
 load_blas()
+start_device()
 constraint.MASK_TIMEOUT_S = constraint.COMPILE_TIMEOUT_S = PATIENCE_S
 
 settings.register_profile(
