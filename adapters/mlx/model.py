@@ -13,7 +13,7 @@ import mlx.core as mx
 from adapters.mlx.arrays import checked_tokens
 from adapters.mlx.batch import DecodeGroup, Row
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
-from adapters.mlx.caches.rows import fork
+from adapters.mlx.caches.rows import fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.group_joins import join_groups
@@ -223,7 +223,9 @@ class MlxModel:
 
     def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
         """Append tokens to the state; their logits [tokens, vocab]. All lazy."""
-        logits = self._forward(checked_tokens(token_ids, self._description.vocab_size)[None], row.caches)[0]
+        tokens = checked_tokens(token_ids, self._description.vocab_size)[None]
+        make_room_ahead(row.caches, len(token_ids))
+        logits = self._forward(tokens, row.caches)[0]
         shed_chunk(row.caches)
         return logits
 
