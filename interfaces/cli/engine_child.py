@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 
 from adapters.engine_process.host import Hosted, serve_parent
 from interfaces.cli.leave import leave
@@ -25,14 +24,15 @@ class EngineChild:
         self._backend = backend
         self._phases = StartPhases()
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> object:
         """Import what this engine needs, while whoever launched it does the same."""
-        import_module("interfaces.composition.token_side")
+        from interfaces.composition import token_side
         from interfaces.composition.backends import import_backend
 
         with suppress(Exception):  # it fails again where it can be told
             import_backend(self._backend)
         self._phases.end("imports")
+        return token_side
 
     def make_engine(self, settings: bytes, hold: Callable[[], None]) -> Hosted:
         """A MakeEngine: the token side, and nothing else."""

@@ -6,7 +6,6 @@ Each backend is imported when it is chosen, so that the toy one never pays for M
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -159,16 +158,16 @@ def mlx_backend(settings: Settings) -> Backend:
     )
 
 
-def import_backend(name: str) -> None:
-    """All that `choose_backend` imports for it, which takes seconds, and the first look at the device. Main thread;
-    raises whatever that raises."""
-    if name == "mlx":
-        _prepare_mlx()
-        for module in ("engine", "planned_network", "preflight", "upload"):
-            import_module(f"adapters.mlx.{module}")
-        from adapters.mlx.device import preferred_grid
+def import_backend(name: str) -> tuple[object, ...]:
+    """The modules that `choose_backend` imports for it, which takes seconds; and the first look at the device. Main
+    thread; raises whatever that raises."""
+    if name != "mlx":
+        return ()
+    _prepare_mlx()
+    from adapters.mlx import device, engine, planned_network, preflight, upload
 
-        preferred_grid()
+    device.preferred_grid()
+    return engine, planned_network, preflight, upload
 
 
 def _prepare_mlx() -> BlasReport:
