@@ -11,7 +11,9 @@ weights in the same run, and for the steps after the first one `cold` of the sam
 server's prompt its store reached. What is read after a restart lies in the page cache, as far as that holds it.
 
 A step that fails ends its server's conversation and not the other's; Cairn's is told by the status too.
-`--seconds` is for both servers: no step is begun that it does not allow.
+`--seconds` is for both servers: no step is begun that it does not allow. Answers are held to a few words (`wordy`): of
+random weights most tokens show no text, and the first to show one would be taken for the first token. With `--json`
+Cairn's log is kept as well: what waiting, prefill with restoring, and decode of each request took.
 """
 
 import argparse
@@ -26,6 +28,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from bench.http_client import measure
 from bench.model_folder import made
@@ -46,6 +50,9 @@ STORE_QUOTA = "80%"
 """The default is a fifth of what is free, and a long prompt alone may take more."""
 CAIRN, PEER = "cairn", "mlx_lm.server"
 
+WORDY_IDS, WORDY_BIAS = 10, 100
+"""Tokens an answer is made of, and what makes sure of it."""
+
 Figures = tuple[float, int, int]
 
 
@@ -59,6 +66,7 @@ class Conversation:
     def __init__(self, name: str, server: ServerProcess, options: argparse.Namespace, results: Results) -> None:
         self._name, self._server, self._results = name, server, results
         self._model, self._num_words, self._num_turns = str(options.model), options.words, options.turns
+        self._bias: dict[str, int] = options.bias
         self._without: list[str] = options.without
         self._deadline_s: float = options.deadline_s
         self._messages: list[dict[str, str]] = []
@@ -99,7 +107,7 @@ class Conversation:
         killed_s = time.monotonic()
         self._server.kill()
         self._again()
-        (told,) = asked(f"{self._server.url}/v1/cache/explain", chat(self._model, lost)["body"])["prompts"]
+        (told,) = asked(f"{self._server.url}/v1/cache/explain", self._chat(lost)["body"])["prompts"]
         share = max(told["known_tokens"], told["store_tokens"]) / told["prompt_tokens"]
         self._results.add("stored", killed_after_s=killed_s - first.first_token_s, share=share, queue=queue, told=told)
         self._ask("after kill -9", lost)
@@ -132,12 +140,16 @@ class Conversation:
     def _ask(self, name: str | None, messages: list[dict[str, str]], **options: float) -> Timeline:
         if time.monotonic() > self._deadline_s:
             raise TimeIsOver(f"{name or 'a step'} and what follows it is left out")
-        timeline = measure(self._server.url, [chat(self._model, messages) | options])[0]
+        timeline = measure(self._server.url, [self._chat(messages) | options])[0]
         if "cancel_after_s" not in options and (timeline.error or timeline.status != 200):
             raise RuntimeError(f"{name}: {timeline.status} {timeline.error}")
         if name is not None:
             self._note(name, timeline)
         return timeline
+
+    def _chat(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        asked = chat(self._model, messages)
+        return asked | {"body": asked["body"] | {"logit_bias": self._bias}}
 
     def _note(self, name: str, timeline: Timeline) -> None:
         figures = timeline.ttft_s * 1e3, timeline.num_prompt or 0, timeline.num_cached or 0
@@ -146,6 +158,14 @@ class Conversation:
         named = dict(zip(("ttft_ms", "prompt_tokens", "reused_tokens"), figures, strict=True))
         self._results.add("step", server=self._name, step=name, over_cold=over_cold, **named)
         print(f"{name:>22} {figures[1]:>8,} tokens {figures[0]:>10,.0f} ms ({figures[2]:,})", flush=True)
+
+
+def wordy(model: Path) -> dict[str, int]:
+    """A `logit_bias` of whole words."""
+    vocabulary = Tokenizer.from_file(str(model / "tokenizer.json"))
+    shown = ((id, vocabulary.decode([id])) for id in range(vocabulary.get_vocab_size()))
+    ids = [id for id, text in shown if text.strip().isalpha() and text.isascii()]
+    return {str(id): WORDY_BIAS for id in ids[-WORDY_IDS:]}
 
 
 def stats(url: str) -> dict[str, Any]:
@@ -171,9 +191,9 @@ def compare(
     store = ["--store", str(scratch / "store"), "--store-quota", STORE_QUOTA]
     cairn = ["interfaces.cli", "serve", str(options.model), *store]
     peer = ["mlx_lm", "server", "--model", str(options.model), "--log-level", "ERROR"]
-    servers = {CAIRN: ServerProcess(cairn, "/health/ready", scratch / "cairn.log")}
+    servers = {CAIRN: ServerProcess(cairn, "/health/ready", scratch / f"{CAIRN}.log")}
     if not options.no_peer:
-        servers[PEER] = ServerProcess(peer, "/health", scratch / "peer.log")
+        servers[PEER] = ServerProcess(peer, "/health", scratch / f"{PEER}.log")
     figures: dict[str, dict[str, Figures]] = {}
     failures: dict[str, str] = {}
     for name, server in servers.items():
@@ -190,6 +210,9 @@ def compare(
             print(f"{name}: {error!r}", flush=True)
             failures[name] = f"{name}: {(str(error).strip() or repr(error)).splitlines()[-1]}"
             results.add("failed", server=name, error=repr(error))
+        for line in (scratch / f"{name}.log").read_text(errors="replace").splitlines() if name == CAIRN else ():
+            if " cairn." in line:
+                results.add("log", line=line)
         free_gb = shutil.disk_usage(scratch).free / 1e9
         print(f"{free_gb:.1f} GB of disk are free", flush=True)
         turns = [figure[0] for step, figure in conversation.figures.items() if step.startswith("turn ")]
@@ -235,6 +258,7 @@ def main() -> None:
     with scratch_folder(options.dir) as scratch:
         results.add("disk", free_GB=shutil.disk_usage(scratch).free / 1e9, quota=STORE_QUOTA)
         options.model = options.model or made(options.shape, scratch / "model")
+        options.bias = wordy(options.model)
         figures, failures = compare(scratch, options, results)
         summarise(figures, results)
     if CAIRN in failures:

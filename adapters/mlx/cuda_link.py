@@ -2,7 +2,8 @@
 
 MLX moves an array in or out through managed memory, page by page: 1 to 1.5 GB/s where the bus carries 50, and an array
 that was read once stays in host memory. Here a kernel reads page-locked staging memory that a few threads fill, and
-the driver copies out from where an evaluated array lies, which leaves it there. Both are exact copies.
+the driver copies out from where an evaluated array lies, which leaves it there (`cuda_download`). Both are exact
+copies.
 
 `find_link` gives None wherever there is no such GPU, or where a round trip does not return what was sent; callers
 then let MLX move the bytes.
@@ -22,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapters.mlx.arrays import evaluate, evaluate_soon
+from adapters.mlx.cuda_download import Downloads
+from adapters.mlx.cuda_driver import MAPPED, PORTABLE, CudaDriver
 from adapters.mlx.device import has_cuda
 
 HALF_BYTES = 64 * 2**20
@@ -30,7 +33,6 @@ HALF_BYTES = 64 * 2**20
 _NUM_THREADS = min(8, (os.cpu_count() or 2) // 2)
 _ALIGNMENT = 16
 _NUM_GPU_THREADS = 132 * 1024
-_PORTABLE_AND_MAPPED = 3
 
 _READ_HOST = """
 auto grid = cooperative_groups::this_grid();
@@ -46,21 +48,16 @@ class CudaLink:
 
     def __init__(self) -> None:
         """Raises OSError or RuntimeError where the driver does not give what is needed."""
-        self._driver: Any = ctypes.CDLL("libcuda.so.1")
-        self._context = ctypes.c_void_p()
-        device = ctypes.c_int()
-        self._call("cuInit", 0)
-        self._call("cuDeviceGet", ctypes.byref(device), 0)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
-        self._call("cuCtxSetCurrent", self._context)
+        driver = CudaDriver()
         staging, size = ctypes.c_void_p(), 2 * HALF_BYTES
-        self._call("cuMemHostAlloc", ctypes.byref(staging), ctypes.c_size_t(size), _PORTABLE_AND_MAPPED)
+        driver.call("cuMemHostAlloc", ctypes.byref(staging), ctypes.c_size_t(size), PORTABLE | MAPPED)
         self._address = cast(int, staging.value)
         mapped: Any = (ctypes.c_uint8 * size).from_address(self._address)
         self._staging: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
         self._read_host = _kernel("cairn_read_host", ["address", "count"], _READ_HOST)
         self._tell_address = _kernel("cairn_tell_address", ["inp"], _TELL_ADDRESS)
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="cairn-upload")
+        self._downloads = Downloads(driver)
         self._lock = Lock()
         self._half, self._used = 0, 0
         self._due: list[tuple[NDArray[Any], NDArray[Any]]] = []  # what this half is still to be filled with
@@ -104,11 +101,8 @@ class CudaLink:
         """A flat, read-only copy of the bytes of an array that the caller keeps alive, given its queued `address_of`.
         Waits for it. Any thread; holds no lock of the interpreter meanwhile."""
         with self._lock:  # two threads must not wait for one array at a time
-            source = ctypes.c_uint64(cast(int, address.item()))
-        copy = np.empty(size_bytes, np.uint8)
-        self._call("cuCtxSetCurrent", self._context)
-        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(copy.ctypes.data), source, ctypes.c_size_t(size_bytes))
-        return copy.data.toreadonly()
+            source = cast(int, address.item())
+        return self._downloads.copy_out(source, size_bytes)
 
     def _reserve(self, size_bytes: int) -> int:
         """Offset of free staging bytes; changes halves when this one is full."""
@@ -139,11 +133,6 @@ class CudaLink:
             output_shapes=[(size_bytes,)],
             output_dtypes=[mx.uint8],
         )[0]
-
-    def _call(self, name: str, *arguments: object) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            raise RuntimeError(f"{name} failed with CUDA error {status}")
 
 
 def _cut(joined: NDArray[Any], lengths: Sequence[int], axis: int) -> list[NDArray[Any]]:

@@ -1,5 +1,7 @@
-"""The state that a sequence left when it ended: plain caches that nobody computes on until another takes them over."""
+"""States that sequences left when they ended: plain caches that nobody computes on until another takes them over."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +10,10 @@ from adapters.mlx.batch import Row
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
 from adapters.mlx.caches.rows import cut_row, first_position
 from application.ports.state_access import LeftState
+from domain.errors import ComputeFailed
+from domain.ids import SequenceId
+
+_logger = logging.getLogger("cairn.mlx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +44,41 @@ class LeftRow:
         return cut_row(self.caches, new_caches(network), self.num_tokens, position)
 
 
-__all__ = ("LeftRow",)
+class LeftRows:
+    """Those of one model. Compute thread only."""
+
+    def __init__(self) -> None:
+        self._rows: dict[SequenceId, LeftRow] = {}
+
+    def ids(self) -> frozenset[SequenceId]:
+        return frozenset(self._rows)
+
+    def keep(self, row: Row, *, may_copy: bool) -> LeftState | None:
+        """What a row leaves that ends. None where that is nothing, or it could not be had."""
+        try:
+            left = LeftRow.of(row, may_copy=may_copy)
+            found = left.described() if left is not None else None
+        except Exception as error:
+            _logger.warning("the state of sequence %s could not be left: %s", row.id, error)
+            return None
+        if left is not None:
+            self._rows[row.id] = left
+        return found
+
+    def take(self, id: SequenceId, position: int, network: Any) -> Caches:
+        """Out of here, at `position`. Raises ComputeFailed where it cannot be brought there; it is gone then, too."""
+        left = self._rows.pop(id)
+        try:
+            return left.at(position, network)
+        except Exception as error:
+            raise ComputeFailed(f"cannot take over a state at position {position}: {error}") from error
+
+    def drop(self, ids: Sequence[SequenceId]) -> bool:
+        """Whether any of them was here."""
+        return sum(self._rows.pop(id, None) is not None for id in ids) > 0
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+
+__all__ = ("LeftRow", "LeftRows")

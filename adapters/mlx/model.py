@@ -4,7 +4,6 @@ Prefill runs each sequence alone on plain caches, in the chunks the caller chose
 makes stored state reproducible. See `batch` for decoding and `caches` for what a state is.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -14,11 +13,11 @@ import mlx.core as mx
 from adapters.mlx.arrays import checked_tokens
 from adapters.mlx.batch import DecodeGroup, Row
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
-from adapters.mlx.caches.rows import fork
+from adapters.mlx.caches.rows import fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.group_joins import join_groups
-from adapters.mlx.left_row import LeftRow
+from adapters.mlx.left_row import LeftRows
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.prompt_scores import score_chunk
 from adapters.mlx.reading_order import ReadingOrder
@@ -34,8 +33,6 @@ from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.model_card import DecodeMode, ModelDescription
 from domain.payload import GroupPayloads
-
-_logger = logging.getLogger("cairn.mlx")
 
 CLEAR_EVERY_STEPS = 256
 """Decode steps between returns of unused buffers to the system."""
@@ -64,7 +61,7 @@ class MlxModel:
         self._specs = specs
         self._make_sampler = make_sampler
         self._rows: dict[SequenceId, Row] = {}
-        self._left: dict[SequenceId, LeftRow] = {}
+        self._left = LeftRows()
         self._num_steps = 0
         self._chunks = ChunkQueue(chunks_ahead)
         self._meter = meter or uncorrected(description.memory, is_ahead=chunks_ahead > 0)
@@ -187,34 +184,22 @@ class MlxModel:
             mx.clear_cache()
 
     def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
-        try:
-            left = LeftRow.of(self._rows[id], may_copy=may_copy)
-            found = left.described() if left is not None else None
-        except Exception as error:
-            _logger.warning("the state of sequence %s could not be left: %s", id, error)
-            left = found = None
+        found = self._left.keep(self._rows[id], may_copy=may_copy)
         self.close([id])
-        if left is not None:
-            self._left[id] = left
         return found
 
     def left_ids(self) -> frozenset[SequenceId]:
-        return frozenset(self._left)
+        return self._left.ids()
 
     def drop(self, ids: Sequence[SequenceId]) -> None:
-        num_gone = sum(self._left.pop(id, None) is not None for id in ids)
-        if num_gone and not self._rows:
+        if self._left.drop(ids) and not self._rows:
             mx.clear_cache()
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
-        row, taken = self._row_of_prompt(id), self._left.pop(left)
+        row = self._row_of_prompt(id)
         if row.position:
             raise RuntimeError(f"sequence {id} holds something already")
-        try:
-            row.caches = taken.at(position, self._network)
-        except Exception as error:
-            row.caches = new_caches(self._network)
-            raise ComputeFailed(f"cannot take over a state at position {position}: {error}") from error
+        row.caches = self._left.take(left, position, self._network)
         row.position = position
 
     def give_back(self) -> None:
@@ -238,7 +223,9 @@ class MlxModel:
 
     def _feed(self, row: Row, token_ids: Sequence[int]) -> mx.array:
         """Append tokens to the state; their logits [tokens, vocab]. All lazy."""
-        logits = self._forward(checked_tokens(token_ids, self._description.vocab_size)[None], row.caches)[0]
+        tokens = checked_tokens(token_ids, self._description.vocab_size)[None]
+        make_room_ahead(row.caches, len(token_ids))
+        logits = self._forward(tokens, row.caches)[0]
         shed_chunk(row.caches)
         return logits
 

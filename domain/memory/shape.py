@@ -1,6 +1,6 @@
 """What a model needs of memory: its weights, the state of a sequence at any length, and what a step needs beyond both.
 
-All in bytes. A cache's buffer grows in steps and is charged as it is allocated. A windowed cache holds its window, and
+All in bytes. A cache's buffer is charged as it is allocated (`buffer_slots`). A windowed cache holds its window, and
 while a chunk is prefilled the chunk beside it; a recurrent one is the same at every length. What a step needs beyond
 the states is a plane over the chunk's length and the position it ends at, because every temporary of a layer has a row
 for each token of the chunk, for each token it looks at, or for both.
@@ -12,6 +12,8 @@ takes without one.
 
 from dataclasses import dataclass
 
+from domain.memory.buffer_slots import buffer_slots
+
 NUM_LAST_TOKENS = 256
 """Tokens whose logits are computed at the end of a prompt, at most (`StepLimits.max_last_chunk` of any device)."""
 
@@ -21,7 +23,7 @@ class StateCost:
     """What one state group costs a sequence.
 
     `bytes_per_token`: over all leaves of the group. `window`: tokens it looks back; None where it keeps all.
-    `fixed_bytes`: whatever its length is, as in recurrent states. `step`: tokens its buffers grow by.
+    `fixed_bytes`: whatever its length is, as in recurrent states. `step`: tokens its buffers grow by while short.
     """
 
     bytes_per_token: int
@@ -33,7 +35,7 @@ class StateCost:
         """Of one sequence of `num_tokens`, whose last `chunk` tokens were prefilled at once."""
         if num_tokens <= 0:
             return 0
-        held = _rounded_up(num_tokens, self.step)
+        held = buffer_slots(num_tokens, self.step)
         if self.window is not None:
             held = min(held, self.window + chunk)
         return self.fixed_bytes + self.bytes_per_token * held
@@ -118,10 +120,6 @@ class MemoryShape:
         base = self.step.base_bytes
         row = self.step.bytes_at(1, num_tokens) - base + self.logit_bytes + self.sample_bytes
         return base + num_rows * row
-
-
-def _rounded_up(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 __all__ = ("NUM_LAST_TOKENS", "AheadBound", "MemoryShape", "StateCost", "StepCost")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from domain.memory.buffer_slots import SPARE_SHARE, buffer_slots
 from domain.memory.shape import AheadBound, MemoryShape, StateCost, StepCost
 
 
@@ -75,3 +76,19 @@ def test_the_estimate_of_a_held_chunk_is_what_was_measured(
     shape = MemoryShape(step=step, ahead=AheadBound(alone, 2 << 30))
     estimate = known + shape.peak_bytes(2048, end) / MIB
     assert 1 <= estimate / all_measured < 1.02
+
+
+def test_a_long_buffer_grows_by_a_share_of_its_length_and_is_charged_so():
+    assert [buffer_slots(count, 256) for count in (0, 257, 8_192, 8_193)] == [0, 512, 8_192, 8_704]
+    assert buffer_slots(77_965, 256) == buffer_slots(81_920, 256) == 81_920
+    assert StateCost(10).held_bytes(77_965) == 819_200
+    assert buffer_slots(77_965, 1) == 77_965
+
+
+def test_slots_follow_from_tokens_whatever_the_way_to_them_was():
+    """Each length finds the buffer that any shorter one that has room for it would have left."""
+    lengths = [*range(1, 600), *range(8_000, 9_000), *range(131_000, 140_000, 7)]
+    for count in lengths:
+        slots = buffer_slots(count, 256)
+        assert count <= slots < count + max(256, count // SPARE_SHARE + 1)
+        assert buffer_slots(slots, 256) == buffer_slots((count + slots) // 2, 256) == slots

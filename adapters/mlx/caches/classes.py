@@ -24,6 +24,7 @@ import mlx.core as mx
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.token_slots import TokenSlots
+from domain.memory.buffer_slots import buffer_slots
 from domain.state_layout import StateKind
 
 Tensors: TypeAlias = tuple[mx.array | None, ...]
@@ -147,9 +148,10 @@ def _fill_layer_cache(cache: Any, tensors: Tensors, position: int) -> None:
 
 
 def _cut_key_value(cache: Any, position: int) -> None:
-    """Where prefill finds no room, it is to find none here either: the strides of a buffer may choose a kernel."""
+    """Where prefill finds so much room, it is to find as much here: the strides of a buffer may choose a kernel."""
     if position % cache.step == 0:
-        cache.keys, cache.values = cache.keys[..., :position, :], cache.values[..., :position, :]
+        slots = buffer_slots(position, cache.step)
+        cache.keys, cache.values = cache.keys[..., :slots, :], cache.values[..., :slots, :]
     cache.offset = position
 
 

@@ -22,6 +22,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.library import lib
+from domain.memory.buffer_slots import buffer_slots
 
 _SPARE_SHARE = 4
 """A buffer is made smaller when it has room for a quarter more rows than there are, or a quarter of it is padding."""
@@ -53,17 +54,17 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return 0 if self.keys is None else int(self.keys.shape[2])
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        start, end = self._idx, self._idx + keys.shape[2]
+        rows, start, end = len(self._padding), self._idx, self._idx + keys.shape[2]
         if self.keys is None:
-            shapes = [(*array.shape[:2], _rounded_up(end, self.step), array.shape[3]) for array in (keys, values)]
+            shapes = [(*array.shape[:2], buffer_slots(end, self.step), array.shape[3]) for array in (keys, values)]
             self.keys, self.values = mx.zeros(shapes[0], keys.dtype), mx.zeros(shapes[1], values.dtype)
         elif end > self.num_slots:
             self.keys, self.values = self._resized(self.capacity, end, 0)
         self.offset = self.offset + (end - start)
         self._idx = end
-        self.keys[: self.num_rows, :, start:end] = keys
-        self.values[: self.num_rows, :, start:end] = values
-        return self.keys_and_values()
+        self.keys[:rows, :, start:end] = keys
+        self.values[:rows, :, start:end] = values
+        return self.keys[:rows, :, :end], self.values[:rows, :, :end]
 
     def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
         """None where every row may see all there is: attention without a mask is one operation on a GPU, and several
@@ -167,7 +168,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         """Buffers of at least that size with all rows in them, `shift` slots further right; left takes off padding."""
         found: list[mx.array] = []
         start, end, rows = max(0, -shift), self._idx, self.num_rows
-        slots = _rounded_up(max(num_slots, end + shift + 1), self.step)
+        slots = buffer_slots(max(num_slots, end + shift + 1), self.step)
         for old in (self.keys, self.values):
             new = mx.zeros((capacity, old.shape[1], slots, old.shape[3]), old.dtype)
             new[:rows, :, start + shift : end + shift] = old[:rows, :, start:end]
@@ -180,14 +181,10 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         self.offset = mx.array([end - left for left in self._padding])
 
 
-def _rounded_up(count: int, step: int) -> int:
-    return -(-count // step) * step
-
-
 def _with_slots(tokens: mx.array, step: int) -> mx.array:
     """A copy with room for at least one more. Without, MLX would take the view itself for the copy, and a view holds
     the whole buffer."""
-    buffer = mx.zeros((*tokens.shape[:2], _rounded_up(tokens.shape[2] + 1, step), tokens.shape[3]), tokens.dtype)
+    buffer = mx.zeros((*tokens.shape[:2], buffer_slots(tokens.shape[2] + 1, step), tokens.shape[3]), tokens.dtype)
     buffer[:, :, : tokens.shape[2]] = tokens
     return buffer
 

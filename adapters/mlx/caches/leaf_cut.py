@@ -9,6 +9,7 @@ import mlx.core as mx
 from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.classes import Tensors, known_traits, label_of
 from adapters.mlx.caches.leaf_state import fill, oldest_held, token_slices, trailing_reach
+from domain.memory.buffer_slots import buffer_slots
 from domain.state_layout import StateKind
 
 UNUSED_SHARE = 2
@@ -41,7 +42,7 @@ def cut_back(cache: Any, fresh: Any, num_tokens: int, position: int) -> Any:
         return fresh
     num_slots = cast(mx.array, tensors[0]).shape[-2]
     if position * UNUSED_SHARE < num_slots:
-        end = min(num_slots, _rounded_up(position, getattr(cache, "step", 1)))
+        end = min(num_slots, buffer_slots(position, getattr(cache, "step", 1)))
         fill(fresh, _copies(tuple(cast(mx.array, tensor)[..., :end, :] for tensor in tensors)), position)
         return fresh
     traits.cut(cache, position)
@@ -53,10 +54,6 @@ def _copies(views: Tensors) -> Tensors:
     copies = tuple(mx.concatenate([view, view[..., :0, :]], axis=-2) for view in views if view is not None)
     evaluate(copies)
     return copies
-
-
-def _rounded_up(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 __all__ = ("cut_back", "first_cut")

@@ -9,6 +9,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.caches.classes import Tensors, known_traits, label_of, lib
+from domain.memory.buffer_slots import buffer_slots
 from domain.state_layout import StateKind
 
 
@@ -60,7 +61,7 @@ def trailing_reach(cache: Any) -> int | None:
 def spare_tokens(cache: Any, position: int) -> int:
     """Unused slots after `position` in the buffer of a cache that prefill brought there on any grid that is a divisor
     or a multiple of the step it grows by. Kernels may choose their order of summation by a buffer's strides."""
-    return -position % cache.step if type(cache) is lib.KVCache else 0
+    return buffer_slots(position, cache.step) - position if type(cache) is lib.KVCache else 0
 
 
 def fill(cache: Any, tensors: Tensors, position: int) -> None:

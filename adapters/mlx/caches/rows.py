@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, TypeAlias
 
+from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.classes import children_of, label_of, lib, traits_of
+from adapters.mlx.caches.kv_growth import grow
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import Caches, leaves
 from adapters.mlx.caches.leaf_cut import cut_back, first_cut
@@ -105,14 +107,22 @@ def cut_row(row: Caches, fresh: Caches, num_tokens: int, position: int) -> Cache
 
 
 def make_room(batch: Caches, num_tokens: int) -> None:
-    """For so many more of every row, where buffers of a batch are full: layer by layer, before a forward pass would
-    have all of them grow at once. To be called before each pass."""
+    """For so many more of every row, where buffers are full: layer by layer, before a forward pass would have all of
+    them grow at once. To be called before each pass of a batch, and of a row that decodes alone."""
     first: KVRows | None = None
     for cache in leaves(batch):
         if type(cache) is KVRows:
             cache.make_room(num_tokens)
             first = first or cache
             cache.share_positions(first)
+        elif grown := grow(cache, num_tokens):
+            evaluate(grown)
+
+
+def make_room_ahead(row: Caches, num_tokens: int) -> None:
+    """The same for a chunk of a prompt, lazily: each layer grows when the chunk comes to it."""
+    for cache in leaves(row):
+        grow(cache, num_tokens)
 
 
 def give_back(batch: Caches) -> None:
@@ -164,6 +174,7 @@ __all__ = (
     "give_back",
     "keep_rows",
     "make_room",
+    "make_room_ahead",
     "merge",
     "recurrent_shapes",
     "take_row",
