@@ -1,11 +1,11 @@
 """A decode group: sequences that share one forward pass. Which groups join is `group_joins`.
 
 A group of one holds the sequence's plain caches (no array masks, so it runs as fast as the model can); a larger one
-holds batch caches. Each group runs one step ahead: its `waiting` tokens are sampled and, before anyone reads them,
-already fed to the next forward pass. Rows join and leave together with their waiting token, so membership may change
-at any time. A sequence's first token is handed out as soon as it is known, with nothing queued behind it: a CPU
-computes what is queued at once, which would add a step to the time to first token. The sequence then takes a step
-alone, to be ahead like the others, and joins with it.
+holds batch caches, whose full KV needs no mask either while all rows are of one length. Each group runs one step ahead:
+its `waiting` tokens are sampled and, before anyone reads them, already fed to the next forward pass. Rows join and
+leave together with their waiting token, so membership may change at any time. A sequence's first token is handed out as
+soon as it is known, with nothing queued behind it: a CPU computes what is queued at once, which would add a step to the
+time to first token. The sequence then takes a step alone, to be ahead like the others, and joins with it.
 
 What cannot be joined leaves both groups as they were. Rows that left are dropped together before the next step, so
 what others capture at the end of a step is copied first.

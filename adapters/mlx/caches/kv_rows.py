@@ -54,7 +54,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return 0 if self.keys is None else int(self.keys.shape[2])
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        start, end = self._idx, self._idx + keys.shape[2]
+        rows, start, end = len(self._padding), self._idx, self._idx + keys.shape[2]
         if self.keys is None:
             shapes = [(*array.shape[:2], buffer_slots(end, self.step), array.shape[3]) for array in (keys, values)]
             self.keys, self.values = mx.zeros(shapes[0], keys.dtype), mx.zeros(shapes[1], values.dtype)
@@ -62,9 +62,9 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
             self.keys, self.values = self._resized(self.capacity, end, 0)
         self.offset = self.offset + (end - start)
         self._idx = end
-        self.keys[: self.num_rows, :, start:end] = keys
-        self.values[: self.num_rows, :, start:end] = values
-        return self.keys_and_values()
+        self.keys[:rows, :, start:end] = keys
+        self.values[:rows, :, start:end] = values
+        return self.keys[:rows, :, :end], self.values[:rows, :, :end]
 
     def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
         """None where every row may see all there is: attention without a mask is one operation on a GPU, and several
