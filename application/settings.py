@@ -208,7 +208,7 @@ class CacheSettings:
     `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts.
     `restore`: always, or auto: not where reading the store was measured to be clearly slower than computing.
     `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
-    give way to everything else. 0 keeps none."""
+    give way to everything else, so that the bound is for what one conversation may come to. 0 keeps none."""
 
     exact: bool = False
     salt: str = ""
@@ -216,7 +216,7 @@ class CacheSettings:
     remember_calls: bool = True
     rewrites: tuple[str, ...] = ()
     restore: str = "auto"
-    live_states: ByteSize = ByteSize(share=0.25)
+    live_states: ByteSize = ByteSize(share=0.5)
 
     @property
     def rewrite_rules(self) -> tuple[RewriteRule, ...]:

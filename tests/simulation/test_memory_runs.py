@@ -145,6 +145,7 @@ class BoundServer:
             if not self.runner.is_busy:
                 break
             self.step()
+            self.writer.pump(1)  # as its thread does, whatever the steps do
         ends = [
             [item for item in self.inbox.items.get(choice_id(asked.id, choice), []) if isinstance(item, Ended)]
             for asked in self.asked
