@@ -137,6 +137,11 @@ class StepPlan:
     def is_empty(self) -> bool:
         return not (self.admit or self.prefill or self.decode or self.preempt)
 
+    @property
+    def only_decodes(self) -> bool:
+        """And nobody waits for anything."""
+        return not (self.admit or self.prefill or self.preempt or self.num_waited or self.is_held)
+
 
 UNBOUNDED = StepBudget()
 UNPACED = StepPace()

@@ -66,6 +66,7 @@ class StepRunner:
         self._models = LoadedModels(outlet, prefix_cache, constraints, self._guard)
         self._queue: tuple[SequenceId, ...] = ()
         self._next_id = 0
+        self._last_plan, self._num_standing = StepPlan(), 0
         self.is_held = False
 
     @property
@@ -205,9 +206,8 @@ class StepRunner:
         """The last plan once more, where making it anew would cost a step of many rows a tenth and change nothing: it
         only decodes, and whoever is open is who it decodes."""
         plan, self._num_standing = self._last_plan, self._num_standing - 1
-        if plan is None or self._num_standing < 0 or len(self._runs) != len(plan.decode):
-            return None
-        return plan if all(run.id in plan.decode for run in self._runs) else None
+        is_same = self._num_standing >= 0 and len(self._runs.of_ids(plan.decode)) == len(plan.decode) == len(self._runs)
+        return plan if is_same else None
 
     def _plan(self) -> StepPlan:
         self._prefix_cache.tidy()
@@ -217,8 +217,7 @@ class StepRunner:
         views = [run.view() for run in runs]
         budget = self._guard.budget(views, shapes)
         plan = plan_step(views, self._limits, budget, self._step_clock.pace)
-        only_decodes = plan == StepPlan(decode=plan.decode)
-        self._last_plan, self._num_standing = plan, budget.lasts if only_decodes else 0
+        self._last_plan, self._num_standing = plan, budget.lasts if plan.only_decodes else 0
         self._prefix_cache.room.promise(plan.admitted_bytes)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
