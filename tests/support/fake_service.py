@@ -254,7 +254,8 @@ def fake_service(
     thread.start()
     try:
         assert started.wait(PATIENCE_S), "the server did not start"
-        with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
+        # No https, so no certificates are read: that takes as long as many a test.
+        with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S, verify=False) as client:
             service = FakeService(engine, loop, requests, pool, clock, events, server, client, app, memory)
             yield service
             service.wait_until_idle()
