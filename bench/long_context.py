@@ -13,7 +13,8 @@ server's prompt its store reached. What is read after a restart lies in the page
 A step that fails ends its server's conversation and not the other's; Cairn's is told by the status too.
 `--seconds` is for both servers: no step is begun that it does not allow. Answers are held to a few words (`wordy`): of
 random weights most tokens show no text, and the first to show one would be taken for the first token. With `--json`
-Cairn's log is kept as well: what waiting, prefill with restoring, and decode of each request took.
+Cairn's log is kept as well: what waiting, prefill with restoring, and decode of each request took; and before each of
+its ends, what its metrics add up to.
 """
 
 import argparse
@@ -83,10 +84,12 @@ class Conversation:
         other = [self._messages[0], {"role": "user", "content": "Somebody else asks."}]
         self._ask("other user", other)
         time.sleep(WRITTEN_AFTER_S)
+        self._results.add("sums", server=self._name, sums=sums(self._server.url))
         self._server.stop()
         self._again()
         self._add_words(len(self._messages))
         self._turn("after restart")
+        self._results.add("sums", server=self._name, sums=sums(self._server.url))
         if "kill" not in self._without and self._name == CAIRN:  # the other keeps nothing
             self._kill()
         if "cancel" not in self._without:
@@ -176,6 +179,17 @@ def stats(url: str) -> dict[str, Any]:
         return {}
 
 
+def sums(url: str) -> dict[str, float]:
+    """What its metrics add up to since it was started: seconds and bytes of restoring, storing and computing."""
+    try:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+    except (OSError, ValueError):
+        return {}
+    named = (line.rpartition(" ") for line in lines if line.startswith("cairn") and "_bucket" not in line)
+    return {name: float(value) for name, _, value in named if value not in ("0", "0.0")}
+
+
 def asked(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """A JSON answer. Raises OSError."""
     data = None if body is None else json.dumps(body).encode()
@@ -206,6 +220,7 @@ def compare(
                 results.add("started", server=name, s=time.monotonic() - started)
                 conversation.run()
                 results.add("stats", server=name, stats=stats(server.url))
+                results.add("sums", server=name, sums=sums(server.url))
         except (RuntimeError, OSError, KeyError, subprocess.SubprocessError, TimeIsOver) as error:
             print(f"{name}: {error!r}", flush=True)
             failures[name] = f"{name}: {(str(error).strip() or repr(error)).splitlines()[-1]}"

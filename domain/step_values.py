@@ -83,7 +83,8 @@ class StepBudget:
 
     `room_bytes`: what may be admitted beyond what is active already; None: any number. `max_chunk`: tokens of a prefill
     chunk at most; None: a grid step. `admits` False: nobody is admitted. `preempt_bytes`: so much must be given back by
-    preempting; 0: nobody is. `let_go`: whose states nobody takes over any more, whatever the views say.
+    preempting; 0: nobody is. `let_go`: whose states nobody takes over any more, whatever the views say. `lasts`: for so
+    many steps more it would be no other, as long as the same sequences decode and nobody else comes.
     """
 
     room_bytes: int | None = None
@@ -91,6 +92,7 @@ class StepBudget:
     admits: bool = True
     preempt_bytes: int = 0
     let_go: frozenset[SequenceId] = frozenset()
+    lasts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,11 @@ class StepPlan:
     @property
     def is_empty(self) -> bool:
         return not (self.admit or self.prefill or self.decode or self.preempt)
+
+    @property
+    def only_decodes(self) -> bool:
+        """And nobody waits for anything."""
+        return not (self.admit or self.prefill or self.preempt or self.num_waited or self.is_held)
 
 
 UNBOUNDED = StepBudget()

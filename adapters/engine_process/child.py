@@ -51,9 +51,10 @@ class Child(Protocol):
 class ChildProcess:
     """A Child."""
 
-    def __init__(self, module: str) -> None:
-        """`module`: run as `python -m`, with the number of its descriptor as its only argument."""
+    def __init__(self, module: str, *arguments: str) -> None:
+        """`module`: run as `python -m`, with the number of its descriptor and these arguments."""
         self._module = module
+        self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
         self._ours: socket.socket | None = None
 
@@ -74,8 +75,10 @@ class ChildProcess:
     def _launched(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         try:
+            # -P: nothing of the current folder.
+            command = [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), *self._arguments]
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module, str(theirs.fileno())],  # -P: nothing of the current folder
+                command,
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # its only output is its log

@@ -271,8 +271,11 @@ class Environment:
                 self._forget_point()
                 raise
             if point is not None and self._keeps_points:
+                before = self._point
+                if before is None:  # headers may be kept although keeping them failed: no later reader guards them
+                    ended, self._point = None, point
                 self._directory.point.keep(headers)
-                ended, self._point = self._point, point
+                ended, self._point = before, point
         finally:
             if ended is not None:
                 ended.reader.abort()

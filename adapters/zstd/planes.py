@@ -5,7 +5,8 @@
     float32    as bfloat16, then 16 bits   exponent, rest         low: u16
 
 Everything runs in chunks that stay in the cache, through scratch arrays of the calling thread, with numpy operations
-that release the GIL. Splitting and merging are exact inverses on every bit pattern; nothing here looks at values.
+that release the GIL: few, because each has to get it back. Splitting and merging are exact inverses on every bit
+pattern; nothing here looks at values.
 """
 
 from threading import local
@@ -40,13 +41,10 @@ def split_bfloat16(words: Words, exponent: Bytes, rest: Bytes) -> None:
     for start in range(0, words.size, CHUNK):
         chunk = words[start : start + CHUNK]
         first, second = _scratch.first[: chunk.size], _scratch.second[: chunk.size]
-        np.right_shift(chunk, _SEVEN, out=first)
-        np.copyto(exponent[start : start + CHUNK], first, casting="unsafe")
-        np.right_shift(chunk, _EIGHT, out=first)
-        np.bitwise_and(first, np.uint16(0x80), out=first)
-        np.bitwise_and(chunk, np.uint16(0x7F), out=second)
-        np.bitwise_or(first, second, out=first)
-        np.copyto(rest[start : start + CHUNK], first, casting="unsafe")
+        np.right_shift(chunk, _SEVEN, out=exponent[start : start + CHUNK], casting="unsafe")
+        np.bitwise_and(chunk, _REST, out=first)
+        np.right_shift(first, _EIGHT, out=second)  # the sign, to the top bit of the low byte
+        np.bitwise_or(first, second, out=rest[start : start + CHUNK], casting="unsafe")
 
 
 def merge_bfloat16(exponent: Bytes, rest: Bytes, words: Words) -> None:

@@ -60,13 +60,15 @@ def describe_model(model: ModelDescription) -> str:
     return text
 
 
-def describe_slow_disk(state_bytes_s: float, model: ModelDescription) -> str:
-    """Empty unless a disk that takes so much raw state a second stores less than SLOW_TOKENS_S tokens of this model."""
+def describe_slow_disk(state_bytes_s: float, model: ModelDescription, *, is_synced: bool = True) -> str:
+    """Empty unless a disk that takes so much raw state a second stores less than SLOW_TOKENS_S tokens of this model.
+    `is_synced`: each commit, before it counts as stored."""
     token_bytes = sum(state.bytes_per_token for state in model.memory.states)
     if not token_bytes or state_bytes_s / token_bytes >= SLOW_TOKENS_S:
         return ""
     rate = f"{state_bytes_s / token_bytes:,.0f} tokens/s of this model ({state_bytes_s / 1e6:,.0f} MB/s)"
-    return f"slow: stores {rate}; what is computed faster waits in memory, where a kill loses it"
+    what = "a kill" if is_synced else "a power cut, and beyond what the system caches a kill,"
+    return f"slow: stores {rate}; what is computed faster waits in memory, where {what} loses it"
 
 
 __all__ = ("UNSYNCED", "banner", "curl_lines", "describe_model", "describe_slow_disk", "describe_template")

@@ -98,7 +98,7 @@ def _run(loaded: "LoadedSettings") -> None:
     from interfaces.composition.engine_kind import server_kind
 
     kind = server_kind(loaded.settings)
-    child = engine_child() if kind.name == PROCESS else None
+    child = engine_child(loaded.settings.engine.backend) if kind.name == PROCESS else None
     if child is not None:  # it has as much to import as this process, and does it at the same time
         with suppress(OSError):  # it is tried again where that can be told
             child.launch()

@@ -134,8 +134,9 @@ def _disk_fact(service: Service, model: ModelDescription) -> list[tuple[str, str
     if store.kind != "lmdb":
         return []
     bytes_s = writes_state_s(store)
-    slow = "" if bytes_s is None else describe_slow_disk(bytes_s, model)
-    told = [slow, UNSYNCED if store_durability(store) == "fast" else ""]
+    is_synced = store_durability(store) == "safe"
+    slow = "" if bytes_s is None else describe_slow_disk(bytes_s, model, is_synced=is_synced)
+    told = [slow, "" if is_synced else UNSYNCED]
     return [("disk", text) for text in told if text]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from adapters.system.blas import BlasReport, load_blas
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
@@ -118,18 +119,15 @@ def fake_backend(settings: Settings) -> Backend:
 
 
 def mlx_backend(settings: Settings) -> Backend:
-    """Models on MLX. A system BLAS is loaded first: MLX binds to whatever is there at its first import."""
-    from adapters.system.blas import load_blas
-    from adapters.system.heap import bound_arenas, trim_heap
+    """Models on MLX."""
+    from adapters.system.heap import trim_heap
     from adapters.zstd.buffer_pool import POOL
 
     def give_back() -> None:
         POOL.give_back()
         trim_heap()
 
-    bound_arenas()
-    _keep_kernels_private()
-    blas = load_blas()
+    blas = _prepare_mlx()
     from adapters.mlx.device import has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
     from adapters.mlx.landing import land, pays_to_land
@@ -158,6 +156,27 @@ def mlx_backend(settings: Settings) -> Backend:
         vocabulary_of=tokenizers.vocabulary,
         plan=plan_model,
     )
+
+
+def import_backend(name: str) -> tuple[object, ...]:
+    """The modules that `choose_backend` imports for it, which takes seconds; and the first look at the device. Main
+    thread; raises whatever that raises."""
+    if name != "mlx":
+        return ()
+    _prepare_mlx()
+    from adapters.mlx import device, engine, planned_network, preflight, upload
+
+    device.preferred_grid()
+    return engine, planned_network, preflight, upload
+
+
+def _prepare_mlx() -> BlasReport:
+    """What must be done before MLX is first imported: it binds to whatever BLAS is there then. May be repeated."""
+    from adapters.system.heap import bound_arenas
+
+    bound_arenas()
+    _keep_kernels_private()
+    return load_blas()
 
 
 def _keep_kernels_private() -> None:
@@ -211,6 +230,7 @@ __all__ = (
     "cache_dir",
     "choose_backend",
     "fake_backend",
+    "import_backend",
     "mlx_backend",
     "model_repository",
     "models_for",

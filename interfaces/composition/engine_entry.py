@@ -6,9 +6,9 @@ CHILD = "interfaces.cli.engine_child"
 """Run by its name, never imported."""
 
 
-def engine_child() -> ChildProcess:
-    """Not started yet."""
-    return ChildProcess(CHILD)
+def engine_child(backend: str) -> ChildProcess:
+    """Not started yet. `backend`: `engine.backend`, which it begins to import before it is told its settings."""
+    return ChildProcess(CHILD, backend)
 
 
 __all__ = ("CHILD", "engine_child")

@@ -18,7 +18,7 @@ def build_engine_process(settings: Settings, clock: Clock, first_child: ChildPro
     encoded, first = encode_settings(settings), [first_child] if first_child is not None else []
 
     def make(lost: Callable[[str], None]) -> EngineProcess:
-        child = first.pop() if first else engine_child()
+        child = first.pop() if first else engine_child(settings.engine.backend)
         return EngineProcess(child, encoded, clock, lost=lost)
 
     return RevivedEngine(make, clock)

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -20,7 +21,7 @@ from application.settings import EngineSettings, ModelSettings, Settings, StoreS
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from domain.model_card import ModelSource
-from interfaces.composition.engine_entry import CHILD
+from interfaces.composition.engine_entry import engine_child
 from interfaces.composition.engine_process import encode_settings
 from interfaces.composition.token_side import host_token_side
 from tests.support.effort import scaled
@@ -34,13 +35,13 @@ from tests.support.tiny_models import write_folder
 class Processes:
     """Makes engines in processes, and remembers them."""
 
-    def __init__(self, module: str, settings: bytes = b"") -> None:
-        self._module = module
+    def __init__(self, child: Callable[[], ChildProcess], settings: bytes = b"") -> None:
+        self._child = child
         self._settings = settings
         self.made: list[EngineProcess] = []
 
     def make(self, lost: Callable[[str], None]) -> EngineProcess:
-        engine = EngineProcess(ChildProcess(self._module), self._settings, SystemClock(), lost=lost)
+        engine = EngineProcess(self._child(), self._settings, SystemClock(), lost=lost)
         self.made.append(engine)
         return engine
 
@@ -79,7 +80,7 @@ def num_descriptors() -> int:
 
 
 def test_killed_at_any_moment_all_streams_end_as_undisturbed_ones() -> None:
-    toy = "tests.support.engine_child"
+    toy = partial(ChildProcess, "tests.support.engine_child")
     calm, num_before = play(here(hosted_toy)), num_descriptors()
     for seed in range(scaled(1)):
         processes = Processes(toy)
@@ -103,7 +104,7 @@ def test_a_model_on_mlx_is_loaded_again_and_goes_on(tmp_path: Path) -> None:
     source = ModelSource(ModelId(str(folder)), str(folder))
     unstored = replace(settings, store=StoreSettings(kind="off"))
     calm = play(here(lambda _, hold: host_token_side(unstored, hold)), model=source)
-    processes = Processes(CHILD, encode_settings(settings))
+    processes = Processes(partial(engine_child, "mlx"), encode_settings(settings))
     disturbed = play(processes.make, processes.killing(Random(7), 60), model=source)
     check_same(disturbed, calm)
     assert len(restarts(disturbed)) == 1

@@ -171,7 +171,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [-1]}, "prompt"),
     ({"prompt": [260]}, "prompt"),
     ({"prompt": [10**30]}, "prompt"),
-    ({"prompt": [[1, 2], [1, 2**40]]}, "prompt"),
+    ({"prompt": [[1, 2], [1, 2**40]]}, "prompt[1]"),
     ({"prompt": "x" * 500}, "prompt"),
     ({"prompt": ["x"] * 500}, "prompt"),
     ({"prompt": "x", "n": 129}, "n"),

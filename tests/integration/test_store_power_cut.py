@@ -9,6 +9,7 @@ import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.sync_point import SyncPoint
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
@@ -142,3 +143,38 @@ def test_a_torn_format_beside_something_else_is_left_alone(tmp_path: Path, conte
         open_store(path)
     assert refused.value.failure is OpenFailure.FOREIGN
     assert ((path / "format").read_bytes(), (path / "data.mdb").read_bytes()) == (b"", content)
+
+
+def test_headers_that_were_kept_although_that_failed_are_guarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a point could not be synced: it may be there after a power cut, so its pages must be."""
+    keep = SyncPoint.keep
+
+    def failing(point: SyncPoint, headers: bytes) -> None:
+        keep(point, headers)
+        raise OSError(5, "Input/output error")
+
+    path, events, blocks = tmp_path / "store", EventList(), chain(INFO, 3)
+    store = open_store(path)
+    assert store.put(blocks) is PutOutcome.STORED
+    store.close()
+    monkeypatch.setattr(SyncPoint, "keep", failing)
+    store = open_store(path, events, durability="fast", pause_s=0.0)
+    assert store._background is not None
+    store._background.close()  # after its first sync
+    monkeypatch.undo()
+    kept = (path / "synced").read_bytes()
+    for seed in range(1, 12):  # three pages and more each time, and those of the first are free
+        assert store.delete(keys_of(blocks[:1])) == (3 if seed == 1 else 0)
+        assert store.put(chain(INFO, 3, seed=seed)) is PutOutcome.STORED
+    data = (path / "data.mdb").read_bytes()
+    store.close()
+    assert faults(events) == ["io_error"]
+    (path / "data.mdb").write_bytes(data)
+    (path / "synced").write_bytes(kept)
+    (path / "boot").write_text("another")
+    store = open_store(path)
+    assert all(map(same, store.get(keys_of(blocks)), blocks))
+    assert store.check_integrity(payloads=True).problems == ()
+    store.close()

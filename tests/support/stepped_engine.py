@@ -35,12 +35,13 @@ BLOCK, GRID = 16, 32
 
 class WilfulGuard(Unguarded):
     """Wants everything back in the steps for which `preempts` says so, given what is active; admits if `admits`.
-    `charges`: bytes by the tokens of the prompt and those still to come."""
+    `charges`: bytes by the tokens of the prompt and those still to come. `lasts`: what it says of every budget."""
 
     def __init__(self) -> None:
         self.charges: Callable[[int, int], int] = lambda _num_prompt, _num_new: 0
         self.preempts: Callable[[int, Sequence[SequenceView]], bool] = lambda _step, _active: False
         self.admits = True
+        self.lasts = 0
         self.num_steps = 0
 
     def charge_bytes(self, shape: MemoryShape, num_prompt: int, num_new: int) -> int:
@@ -50,7 +51,7 @@ class WilfulGuard(Unguarded):
         self.num_steps += 1
         active = [view for view in views if view.phase in ACTIVE]
         preempts = bool(active) and self.preempts(self.num_steps, active)
-        return StepBudget(admits=self.admits, preempt_bytes=1 << 60 if preempts else 0)
+        return StepBudget(admits=self.admits, preempt_bytes=1 << 60 if preempts else 0, lasts=self.lasts)
 
 
 class SteppedEngine:

@@ -9,7 +9,7 @@ from adapters.fake.memory_probe import FakeMemory
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.services.prefix.flights import Flights, Leave
 from application.services.prefix.hot_tier import HotTier
-from application.services.token_side.memory_guard import IDLE_STEPS, READ_EVERY_STEPS, MemoryGuard
+from application.services.token_side.memory_guard import IDLE_STEPS, LASTING_STEPS, READ_EVERY_STEPS, MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
@@ -300,10 +300,19 @@ def test_while_all_is_calm_a_reading_stands_for_some_steps_and_no_longer():
     readings: list[int | None] = []
     bench.budget(decoding)
     bench.memory.hold(50_000)
-    for _ in range(READ_EVERY_STEPS):
-        bench.budget(decoding)
+    for _ in range(READ_EVERY_STEPS // (1 + LASTING_STEPS) + 1):
+        assert bench.budget(decoding).lasts == LASTING_STEPS
         readings.append(bench.guard.ledger.reading_bytes)
-    assert readings == [1_000] * (READ_EVERY_STEPS - 1) + [50_000]
+    assert readings == [1_000, 50_000], "each stands for as many steps as it lasts"
+
+
+def test_a_budget_lasts_while_all_decode_far_below_the_marks():
+    decoding = view(1, Phase.DECODING, 5_000, 4_000)
+    for other in (Phase.QUEUED, Phase.RESTORING, Phase.PREFILLING):
+        assert Bench().budget(decoding, view(2, other, 0, 100)).lasts == 0
+    assert Bench().budget(decoding, view(2, Phase.DECODING, 200, 100)).lasts == LASTING_STEPS
+    for held_bytes in (LIMITS.low_bytes - 5_000, LIMITS.high_bytes):
+        assert Bench(held_bytes=held_bytes).budget(view(1, Phase.DECODING, 9_000, 8_000)).lasts == 0
 
 
 def test_near_the_marks_every_step_reads():

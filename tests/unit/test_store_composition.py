@@ -250,3 +250,6 @@ def test_a_disk_slower_than_prompts_are_computed_is_told_in_tokens_of_the_model(
     assert describe_slow_disk(2e9, model) == ""
     told = describe_slow_disk(147e6, model)
     assert told.startswith("slow: stores 1,000 tokens/s of this model (147 MB/s); ")
+    assert told.endswith("waits in memory, where a kill loses it")
+    unsynced = describe_slow_disk(147e6, model, is_synced=False)
+    assert unsynced.endswith("where a power cut, and beyond what the system caches a kill, loses it")

@@ -217,7 +217,7 @@ class LiveStates:
         while self._states and (self._used_bytes > size_bytes or len(self._states) > MAX_STATES):
             self._num_evicted += 1
             others = (state for id, state in self._states.items() if id != spared)
-            self._drop(next(others, None) or self._states[spared or next(iter(self._states))])
+            self._drop(next(others, None) or next(iter(self._states.values())))
         return before - self._used_bytes
 
     def drop_model(self, model: str) -> None:

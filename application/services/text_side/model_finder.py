@@ -87,14 +87,24 @@ class ModelFinder:
         source = await self.workers.run(self._locate, id)
         if (reason := self._failures.recall(source, self._now_s())) is not None:
             raise ModelLoadFailed(reason)
-        return await self.workers.run(self._prepare, source)
+        return await self._prepare(source)
 
-    def _prepare(self, source: ModelSource) -> FoundModel:
+    async def _prepare(self, source: ModelSource) -> FoundModel:
+        """Both looks at once: at a server's start the one waits for the engine's own imports, and the other has as much
+        to import. What is wrong with the files is said first."""
         options = self._options(source.id)
-        preview = self._check(source, options)
+        preview, tokenizer = await asyncio.gather(
+            self.workers.run(self._check, source, options),
+            self.workers.run(self._tokenizers.load, source),
+            return_exceptions=True,
+        )
+        if isinstance(preview, BaseException):
+            raise preview
+        if isinstance(tokenizer, BaseException):
+            raise tokenizer
         advised = preview.advised if self._settings.generation_config else SamplingDefaults()
         sampling = self._table(source.id).sampling.over(advised)
-        return FoundModel(source, self._tokenizers.load(source), options, preview.weight_bytes, sampling)
+        return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling)
 
     def _options(self, id: ModelId) -> LoadOptions:
         table = self._table(id)

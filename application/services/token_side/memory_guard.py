@@ -30,10 +30,13 @@ from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget, StepLimits, admission_order
-from domain.sequence import WAITING
+from domain.sequence import WAITING, Phase
 
 AHEAD_SHARE = 16
 """Prefixes fetched for those who wait may take one part in so many of all memory."""
+
+LASTING_STEPS = 8
+"""For so many steps of nothing but decoding a budget stands, far below the marks."""
 
 READ_EVERY_STEPS = 16
 READ_AFTER_SHARE = 128
@@ -86,6 +89,7 @@ class MemoryGuard:
         self._other_bytes = self._other_then = 0
         self._reading = MemoryReading()
         self._known_then = self._num_stuck = self._num_idle = self._idle_bytes = 0
+        self._num_lasting = 0
         self._num_steps, self._read_at, self._cleared_at = 0, 0, -CLEAR_EVERY_STEPS
         self.ledger = MemoryLedger(limits=limits)
 
@@ -146,7 +150,8 @@ class MemoryGuard:
         return charge_bytes(shape, num_prompt, num_new, self._chunk)
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
-        self._num_steps += 1
+        self._num_steps += 1 + self._num_lasting
+        self._num_lasting = 0  # of what this one's steps may have been
         first = next((view for view in admission_order(views, self._steps) if view.id in shapes), None)
         demand = demand_of(views, shapes, self._chunk, first)
         ledger = self._measured(self._ledger(views, shapes), demand)
@@ -176,7 +181,16 @@ class MemoryGuard:
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
             let_go=self._let_go(views),
+            lasts=self._lasts(views, ledger, limits),
         )
+
+    def _lasts(self, views: Sequence[SequenceView], ledger: MemoryLedger, limits: MemoryLimits) -> int:
+        """Rows that decode grow by a token a step, and their buffers are charged a step of theirs ahead: far below the
+        marks nothing is decided by a few of those."""
+        is_far = max(ledger.used_bytes, (self._reading.held_bytes or 0) + ledger.transient_bytes) <= limits.low_bytes
+        is_steady = limits is self.limits and all(view.phase is Phase.DECODING for view in views)
+        self._num_lasting = LASTING_STEPS if is_far and is_steady and self.level is Level.CALM else 0
+        return self._num_lasting
 
     # ---- counting -----------------------------------------------------------------------------------------------
 
