@@ -49,7 +49,7 @@ def preferred_last_chunk() -> int:
 
 
 def spare_bytes() -> int:
-    """Freed memory to keep between chunks: giving it back and asking again costs a fast GPU a tenth of its prefill.
+    """Freed memory to keep: giving it back and asking again costs a fast GPU a tenth of its prefill.
 
     A sixteenth of a CUDA device's memory; 0 elsewhere, where memory is the system's too and chunks take seconds.
     """

@@ -10,7 +10,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
-from adapters.mlx.device import on_cpu
+from adapters.mlx.device import on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
@@ -41,11 +41,11 @@ class MlxEngine:
         self._blas = blas
         self._reading = Lane("weights", 1)
         self._peaks = None if memory_dir is None else PeakMemory(memory_dir, self._reading)
-        self._is_wired = False
+        self._is_bounded = False
         self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
-        self._wire_memory()
+        self._bound_memory()
         found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
             self._models.append(found)
@@ -102,14 +102,17 @@ class MlxEngine:
         mx.clear_cache()
         mx.clear_streams()
 
-    def _wire_memory(self) -> None:
-        """On Metal, keep weights resident up to what the system recommends; no effect elsewhere."""
-        if self._is_wired:
+    def _bound_memory(self) -> None:
+        """On Metal, keep weights resident up to what the system recommends. On CUDA, keep no more freed buffers than are
+        of use: left to itself MLX kept 30 GB of them beside 32 streams, on a device of 80."""
+        if self._is_bounded:
             return
-        self._is_wired = True
+        self._is_bounded = True
         recommended = mx.device_info().get("max_recommended_working_set_size")
         if isinstance(recommended, int) and mx.metal.is_available():
             mx.set_wired_limit(recommended)
+        if spare := spare_bytes():
+            mx.set_cache_limit(spare)
 
 
 def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
