@@ -103,8 +103,8 @@ class MlxEngine:
         mx.clear_streams()
 
     def _bound_memory(self) -> None:
-        """On Metal, keep weights resident up to what the system recommends. On CUDA, keep no more freed buffers than are
-        of use: left to itself MLX kept 30 GB of them beside 32 streams, on a device of 80."""
+        """On Metal, keep weights resident up to what the system recommends. On CUDA, keep no more freed buffers than
+        are of use: left to itself MLX kept 30 GB of them beside 32 streams, on a device of 80."""
         if self._is_bounded:
             return
         self._is_bounded = True
