@@ -147,6 +147,12 @@ class StoreDirectory:
     def empty(self) -> None:
         remove_durably(self.readers, self.data)
 
+    def roll_back(self) -> bool:
+        """To the last sync point, durably; False when there is none. Never call it with the database open."""
+        # Whoever opened the database before tells LMDB by its table which header is the last one.
+        self.readers.unlink(missing_ok=True)
+        return self.point.restore()
+
     def swap_in(self, copy: Path) -> None:
         """Make a synced copy the database, durably. Never call it with the database open."""
         self.point.forget()

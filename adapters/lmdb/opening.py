@@ -69,7 +69,7 @@ def open_for_writing(
 
 def _recover(directory: StoreDirectory, log: FaultLog) -> None:
     """After a power cut, of a store whose commits were not synced."""
-    if directory.point.restore():
+    if directory.roll_back():
         log.note(faults.ROLLED_BACK, f"{directory.path}: the machine went down; what was not synced by then is gone")
     else:
         log.note(faults.DAMAGED, f"{directory.path} was open without syncing when the machine went down")

@@ -1,5 +1,7 @@
 """Power cuts, from the real writes and syncs of every file of a store; failing syncs; and what older versions tore."""
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
 from application.ports.record_writer import PutOutcome
+from domain.record import Record
 from tests.support.io_log import Op, build_recorder, read_log, recording_environment
 from tests.support.power_cuts import cut_often
 from tests.support.processes import fast_folder, finish, start
@@ -178,3 +181,48 @@ def test_headers_that_were_kept_although_that_failed_are_guarded(
     assert all(map(same, store.get(keys_of(blocks)), blocks))
     assert store.check_integrity(payloads=True).problems == ()
     store.close()
+
+
+def cut_off(path: Path, num_unsynced: int) -> list[Record]:
+    """A store as a power cut leaves it that lost nothing by chance; returns what was synced."""
+    blocks = chain(INFO, 3)
+    store = open_store(path)
+    assert store.put(blocks) is PutOutcome.STORED
+    store.close()
+    store = open_store(path, durability="fast")
+    assert store._background is not None
+    store._background.close()  # after its first sync
+    for seed in range(1, 1 + num_unsynced):
+        assert store.put(chain(INFO, 3, seed=seed)) is PutOutcome.STORED
+    data, synced = (path / "data.mdb").read_bytes(), (path / "synced").read_bytes()
+    store.close()
+    (path / "data.mdb").write_bytes(data)
+    (path / "synced").write_bytes(synced)
+    return blocks
+
+
+READING = """
+from tests.integration.test_store_power_cut import *
+store = open_store(Path(sys.argv[1]), read_only=True)
+print("open", flush=True)
+sys.stdin.read()
+store.close()
+"""
+
+
+@pytest.mark.parametrize("num_unsynced", [4, 5])
+def test_a_store_is_rolled_back_whoever_has_opened_it(tmp_path: Path, num_unsynced: int) -> None:
+    """LMDB finds the last header by a number that those who have the database open share, and which of two it is."""
+    path = tmp_path / "store"
+    blocks = cut_off(path, num_unsynced)
+    with subprocess.Popen(
+        [sys.executable, "-c", READING, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"open\n"
+        (path / "boot").write_text("another")
+        store = open_store(path, events := EventList())
+        assert faults(events) == ["rolled_back"]
+        assert all(map(same, store.get(keys_of(blocks)), blocks))
+        store.close()
+        reader.communicate(timeout=60)
