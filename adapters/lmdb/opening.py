@@ -14,6 +14,11 @@ from application.ports.block_store import OpenFailure, StoreOpenError
 # A file that is being written to may look wrong for as long as a commit takes.
 _READ_ATTEMPTS, _READ_WAIT_S = 50, 0.02
 
+_UNRECOVERED = (
+    "{} was open without syncing when the machine went down: who only reads it would find some of what was lost;"
+    " start the server, or `cairn cache compact`, which goes back to what was synced"
+)
+
 
 def open_for_reading(directory: StoreDirectory, environment: Environment) -> None:
     """Beside a writing process or alone; changes nothing. Raises StoreOpenError."""
@@ -21,6 +26,8 @@ def open_for_reading(directory: StoreDirectory, environment: Environment) -> Non
     for attempt in range(_READ_ATTEMPTS):
         if not directory.size_bytes:
             raise StoreOpenError(OpenFailure.VOLUME, f"there is no database in {directory.path} yet")
+        if not directory.is_written_elsewhere() and directory.is_from_other_boot():
+            raise StoreOpenError(OpenFailure.DAMAGED, _UNRECOVERED.format(directory.path))
         try:
             environment.open()
             _read_state(directory, environment)

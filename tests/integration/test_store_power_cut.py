@@ -201,6 +201,19 @@ def cut_off(path: Path, num_unsynced: int) -> list[Record]:
     return blocks
 
 
+def test_what_is_to_be_rolled_back_is_not_read_before(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    blocks = cut_off(path, 1)
+    (path / "boot").write_text("another")
+    with pytest.raises(StoreOpenError, match=r"when the machine went down.*start the server") as refused:
+        open_store(path, read_only=True)
+    assert refused.value.failure is OpenFailure.DAMAGED
+    open_store(path).close()
+    reader = open_store(path, read_only=True)
+    assert all(map(same, reader.get(keys_of(blocks)), blocks))
+    reader.close()
+
+
 READING = """
 from tests.integration.test_store_power_cut import *
 store = open_store(Path(sys.argv[1]), read_only=True)
