@@ -45,6 +45,7 @@ def compact(directory: StoreDirectory, environment: Environment, advance: Advanc
     needed_bytes = environment.live_bytes() + _MARGIN_BYTES
     if free_bytes(directory.path) < needed_bytes:
         raise _no_room(directory, f"{needed_bytes} bytes")
+    environment.sync()  # copying may take minutes, in which a power cut is to leave all of it
     try:
         _copy(directory, environment, advance)
     except BaseException as failure:

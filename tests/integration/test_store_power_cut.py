@@ -5,12 +5,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 
 import pytest
 
 from adapters.fake.clock import FakeClock
+from adapters.lmdb import compaction
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.private_files import sync_file
 from adapters.lmdb.sync_point import SyncPoint
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
@@ -239,3 +241,22 @@ def test_a_store_is_rolled_back_whoever_has_opened_it(tmp_path: Path, num_unsync
         assert all(map(same, store.get(keys_of(blocks)), blocks))
         store.close()
         reader.communicate(timeout=60)
+
+
+def test_a_power_cut_while_it_is_compacted_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cut, blocks = tmp_path / "store", tmp_path / "cut", chain(INFO, 3)
+
+    def cut_when_all_is_copied(handle: int) -> None:
+        sync_file(handle)
+        copytree(path, cut)
+
+    monkeypatch.setattr(compaction, "sync_file", cut_when_all_is_copied)
+    store = open_store(path, durability="fast")
+    assert store.put(blocks) is PutOutcome.STORED
+    store.compact()
+    store.close()
+    (cut / "boot").write_text("another")
+    store = open_store(cut, events := EventList())
+    assert faults(events) == ["rolled_back"]
+    assert all(map(same, store.get(keys_of(blocks)), blocks))
+    store.close()
