@@ -35,8 +35,8 @@ is given back: to others of this machine it is worth more then than to the next 
 
 
 class HeldMemory:
-    """`reading`: the last one. `other_bytes`: what the process itself holds. `num_steps`: planned so far, counted by who
-    plans them."""
+    """`reading`: the last one. `other_bytes`: what the process itself holds. `num_steps`: planned so far, counted
+    by who plans them."""
 
     def __init__(self, probe: MemoryProbe, limits: MemoryLimits | None, on_cleared: Callable[[int], object]) -> None:
         """`on_cleared`: told how many bytes clearing before a decision, or after a rest, gave back."""
