@@ -29,8 +29,8 @@ def test_less_than_was_said_counts_slowly():
 
 
 def test_a_network_that_loops_is_estimated_right_within_the_chunks_of_a_first_prompt():
-    """MiB on an H100, four of Qwen3.5's layers: 3,000 of weights and states, and beyond them what was estimated and what
-    was measured, of everything 1.41 times as much. Eight of the first 64 chunks are measured."""
+    """MiB on an H100, four of Qwen3.5's layers: 3,000 of weights and states, and beyond them what was estimated and
+    what was measured, of everything 1.41 times as much. Eight of the first 64 chunks are measured."""
     beside, estimated, measured = 3_000, 7_401, 4_359
     correction = PeakCorrection()
     for _ in range(8):
