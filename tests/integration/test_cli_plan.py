@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from adapters.mlx import memory_shape
 from interfaces.cli.main import app
 from tests.support import tiny_models
 
 
 @pytest.fixture(autouse=True)
 def of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is traced here is remembered nowhere else."""
+    """What is traced here is remembered nowhere else, and nothing is that others traced before."""
+    monkeypatch.setattr(memory_shape, "_traced_steps", {})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
