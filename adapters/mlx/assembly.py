@@ -20,6 +20,7 @@ from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.probe import probe
 from adapters.mlx.sampler_row import SamplerRow
+from adapters.mlx.trace_memory import TraceMemory
 from application.ports.compute import DecodeStart
 from domain.ids import ModelId
 from domain.memory.config_shape import number
@@ -61,17 +62,19 @@ def assemble(
     chunks_ahead: int | None = None,
     blas: str = "",
     peaks: PeakMemory | None = None,
+    traces: TraceMemory | None = None,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
-    `peaks`: where corrections of estimated memory are remembered; None for nowhere.
+    `peaks`, `traces`: where corrections of estimated memory, and what it is estimated by, are remembered; None for
+    nowhere.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
     weights = parameters(network)
     context_length = context_length_of(facts.config)
-    memory = yield from shape_of_network(network, found.layout, facts.config, context_length)
+    memory = yield from shape_of_network(network, found.layout, facts.config, context_length, traces)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),

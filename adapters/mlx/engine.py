@@ -16,6 +16,7 @@ from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import highest_bytes
+from adapters.mlx.trace_memory import TraceMemory
 from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
@@ -33,7 +34,7 @@ class MlxEngine:
     def __init__(
         self, memory_dir: Path | None = None, blas: str = "", trim_heap: Callable[[], None] = lambda: None
     ) -> None:
-        """`memory_dir`: a directory for remembered weight digests and peaks; None remembers none. `blas` as in
+        """`memory_dir`: a directory for remembered weight digests, traces and peaks; None remembers none. `blas` as in
         `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
         go."""
         self._trim_heap = trim_heap
@@ -41,6 +42,7 @@ class MlxEngine:
         self._blas = blas
         self._reading = Lane("weights", 1)
         self._peaks = None if memory_dir is None else PeakMemory(memory_dir, self._reading)
+        self._traces = None if memory_dir is None else TraceMemory(memory_dir, self._reading)
         self._is_bounded = False
         self._models: list[MlxModel] = []
 
@@ -65,7 +67,9 @@ class MlxEngine:
             read = self._reading.submit(partial(_read_files, folder, adapter, self._memory_dir))
             yield read  # a first read of all files takes as long as the disk takes
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
-            return (yield from assemble(network, source.id, facts, blas=self._blas, peaks=self._peaks))
+            return (
+                yield from assemble(network, source.id, facts, blas=self._blas, peaks=self._peaks, traces=self._traces)
+            )
         except ModelLoadFailed as error:
             return error.message
         except Exception as error:

@@ -3,7 +3,7 @@
 MLX counts one peak for the whole process. It is begun anew before a chunk and read after it; what is active by then is
 no part of the chunk's own: the weights, the states, and whatever workers brought to the device meanwhile. A chunk that
 is still under way when its call returns cannot be measured, so where chunks are queued ahead only some are: the first
-ones, and one in a while.
+ones, then each after twice as many, and in the end one in a while.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class PeakMeter:
         """Before a chunk: whether it is measured. `finish` waits for every chunk."""
         global _highest_bytes
         self._num_chunks += 1
-        if self._is_ahead and self._num_chunks > FIRST_CHUNKS and self._num_chunks % EVERY_CHUNKS:
+        if self._is_ahead and not _is_measured(self._num_chunks):
             return False
         finish()
         _highest_bytes = highest_bytes()
@@ -78,6 +78,12 @@ class PeakMeter:
         self._told = now
         self._keep(now)
         return True
+
+
+def _is_measured(number: int) -> bool:
+    """Of chunks counted from one, where those that are not wait for nothing."""
+    is_power = not number & (number - 1)
+    return number <= FIRST_CHUNKS or number % EVERY_CHUNKS == 0 or (is_power and number < EVERY_CHUNKS)
 
 
 def uncorrected(shape: MemoryShape, *, is_ahead: bool = False) -> PeakMeter:

@@ -154,7 +154,7 @@ def mlx_backend(settings: Settings) -> Backend:
         holds_host=on_cpu(),
         check=check_source,
         vocabulary_of=tokenizers.vocabulary,
-        plan=plan_model,
+        plan=lambda source, options: plan_model(source, options, cache_dir()),
     )
 
 

@@ -183,3 +183,9 @@ def test_every_family_has_a_shape_by_its_configuration():
         costs = state_costs(layout, network)
         assert len(costs) >= len(layout.groups), name
         assert all(cost.bytes_per_token > 0 or cost.fixed_bytes > 0 for cost in costs), name
+
+
+def test_chunks_that_are_queued_ahead_are_measured_ever_less_often() -> None:
+    meter = PeakMeter(MemoryShape(), PeakCorrection(), lambda _: None, is_ahead=True)
+    measured = [number for number in range(1, 200) if meter.begin(lambda: None)]
+    assert measured == [1, 2, 3, 4, 8, 16, 32, 64, 128, 192]

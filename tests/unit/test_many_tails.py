@@ -18,6 +18,7 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
 from application.ports.record_writer import PutOutcome
 from domain.hashing import snapshot_key
+from domain.id_row import IdRow
 from domain.ids import BlockHash
 from domain.record import Record, SnapshotKey
 from domain.state_layout import StateLayout
@@ -38,7 +39,7 @@ def strangers(own: Record, count: int) -> list[Record]:
         tokens = (1_000 + user, *range(user % (BLOCK - 2)))
         key = snapshot_key(own.key.namespace, own.key.block_hash, tokens)
         position = own.position - own.key.num_partial + len(tokens)
-        records.append(replace(own, key=key, position=position, key_ids=tokens))
+        records.append(replace(own, key=key, position=position, key_ids=IdRow(tokens)))
     return records
 
 

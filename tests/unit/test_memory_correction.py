@@ -28,6 +28,16 @@ def test_less_than_was_said_counts_slowly():
     assert correction.factor == pytest.approx(0.75, abs=0.01)
 
 
+def test_a_network_that_loops_is_estimated_right_within_the_chunks_of_a_first_prompt():
+    """MiB on an H100, four of Qwen3.5's layers: 3,000 of weights and states, and beyond them what was estimated and
+    what was measured, of everything 1.41 times as much. Eight of the first 64 chunks are measured."""
+    beside, estimated, measured = 3_000, 7_401, 4_359
+    correction = PeakCorrection()
+    for _ in range(8):
+        correction = correction.learnt(estimated << 20, measured << 20)
+    assert 1 <= (beside + correction.factor * estimated) / (beside + measured) < 1.25
+
+
 def test_small_steps_say_nothing_of_large_ones():
     correction = PeakCorrection().learnt(LARGE, 2 * LARGE)
     for _ in range(20):

@@ -9,7 +9,8 @@ from adapters.fake.memory_probe import FakeMemory
 from application.memory_events import MemoryMeasured, PressureRelieved
 from application.services.prefix.flights import Flights, Leave
 from application.services.prefix.hot_tier import HotTier
-from application.services.token_side.memory_guard import IDLE_STEPS, LASTING_STEPS, READ_EVERY_STEPS, MemoryGuard
+from application.services.token_side.held_memory import IDLE_STEPS, READ_EVERY_STEPS
+from application.services.token_side.memory_guard import LASTING_STEPS, MemoryGuard
 from domain.ids import ModelId, SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level

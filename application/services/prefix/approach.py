@@ -1,5 +1,8 @@
 """A sequence's way to the state it starts from, from submission until it is restored: it moves through `phases`.
 
+What a phase holds outside (reads, charges, pins, a claim) goes on into the next one, or is let go of before it. Which
+phase is next is a matter of what has come by now; where there is a choice, `start_choice` makes it.
+
 Compute thread only. What takes time happens in workers: they hash the prompt and ask the stores at once, while the
 sequence waits in the engine's queue. When it is wanted, their answer is compared with what is in memory by then, with
 what other sequences are computing, and with what came in since it was given.
@@ -12,7 +15,6 @@ from application.events import PrefixAwaited
 from application.services.prefix.cache_context import CacheContext
 from application.services.prefix.fetch import Fetched, PrefixFetch
 from application.services.prefix.flights import Leave
-from application.services.prefix.in_flight import MIN_SHARED_TOKENS, InFlight, find_owner
 from application.services.prefix.live_states import Continuation
 from application.services.prefix.phases import (
     Asking,
@@ -26,6 +28,7 @@ from application.services.prefix.phases import (
     chain_of,
     checked,
 )
+from application.services.prefix.start_choice import StartChoice
 from application.services.prefix.tenure import Tenure
 from application.services.prefix.tiers import HOT, Question
 from domain.errors import IllegalTransition
@@ -36,11 +39,8 @@ from domain.ids import RequestId, SequenceId
 from domain.memory.shape import MemoryShape
 from domain.prefix import ReuseRules
 from domain.prompt_content import EncodedPrompt
-from domain.record import NamespaceInfo, RecordKey
+from domain.record import NamespaceInfo
 from domain.step_values import TakeOver
-
-MAX_FAILED_FETCHES = 3
-"""How often a lookup is repeated because what it found was gone; then the prompt is computed."""
 
 
 class Approach:
@@ -68,11 +68,9 @@ class Approach:
         self._prompt = prompt
         self._info = info
         self._rules = rules
-        self._restores = restores
+        self._choice = StartChoice(context, id, info, rules, restores=restores)
         self._shape = shape
         self._is_ahead = True
-        self._absent: frozenset[RecordKey] = frozenset()
-        self._num_failed = 0
         self._fetch_began_ns = self.fetch_ns = 0
         self._phase: Phase = Queued(self._look_up())
 
@@ -185,7 +183,7 @@ class Approach:
             case Asking(question, is_repeat):
                 return question.done() and self._take_answer(question.result(), is_repeat=is_repeat)
             case Following(chain, owner, until):
-                if self._may_follow(owner) and owner.position < until:
+                if self._choice.may_follow(owner, is_ahead=self._is_ahead) and owner.position < until:
                     return False
                 self._ask(chain)
                 return True
@@ -220,77 +218,34 @@ class Approach:
         if not question.is_settled:
             return False
         question.abandon()
-        tiers = self._context.tiers
-        found = tiers.match(question.chain, self._rules, question.answers(), self._absent)
-        if not is_repeat and tiers.is_outdated(question, found, self._rules):
+        found = self._choice.match(question.chain, question.answers())
+        if not is_repeat and self._context.tiers.is_outdated(question, found, self._rules):
             self._ask(question.chain, is_repeat=True)
         else:
             self._decide(found)
         return True
 
     def _decide(self, found: Found) -> None:
-        """Wait for an earlier sequence, start fetching, or be ready to compute from the start."""
-        if not self._restores:  # what was found is known to be there, and not written again
-            self._enter(Ready(found))
-            return
-        context, tiers = self._context, self._context.tiers
-        live = self._live(found)
-        if live is None:
-            found = self._worth_reading(found)
-            live = self._live(found)
-        reached = live.position if live is not None else found.match.position
-        others = [other for other in context.open.values() if self._may_follow(other)] if tiers.keeps_anything else ()
-        helped = find_owner(self.id, found.chain, reached, others, self._rules.grid)
-        if helped is not None:
-            owner, until = helped
-            owner.expect(until)
-            context.events.emit(PrefixAwaited(self._request_id, owner.request_id, until, context.clock.now_ns()))
-            self._enter(Following(found.chain, owner, until))
-        elif live is not None:
-            tiers.live.note_wanted(live.state)
-            self._enter(Ready(found, live=live))
-        elif found.match.position and self._num_failed <= MAX_FAILED_FETCHES:
-            self._enter(Held(found))
-        else:
-            self._enter(Ready(found))
-
-    def _worth_reading(self, found: Found) -> Found:
-        """The same, or with what memory has of it alone, where computing the rest is clearly faster."""
-        paces, num_cold = self._context.paces, found.num_cold(HOT)
-        if not num_cold or not paces.may_decline(self._info.model):
-            return found
-        hot = self._context.tiers.match(found.chain, self._rules, {}, self._absent).match
-        if not paces.declines(self._info.model, hot.position, found.match.position, num_cold):
-            return found
-        num_known = found.match.num_known
-        return replace(found, match=replace(hot, reason=StopReason.COMPUTED_FASTER, num_known=num_known))
-
-    def _look_again(self) -> None:
-        """Ready while it was in the queue: who was admitted before it may have computed more of its prompt since, or
-        have left what it goes on from. Who was to take a state over does so all the same: it was charged for no more.
-        """
-        match self._phase:
-            case Ready(found) if self._restores:
-                is_charged, tiers = self.takes_over is not None, self._context.tiers
-                now = tiers.match(found.chain, self._rules, tiers.unanswered(), self._absent)
-                latest = self._live(found)
-                if latest is not None and (is_charged or latest.position >= now.match.position):
-                    self._release()
-                    self._enter(Ready(found, live=latest))
-                elif now.match.position >= self._phase.position + MIN_SHARED_TOKENS:
-                    self._release()
-                    self._enter(Held(now))
+        """Wait for an earlier sequence, start fetching, or be ready to go on or to compute from the start."""
+        chosen = self._choice.best(found, is_ahead=self._is_ahead)
+        match chosen:
+            case Following(_, owner, until):
+                owner.expect(until)
+                at_ns = self._context.clock.now_ns()
+                self._context.events.emit(PrefixAwaited(self._request_id, owner.request_id, until, at_ns))
+            case Ready(_, _, Continuation(state)):
+                self._context.tiers.live.note_wanted(state)
             case _:
                 pass
+        self._enter(chosen)
 
-    def _live(self, found: Found) -> Continuation | None:
-        """The live state to go on from, unless records reach further."""
-        live = self._context.tiers.live.find(found.chain, self._info.model, self._rules.grid)
-        return live if live is not None and live.position >= found.match.position else None
-
-    def _may_follow(self, other: InFlight) -> bool:
-        """Who is admitted has what others in the queue may wait for, and so waits for none of those."""
-        return other.id in self._context.open and other.shares and (self._is_ahead or other.is_admitted)
+    def _look_again(self) -> None:
+        """There may be something better by now."""
+        if isinstance(self._phase, Ready):
+            better = self._choice.better(self._phase, is_charged=self.takes_over is not None)
+            if better is not None:
+                self._release()
+                self._enter(better)
 
     def _fetch(self, found: Found) -> bool:
         """Begin to fetch, once that has been charged; without ever having room, compute it all."""
@@ -306,7 +261,7 @@ class Approach:
         return leave is not Leave.WAIT
 
     def _take_fetched(self, found: Found, fetch: PrefixFetch) -> bool:
-        is_answered, tiers = fetch.is_answered, self._context.tiers
+        is_answered = fetch.is_answered
         with self.tenure.held() as may_keep:
             fetched = fetch.finish() if may_keep else None
         if not may_keep:
@@ -317,12 +272,11 @@ class Approach:
             self._enter(Ready(found, fetched))
         elif is_answered:
             self._release()
-            self._num_failed += 1
-            self._absent |= fetch.missing
+            self._choice.note_gone(fetch.missing)
             self._ask(found.chain)
         else:
             self._release()
-            self._decide(tiers.match(found.chain, self._rules, tiers.unanswered(), self._absent | fetch.missing))
+            self._decide(self._choice.in_memory(found.chain, fetch.missing))
         return True
 
 

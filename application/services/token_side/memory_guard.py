@@ -1,14 +1,8 @@
 """Keeps the computing process below its hard mark: one ledger, asked before anything is admitted, read or computed.
 
-Each step: count what is held and promised (`domain/memory/demand`), read what is held in fact, clear the backend's
-cache of freed buffers before that reading decides against anybody, let `domain/memory/pressure` decide, carry it out.
-What frees memory at once happens here; what concerns sequences is the planner's, by the StepBudget. Every change is
-told.
-
-Not every step reads: while all is calm, far from the marks, and little changes hands the last reading stands. Near them
-it does not: an allocator may keep more between two readings than the hard mark leaves. While nothing is active, what is
-read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but freed
-memory that an allocator keeps from the system must not refuse everything for ever.
+Each step: count what is held and promised (`domain/memory/demand`), set beside it what is held in fact (`held_memory`),
+let `domain/memory/pressure` decide, carry it out. What frees memory at once happens here; what concerns sequences is
+the planner's, by the StepBudget. Every change is told.
 
 Compute thread only, but for `limits`, `ledger` and `pressure`. Never raises for what cannot be read.
 """
@@ -23,10 +17,11 @@ from application.ports.memory_probe import MemoryProbe
 from application.services.prefix.flights import Flights
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
+from application.services.token_side.held_memory import READ_EVERY_STEPS, HeldMemory
 from domain.byte_size import format_bytes
 from domain.ids import ModelId, SequenceId
 from domain.memory.demand import charge_bytes, demand_of, open_bytes
-from domain.memory.ledger import MemoryLedger, MemoryLimits, MemoryReading
+from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView, StepBudget, StepLimits, admission_order
@@ -37,21 +32,6 @@ AHEAD_SHARE = 16
 
 LASTING_STEPS = 8
 """For so many steps of nothing but decoding a budget stands, far below the marks."""
-
-READ_EVERY_STEPS = 16
-READ_AFTER_SHARE = 128
-"""A reading stands for so many steps, or until one part in so many of all memory has changed hands."""
-
-MAX_GROWN_SHARE = 8
-"""The process itself may turn out larger than when its models were loaded, by one part in so many of all memory."""
-
-CLEAR_EVERY_STEPS = 16
-"""Clearing freed buffers takes milliseconds: when it did not help it is not tried again at once, unless somebody would
-be preempted."""
-
-IDLE_STEPS = 30
-"""Looks at an engine without work that lets go of nothing any more, a second apart at most, after which what was freed
-is given back: to others of this machine it is worth more then than to the next request."""
 
 STUCK_STEPS = 3
 """Who was admitted may wait for a sequence that is not: after so many steps in which nobody computed, that comes in."""
@@ -77,20 +57,16 @@ class MemoryGuard:
         """`steps`: what the planner goes by. `queued_bytes`: what waits for the store. `holds_host`: whether host
         memory is what the backend computes in, so that state kept there counts."""
         self.limits = limits
-        self._probe, self._hot, self._flights = probe, hot, flights
+        self._hot, self._flights = hot, flights
         self._live = live or LiveStates()
         self._queued_bytes, self._holds_host = queued_bytes, holds_host
         self._steps, self._chunk = steps, steps.prefill_budget
         self._events, self._clock = events, clock
         self._wanted_hot = hot.budget_bytes
         self._relief = Relief(hot.budget_bytes)
-        self._clear: Callable[[], object] = lambda: None
         self._weights: dict[ModelId, int] = {}
-        self._other_bytes = self._other_then = 0
-        self._reading = MemoryReading()
-        self._known_then = self._num_stuck = self._num_idle = self._idle_bytes = 0
-        self._num_lasting = 0
-        self._num_steps, self._read_at, self._cleared_at = 0, 0, -CLEAR_EVERY_STEPS
+        self._held = HeldMemory(probe, limits, lambda num_bytes: self._act("clear_cache", num_bytes))
+        self._num_stuck = self._num_lasting = 0
         self.ledger = MemoryLedger(limits=limits)
 
     @property
@@ -103,39 +79,33 @@ class MemoryGuard:
 
     def clear_with(self, clear: Callable[[], object]) -> None:
         """How the backend gives freed buffers back; called on the compute thread."""
-        self._clear = clear
+        self._held.clear_with(clear)
 
     def begin_load(self, id: ModelId, num_bytes: int) -> str | None:
         refused = self.refuse_load(num_bytes)
         if refused is not None:
             return refused
         self._weights[id] = num_bytes
-        limits = self._limits_now()
+        limits = self._held.limits_now()
         if limits is not None and (over := self.ledger.used_bytes + num_bytes - limits.high_bytes) > 0:
             over -= self._shrink_live(max(0, self._live.held_bytes - over))
             self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - max(0, over)))
-            self._clear()
+            self._held.clear()
         return None
 
     def loaded(self, id: ModelId, weight_bytes: int) -> None:
-        """What is held beyond it and all that is known is the process itself."""
         self._weights[id] = weight_bytes
-        self._clear()
-        counted = replace(self._ledger((), {}), state_bytes=self.ledger.state_bytes)
-        known = counted.held_bytes - self._other_bytes
-        self._read(known)
-        if self._reading.used_bytes is not None:
-            self._other_bytes = self._other_then = max(0, self._reading.used_bytes - known)
-        self._tell(replace(counted, other_bytes=self._other_bytes))
+        self._held.clear()
+        self._tell(self._held.loaded(replace(self._ledger((), {}), state_bytes=self.ledger.state_bytes)))
 
     def unloaded(self, id: ModelId) -> None:
         if self._weights.pop(id, None) is not None:
-            self._read_at = 0
+            self._held.expire()
             self._tell(replace(self.ledger, weight_bytes=sum(self._weights.values()), reading_bytes=None))
 
     def refuse_load(self, needed_bytes: int) -> str | None:
         """Why so many bytes of weights cannot be loaded beside what is there; None when they can."""
-        limits, ledger = self._limits_now(), self.ledger
+        limits, ledger = self._held.limits_now(), self.ledger
         if limits is None:
             return None
         beside = ledger.used_bytes - ledger.hot_bytes - ledger.live_bytes
@@ -150,14 +120,13 @@ class MemoryGuard:
         return charge_bytes(shape, num_prompt, num_new, self._chunk)
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
-        self._num_steps += 1 + self._num_lasting
+        self._held.num_steps += 1 + self._num_lasting
         self._num_lasting = 0  # of what this one's steps may have been
         first = next((view for view in admission_order(views, self._steps) if view.id in shapes), None)
         demand = demand_of(views, shapes, self._chunk, first)
-        ledger = self._measured(self._ledger(views, shapes), demand)
-        if self._has_rested(views, ledger):
-            self._clear_freed(ledger.held_bytes)
-        limits = self._limits_now()
+        ledger = self._measured(views, shapes, demand)
+        self._held.rest(ledger, is_idle=not views)
+        limits = self._held.limits_now()
         if limits is None:
             self.ledger = ledger
             return StepBudget()
@@ -171,7 +140,7 @@ class MemoryGuard:
         self.ledger = ledger = replace(ledger, transient_bytes=step_bytes)
         room = limits.hard_bytes - ledger.used_bytes
         if limits is not self.limits:
-            room = min(room, (self._reading.available_bytes or 0) - step_bytes)
+            room = min(room, (self._held.reading.available_bytes or 0) - step_bytes)
         self._open_flights(room, demand)
         charge, wanted = (first.charge_bytes, first.wanted_bytes) if first is not None else (0, 0)
         beside = max(0, room - (demand.waiting_bytes - charge))
@@ -187,7 +156,7 @@ class MemoryGuard:
     def _lasts(self, views: Sequence[SequenceView], ledger: MemoryLedger, limits: MemoryLimits) -> int:
         """Rows that decode grow by a token a step, and their buffers are charged a step of theirs ahead: far below the
         marks nothing is decided by a few of those."""
-        is_far = max(ledger.used_bytes, (self._reading.held_bytes or 0) + ledger.transient_bytes) <= limits.low_bytes
+        is_far = ledger.used_bytes <= limits.low_bytes and self._held.is_far(ledger.transient_bytes)
         is_steady = limits is self.limits and all(view.phase is Phase.DECODING for view in views)
         self._num_lasting = LASTING_STEPS if is_far and is_steady and self.level is Level.CALM else 0
         return self._num_lasting
@@ -203,67 +172,16 @@ class MemoryGuard:
             queued_bytes=self._queued_bytes(),
             flight_bytes=self._flights.held_bytes,
             live_bytes=self._live.held_bytes,
-            other_bytes=self._other_bytes,
+            other_bytes=self._held.other_bytes,
             growth_bytes=found.growth_bytes,
             limits=self.limits,
         )
 
-    def _measured(self, ledger: MemoryLedger, demand: StepDemand) -> MemoryLedger:
-        """With a reading that is new enough, and that no freed buffers are in."""
-        known, step = ledger.held_bytes, demand.steps[0].num_bytes
-        total, low = (self.limits.total_bytes, self.limits.low_bytes) if self.limits is not None else (1 << 62, 1 << 62)
-        is_far = (self._reading.held_bytes or 0) + step <= low
-        is_quiet = demand.num_active and self.level is Level.CALM and is_far
-        is_stale = not is_quiet or not self._read_at or self._num_steps - self._read_at >= READ_EVERY_STEPS
-        if is_stale or abs(known - self._known_then) > total // READ_AFTER_SHARE:
-            self._read(known)
-        if self.limits is None or (self._reading.held_bytes or 0) + step <= low:
-            return replace(ledger, reading_bytes=self._reading.used_bytes if demand.num_active else None)
-        beyond_load = (self._reading.used_bytes or 0) - (known - self._other_bytes + self._other_then)
-        freed = max(self._reading.cached_bytes, beyond_load)
-        wait = 1 if self._decides(known, demand, self.limits) else CLEAR_EVERY_STEPS
-        if freed > total // READ_AFTER_SHARE and self._num_steps - self._cleared_at >= wait:
-            self._clear_freed(known)
-        if demand.num_active:
-            return replace(ledger, reading_bytes=self._reading.used_bytes)
-        self._other_bytes = max(self._other_then, self._grown(known, self.limits))
-        return replace(ledger, other_bytes=self._other_bytes)
-
-    def _grown(self, known: int, limits: MemoryLimits) -> int:
-        """What the process itself holds by the last reading, if nothing runs."""
-        beyond = (self._reading.used_bytes or 0) - limits.margin_bytes - (known - self._other_bytes)
-        return min(beyond, self._other_then + limits.total_bytes // MAX_GROWN_SHARE)
-
-    def _decides(self, known: int, demand: StepDemand, limits: MemoryLimits) -> bool:
-        """Whether the last reading would have a sequence lose what is computed, or be taken for the process itself."""
-        if not demand.num_active:
-            return self._grown(known, limits) > self._other_bytes
-        held = max(known, (self._reading.used_bytes or 0) - limits.margin_bytes)
-        return held + demand.least_bytes > limits.hard_bytes
-
-    def _has_rested(self, views: Sequence[SequenceView], ledger: MemoryLedger) -> bool:
-        """Whether what was freed is given back now: once after the last work, and once after each time that less is
-        kept than at the look before, as when the cache was cleared, a model unloaded or the store's queue written."""
-        kept = ledger.weight_bytes + ledger.hot_bytes + ledger.live_bytes + ledger.queued_bytes
-        self._num_idle = 0 if views or kept < self._idle_bytes else self._num_idle + 1
-        self._idle_bytes = kept
-        return self._num_idle == IDLE_STEPS
-
-    def _clear_freed(self, known: int) -> None:
-        self._cleared_at, before = self._num_steps, self._reading.held_bytes or 0
-        self._clear()
-        self._read(known)
-        self._act("clear_cache", max(0, before - (self._reading.held_bytes or 0)))
-
-    def _read(self, known: int) -> None:
-        self._reading, self._known_then, self._read_at = self._probe.read(), known, max(1, self._num_steps)
-
-    def _limits_now(self) -> MemoryLimits | None:
-        """Lower than what was set where others leave less."""
-        available, held = self._reading.available_bytes, self._reading.held_bytes
-        if self.limits is None or available is None or held is None or held + available >= self.limits.total_bytes:
-            return self.limits
-        return MemoryLimits.of(held + available)
+    def _measured(
+        self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape], demand: StepDemand
+    ) -> MemoryLedger:
+        """Counted, and set beside what is held in fact."""
+        return self._held.measured(self._ledger(views, shapes), demand, is_calm=self.level is Level.CALM)
 
     # ---- carrying out -------------------------------------------------------------------------------------------
 
@@ -286,8 +204,8 @@ class MemoryGuard:
         freed += self._give_hot(hot_budget(ledger, limits, wanted, before, self._wanted_hot))
         if not freed:
             return ledger
-        self._read_at = 0  # what it held may not have been freed: others hold it, or the allocator does
-        return self._measured(self._ledger(views, shapes), demand)
+        self._held.expire()  # what it held may not have been freed: others hold it, or the allocator does
+        return self._measured(views, shapes, demand)
 
     def _shrink_live(self, num_bytes: int, spared: SequenceId | None = None) -> int:
         """Returns what the states that were left gave back."""
@@ -342,7 +260,7 @@ class MemoryGuard:
             self._act("preempt", after.preempt_bytes)
         if after.is_lonely:
             self._act("refuse", 0)
-        if after != before or self._num_steps % READ_EVERY_STEPS == 1:
+        if after != before or self._held.num_steps % READ_EVERY_STEPS == 1:
             self._tell(ledger)
 
     def _act(self, kind: str, num_bytes: int) -> None:
