@@ -25,6 +25,7 @@ MIN_OPEN_FILES = 4096
 MIN_MEMORY_BYTES = 2 * 2**30
 MIN_DISK_BYTES = 2 * 2**30
 SLOW_DISK_BYTES_S = 100 * 10**6
+UNDECIDED = "the server measures this disk when it first starts, and says then whether each is synced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _watch(settings: Settings) -> Iterator[Check]:
 
 def _data(settings: Settings) -> Iterator[Check]:
     from interfaces.cli.banner import UNSYNCED
-    from interfaces.composition.store import store_dir, store_durability
+    from interfaces.composition.store import remembered_rates, store_dir, store_durability
 
     if settings.store.kind != "lmdb":
         yield Check("data", f"nothing is kept on disk: the store is {settings.store.kind}")
@@ -165,7 +166,10 @@ def _data(settings: Settings) -> Iterator[Check]:
         if slow
         else "",
     )
-    yield Check("commits", UNSYNCED if store_durability(settings.store) == "fast" else "each is synced")
+    if settings.store.durability == "auto" and remembered_rates(folder) is None:
+        yield Check("commits", UNDECIDED)
+    else:
+        yield Check("commits", UNSYNCED if store_durability(settings.store) == "fast" else "each is synced")
 
 
 def _guard(settings: Settings) -> Iterator[Check]:
