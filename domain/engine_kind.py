@@ -2,7 +2,7 @@
 
     on         auto      because
     CUDA       process   measured on an H100: 1.01 to 1.17 of the bare loop's rate, a thread 0.72 to 0.90
-    CPU        thread    not known to be slower, and 90 MB less (`bench/engine_kinds` compares them)
+    CPU        thread    measured as fast, and 90 MB less (`bench/engine_kinds` compares them)
     Metal      thread    not measured: what is known to work stays
     a toy      thread    it computes nothing
 
@@ -39,7 +39,7 @@ class EngineKind:
 _MEASURED: Mapping[ComputesOn, EngineKind] = {
     ComputesOn.CUDA: EngineKind(PROCESS, "auto: measured faster on NVIDIA GPUs"),
     ComputesOn.METAL: EngineKind(THREAD, "auto: a process of its own is not measured on Metal"),
-    ComputesOn.CPU: EngineKind(THREAD, "auto: a process of its own is not known to be faster on a CPU"),
+    ComputesOn.CPU: EngineKind(THREAD, "auto: a process of its own is no faster on a CPU"),
     ComputesOn.TOY: EngineKind(THREAD, "auto: the toy engine computes nothing"),
 }
 
