@@ -86,9 +86,11 @@ class Environment:
         self.geometry = PageGeometry(4096)
 
     def open(self) -> None:
-        """Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
-        if not self._read_only:
-            self._directory.point.forget()
+        """To write: nothing is committed before all that is there is whole on the disk. What an earlier life had not
+        synced is waited for, and a point of an earlier life is good until this one has its own.
+
+        Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then.
+        """
         self._directory.inspect()
         # Nobody may walk a file that another process writes to.
         is_new = not self._directory.size_bytes
@@ -104,10 +106,13 @@ class Environment:
                 self._directory.data, self.geometry.page_bytes, is_needed=not is_new and not self._read_only
             )
             self._verification.start()
+            if not self._read_only:
+                self._last_point.open(env, self.geometry.page_bytes)
             self._env = env
             self._note_file()
         except BaseException:
             self._env = None
+            self._last_point.end()
             env.close()
             raise
 
@@ -161,7 +166,7 @@ class Environment:
                     self._check_file()
                     env.sync(True)
             finally:
-                self._last_point.end()  # nobody commits until `open` forgets it
+                self._last_point.end()  # nobody commits until `open` replaces it
                 env.close()
 
     @property

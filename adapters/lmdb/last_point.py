@@ -37,6 +37,14 @@ class LastPoint:
         """The last one that the point has; None: there is no point."""
         return None if (last := self._last) is None else last.transaction
 
+    def open(self, env: lmdb.Environment, page_bytes: int) -> None:
+        """Sync what is there, and make it the point before anybody commits, instead of one that an earlier life left.
+        Raises what `reach` raises; what that one left is as it was then."""
+        begun = self.begin(env, page_bytes)
+        self.reach(begun, lambda: env.sync(True))
+        if begun is None:
+            self._kept.forget()
+
     def begin(self, env: lmdb.Environment, page_bytes: int) -> BegunPoint | None:
         """Nobody may commit meanwhile. What it returns goes to `reach`. None where no point is wanted."""
         if not self._is_wanted:

@@ -1,11 +1,12 @@
 """The last whole state of a database: which it is, whose reader guards it, and what its file says then."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
 import pytest
 
+from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.last_point import LastPoint
 from adapters.lmdb.sync_point import SyncPoint
 
@@ -95,3 +96,28 @@ def test_ended_it_leaves_its_file(env: lmdb.Environment, kept: SyncPoint) -> Non
     make(point, env)
     point.end()
     assert (point.transaction, guarded(env), kept.path.exists()) == (None, [], True)
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_at_opening_an_earlier_lifes_point_goes_once_all_is_synced(
+    env: lmdb.Environment, kept: SyncPoint, *, is_wanted: bool
+) -> None:
+    make(earlier := LastPoint(kept, is_wanted=True), env)
+    file = kept.path.read_bytes()
+    earlier.end()
+    commit(env)
+    point = LastPoint(kept, is_wanted=is_wanted)
+    point.open(env, PAGE_BYTES)
+    last = env.info()["last_txnid"]
+    assert (point.transaction, guarded(env)) == ((last, [last]) if is_wanted else (None, []))
+    assert not kept.path.exists() if not is_wanted else file != kept.path.read_bytes()
+
+
+@pytest.mark.parametrize("replace", [StoreDirectory.empty, StoreDirectory.set_aside])
+def test_a_point_goes_with_the_file_it_belongs_to(tmp_path: Path, replace: Callable[[StoreDirectory], None]) -> None:
+    directory = StoreDirectory(tmp_path)
+    directory.data.write_bytes(b"a database")
+    directory.point.keep(b"its headers")
+    replace(directory)
+    assert not directory.data.exists()
+    assert not directory.point.path.exists()
