@@ -6,8 +6,9 @@ again that a reader may see. So a reader stays at the last synced state until th
     headers read, reader begun ─► database synced, commits go on ─► headers kept here ─► reader of the last point ended
 
 After a power cut the headers are put back, which makes the database what it was when they were read. A point is
-worth nothing once somebody commits without its reader, or beside another file: it is forgotten before that, whenever
-the database is opened or replaced. Then, and until the next point, a power cut leaves nothing.
+worth nothing once somebody commits without its reader, or beside another file. So whoever opens the database makes a
+point of its own before anything is committed, and forgets the one that is there before the file is replaced or mapped
+anew. Then, and until the next point, a power cut leaves nothing.
 """
 
 import os
