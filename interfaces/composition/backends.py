@@ -172,9 +172,10 @@ def import_backend(name: str) -> tuple[object, ...]:
 
 def _prepare_mlx() -> BlasReport:
     """What must be done before MLX is first imported: it binds to whatever BLAS is there then. May be repeated."""
-    from adapters.system.heap import bound_arenas
+    from adapters.system.heap import bound_arenas, keep_freed
 
     bound_arenas()
+    keep_freed()
     _keep_kernels_private()
     return load_blas()
 
