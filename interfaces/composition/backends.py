@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from adapters.system.blas import BlasReport, load_blas
+from adapters.system.machine import usable_cpus
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
@@ -25,6 +26,9 @@ from domain.model_card import LoadOptions, ModelSource
 _UPLOAD_POOL_BYTES = 1 << 30
 """What readers may keep of memory to decode into: a few reads of a large model (`fetch.READS_AHEAD`). The first touch
 of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
+
+_MAX_ENCODING_THREADS = 8
+"""For one long text: 200,000 tokens take a quarter of a second of one processor."""
 
 
 def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
@@ -94,7 +98,13 @@ def tokenizers_of(settings: Settings) -> TokenizerLoader:
         return FakeTokenizers()
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    return HfTokenizerLoader(settings.parser_of)
+    return HfTokenizerLoader(settings.parser_of, _encoding_threads())
+
+
+def _encoding_threads() -> int:
+    """Half of the processors, so that as many are left to everything else; both where there are two."""
+    usable = usable_cpus()
+    return min(usable, max(2, min(_MAX_ENCODING_THREADS, usable // 2)))
 
 
 def choose_backend(settings: Settings) -> Backend:
@@ -137,7 +147,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.upload import upload
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader(settings.parser_of)
+    tokenizers = HfTokenizerLoader(settings.parser_of, _encoding_threads())
     is_apart = has_cuda()
     if is_apart:
         POOL.keep_at_most(_UPLOAD_POOL_BYTES)
