@@ -214,7 +214,11 @@ def cut_off(path: Path, num_unsynced: int) -> list[Record]:
 @pytest.fixture
 def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first sync in the background never comes."""
-    monkeypatch.setattr(BackgroundSync, "_run", lambda _background: None)
+
+    def never(_background: BackgroundSync) -> None:
+        pass
+
+    monkeypatch.setattr(BackgroundSync, "_run", never)
 
 
 def power_cut(path: Path, cut: Path) -> EventList:
