@@ -1,8 +1,5 @@
 """The block store that the settings ask for: where it lies, how large it may become, how it encodes."""
 
-import json
-import os
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from shutil import disk_usage
@@ -11,12 +8,9 @@ from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.private_files import read_private, replace_durably
 from adapters.memory.block_store import MemoryBlockStore
-from adapters.system.disk_speed import measure_disk_speed
 from adapters.system.memory_probe import SystemMemory
 from adapters.zstd.codec import ZstdStateCodec
-from adapters.zstd.rates import measure_decode_rate
 from application.events import StoreFault
 from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
 from application.ports.clock import Clock
@@ -25,12 +19,10 @@ from application.settings import StoreSettings
 from domain.codec_choice import StoreRates, compression_pays, state_bytes_s, syncs_each_commit
 from interfaces.composition.backends import cache_dir
 from interfaces.composition.store_quota import quota_bytes, remember_quota
-
-_MAX_THREADS = 8
+from interfaces.composition.store_rates import num_threads, remembered_rates, store_rates
 
 _RESERVE_SHARE = 0.03
 _MAX_RESERVE_BYTES = 5 << 30
-_PROBE_BYTES = 16 << 20
 
 
 def store_dir(settings: StoreSettings) -> Path:
@@ -74,13 +66,6 @@ def free_reserve_bytes(path: Path) -> int:
     return min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
 
 
-def num_threads() -> int:
-    """For encoding and decoding, a record each: half of the processors, so that a fast disk or a restart's whole prefix
-    in memory does not wait for two of them, and as many are left to compute."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return max(2, min(_MAX_THREADS, usable // 2))
-
-
 def build_store(
     settings: StoreSettings, events: EventSink, clock: Clock, *, keeps_planes: bool = False
 ) -> BlockStore | None:
@@ -98,29 +83,6 @@ def build_store(
     except StoreOpenError as failure:
         events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
         return AwaitedStore(opens, failure, events, clock) if failure.failure is OpenFailure.BUSY else None
-
-
-def store_rates(path: Path) -> StoreRates | None:
-    """Measured once and remembered in the store's folder; None where it cannot be written to."""
-    if (known := remembered_rates(path)) is not None:
-        return known
-    directory = StoreDirectory(path)
-    try:
-        directory.prepare()
-        disk = measure_disk_speed(path, _PROBE_BYTES)
-        rates = StoreRates(disk.read_bytes_s, measure_decode_rate() * num_threads(), disk.write_bytes_s)
-        replace_durably(directory.rates, json.dumps(asdict(rates)).encode())
-    except (OSError, StoreOpenError):
-        return None
-    return rates
-
-
-def remembered_rates(path: Path) -> StoreRates | None:
-    """None where nothing was measured yet, or not all of it."""
-    try:
-        return StoreRates(**json.loads(read_private(StoreDirectory(path).rates)))
-    except (OSError, StoreOpenError, ValueError, TypeError):
-        return None
 
 
 def writes_state_s(settings: StoreSettings) -> float | None:
@@ -152,12 +114,9 @@ def _compresses(settings: StoreSettings, rates: StoreRates | None) -> bool:
 __all__ = (
     "build_store",
     "free_reserve_bytes",
-    "num_threads",
     "open_lmdb_store",
     "quota_bytes",
-    "remembered_rates",
     "store_dir",
     "store_durability",
-    "store_rates",
     "writes_state_s",
 )
