@@ -16,7 +16,7 @@ from application.ports.block_store import BlockStore, OpenFailure, StoreOpenErro
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.settings import StoreSettings
-from domain.codec_choice import StoreRates, compression_pays, state_bytes_s, syncs_each_commit
+from domain.codec_choice import StoreRates, StoreWrites, compression_pays, state_bytes_s, syncs_each_commit
 from interfaces.composition.backends import cache_dir
 from interfaces.composition.store_quota import quota_bytes, remember_quota
 from interfaces.composition.store_rates import num_threads, remembered_rates, store_rates
@@ -36,22 +36,25 @@ def open_lmdb_store(
     """The store on disk. `keeps_planes`: as in the codec. Raises StoreOpenError."""
     path = store_dir(settings)
     if read_only:
-        options = LmdbOptions(0, read_only=True, num_threads=num_threads())
+        writes = store_writes(settings, remembered_rates(path))
+        options = LmdbOptions(0, read_only=True, num_threads=num_threads(), writes=writes)
         return LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
     # Before anything is written into it: the folder may be somebody else's.
     StoreDirectory(path).prepare()
     num_bytes = quota_bytes(settings, path)
     rates = store_rates(path) if "auto" in (settings.codec, settings.durability) else None
+    writes = store_writes(settings, rates)
     options = LmdbOptions(
         num_bytes,
-        durability=_durability(settings, rates),
+        durability=writes.durability,
+        writes=writes,
         free_reserve_bytes=free_reserve_bytes(path),
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
     # Who names a codec wants that one, however slow.
     quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
-    codec = ZstdStateCodec(compress=_compresses(settings, rates), keeps_planes=keeps_planes)
+    codec = ZstdStateCodec(compress=writes.codec == "zstd", keeps_planes=keeps_planes)
     store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
     try:
         remember_quota(settings, path, num_bytes)
@@ -90,25 +93,25 @@ def writes_state_s(settings: StoreSettings) -> float | None:
     rates = remembered_rates(store_dir(settings))
     if rates is None:
         return None
-    return state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
+    return state_bytes_s(rates.write_bytes_s, compresses=store_writes(settings, rates).codec == "zstd")
 
 
 def store_durability(settings: StoreSettings) -> str:
     """safe or fast: what `auto` comes to on the store's disk, as it was measured."""
-    return _durability(settings, remembered_rates(store_dir(settings)))
+    return store_writes(settings, remembered_rates(store_dir(settings))).durability
 
 
-def _durability(settings: StoreSettings, rates: StoreRates | None) -> str:
-    if settings.durability != "auto":
-        return settings.durability
-    keeps_up = rates is None or syncs_each_commit(rates.write_bytes_s, compresses=_compresses(settings, rates))
-    return "safe" if keeps_up else "fast"
-
-
-def _compresses(settings: StoreSettings, rates: StoreRates | None) -> bool:
-    if settings.codec != "auto":
-        return settings.codec == "zstd"
-    return rates is None or compression_pays(rates)
+def store_writes(settings: StoreSettings, rates: StoreRates | None) -> StoreWrites:
+    """What is set, and what `auto` comes to at these rates: dense and safe where there are none."""
+    auto = "auto" if rates is not None else "unmeasured"
+    codec, codec_by = settings.codec, "setting"
+    if codec == "auto":
+        codec, codec_by = ("zstd" if rates is None or compression_pays(rates) else "raw"), auto
+    durability, durability_by = settings.durability, "setting"
+    if durability == "auto":
+        keeps_up = rates is None or syncs_each_commit(rates.write_bytes_s, compresses=codec == "zstd")
+        durability, durability_by = ("safe" if keeps_up else "fast"), auto
+    return StoreWrites(durability, durability_by, codec, codec_by)
 
 
 __all__ = (
@@ -118,5 +121,6 @@ __all__ = (
     "quota_bytes",
     "store_dir",
     "store_durability",
+    "store_writes",
     "writes_state_s",
 )

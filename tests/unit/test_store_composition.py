@@ -18,7 +18,7 @@ from application.ports.block_store import StoreUsage
 from application.ports.record_writer import PutOutcome
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from domain.codec_choice import StoreRates, compression_pays
+from domain.codec_choice import StoreRates, StoreWrites, compression_pays
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryReading
 from domain.memory.shape import MemoryShape, StateCost
@@ -32,6 +32,7 @@ from interfaces.composition.store import (
     quota_bytes,
     store_dir,
     store_durability,
+    store_writes,
     writes_state_s,
 )
 from interfaces.composition.store_rates import remember_rates, remembered_rates, store_rates
@@ -77,11 +78,15 @@ def test_commits_are_synced_one_by_one_where_the_disk_keeps_up(
     assert store_durability(settings) == comes_to
     store = open_lmdb_store(settings, EventList(), FakeClock())
     assert (tmp_path / "store" / "boot").exists() is (comes_to == "fast")
+    by = "auto" if asked == "auto" else "setting"
+    assert store.usage().writes == StoreWrites(comes_to, by, codec, "setting")
     store.close()
 
 
 def test_a_disk_that_was_not_measured_is_synced_each_time(tmp_path: Path) -> None:
-    assert store_durability(StoreSettings(dir=str(tmp_path))) == "safe"
+    settings = StoreSettings(dir=str(tmp_path))
+    assert store_durability(settings) == "safe"
+    assert store_writes(settings, None) == StoreWrites("safe", "unmeasured", "zstd", "unmeasured")
 
 
 def test_the_default_folder_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -219,6 +224,9 @@ def test_auto_goes_by_what_was_measured(tmp_path: Path, decode_bytes_s: float, s
     assert store.put(chain(namespace_of("one"), 2, size_bytes=200_000)) is PutOutcome.STORED
     space = store.usage().namespaces[0]
     assert (space.stored_bytes < 0.9 * space.raw_bytes) is shrinks
+    writes = store.usage().writes
+    assert writes is not None
+    assert (writes.codec, writes.codec_by) == ("zstd" if shrinks else "raw", "auto")
     store.close()
 
 
