@@ -137,6 +137,7 @@ class StoreDirectory:
     def set_aside(self) -> None:
         """Move an unusable database out of the way. One is kept, the larger: what comes after a loss is smaller than
         what was lost. Never call it with the database open."""
+        self.point.forget()
         self.readers.unlink(missing_ok=True)
         if self.size_bytes < _size(self.damaged):
             self.data.unlink(missing_ok=True)
@@ -145,10 +146,12 @@ class StoreDirectory:
         self.sync()
 
     def empty(self) -> None:
-        remove_durably(self.readers, self.data)
+        """Never call it with the database open."""
+        remove_durably(self.point.path, self.readers, self.data)
 
-    def roll_back(self) -> bool:
-        """To the last sync point, durably; False when there is none. Never call it with the database open."""
+    def roll_back(self) -> float | None:
+        """To the last sync point, durably; its unix time, or None when there is none. Never call it with the database
+        open."""
         # Whoever opened the database before tells LMDB by its table which header is the last one.
         self.readers.unlink(missing_ok=True)
         return self.point.restore()

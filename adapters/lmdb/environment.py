@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
-from threading import Condition, Lock, RLock
+from threading import Condition, RLock
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
+from adapters.lmdb.last_point import LastPoint
 from adapters.lmdb.pages import PageGeometry
 from adapters.lmdb.recognition import TREES
 from adapters.lmdb.verification import Verification
@@ -55,14 +56,6 @@ class Trees:
         return _META_PAGES + sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """A state that is whole on the disk, as long as its reader lives (`sync_point`)."""
-
-    reader: "lmdb.Transaction[bytes]"
-    transaction: int
-
-
 class ClosedError(Exception):
     """The environment is not open."""
 
@@ -87,17 +80,17 @@ class Environment:
         self._num_readers = 0
         self._env: lmdb.Environment | None = None
         self._known_file = ((0, 0), 0)
-        self._point_lock = Lock()
-        self._point: _Point | None = None
-        self._keeps_points = not sync and not read_only
+        self._last_point = LastPoint(directory.point, is_wanted=not sync and not read_only)
         self._verification = Verification(directory.data, 4096, is_needed=False)
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
 
     def open(self) -> None:
-        """Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
-        if not self._read_only:
-            self._directory.point.forget()
+        """To write: nothing is committed before all that is there is whole on the disk. What an earlier life had not
+        synced is waited for, and a point of an earlier life is good until this one has its own.
+
+        Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then.
+        """
         self._directory.inspect()
         # Nobody may walk a file that another process writes to.
         is_new = not self._directory.size_bytes
@@ -113,10 +106,13 @@ class Environment:
                 self._directory.data, self.geometry.page_bytes, is_needed=not is_new and not self._read_only
             )
             self._verification.start()
+            if not self._read_only:
+                self._last_point.open(env, self.geometry.page_bytes)
             self._env = env
             self._note_file()
         except BaseException:
             self._env = None
+            self._last_point.end()
             env.close()
             raise
 
@@ -170,7 +166,7 @@ class Environment:
                     self._check_file()
                     env.sync(True)
             finally:
-                self._end_point()  # nobody commits until `open` forgets it
+                self._last_point.end()  # nobody commits until `open` replaces it
                 env.close()
 
     @property
@@ -216,7 +212,7 @@ class Environment:
         """Let a file that is larger than the map grow by `spare_bytes`, which evicting from it takes; 0: no further."""
         with self._write_lock, self._gate:
             if self._gate.wait_for(lambda: not self._num_readers, _RESIZE_WAIT_S) and self._env is not None:
-                self._forget_point()
+                self._last_point.forget()
                 self._env.set_mapsize(self._map_size(spare_bytes))
 
     def has_lagging_reader(self) -> bool:
@@ -238,58 +234,16 @@ class Environment:
         with ExitStack() as held:
             with self._write_lock:
                 env = held.enter_context(self._entered())
-                point, headers = self._begin_point(env)
-            with self._point_lock:
-                self._reach(env, point, headers)
+                begun = self._last_point.begin(env, self.geometry.page_bytes)
+            self._last_point.reach(begun, lambda: env.sync(True))
 
     def let_go(self) -> bool:
         """Pages that were freed since the last sync can be used again; False when there are none. For the writer."""
         with self._entered() as env:
-            if (before := self._point) is None or before.transaction == env.info()["last_txnid"]:
+            if (before := self._last_point.transaction) is None or before == env.info()["last_txnid"]:
                 return False
         self.sync()
-        return self._point is not before
-
-    def _begin_point(self, env: lmdb.Environment) -> tuple[_Point | None, bytes]:
-        """What may become the last point. None where commits are synced."""
-        if not self._keeps_points:
-            return None, b""
-        headers = self._directory.point.headers(self.geometry.page_bytes)
-        return _Point(env.begin(), env.info()["last_txnid"]), headers
-
-    def _reach(self, env: lmdb.Environment, point: _Point | None, headers: bytes) -> None:
-        """One at a time, so that no reader is left of a point before this one."""
-        ended = point
-        try:
-            if point is not None and self._point is not None and self._point.transaction >= point.transaction:
-                return
-            try:
-                env.sync(True)
-            except (lmdb.Error, OSError):
-                # What the disk did not take it may call written the next time: no later point could be relied on.
-                self._keeps_points = False
-                self._forget_point()
-                raise
-            if point is not None and self._keeps_points:
-                before = self._point
-                if before is None:  # headers may be kept although keeping them failed: no later reader guards them
-                    ended, self._point = None, point
-                self._directory.point.keep(headers)
-                ended, self._point = before, point
-        finally:
-            if ended is not None:
-                ended.reader.abort()
-
-    def _forget_point(self) -> None:
-        """Raises OSError, and the point stays whole."""
-        if self._point is not None:
-            self._directory.point.forget()
-            self._end_point()
-
-    def _end_point(self) -> None:
-        point, self._point = self._point, None
-        if point is not None:
-            point.reader.abort()
+        return self._last_point.transaction != before
 
     def live_bytes(self) -> int:
         """What a compact copy takes."""

@@ -1,6 +1,7 @@
 """Opening a store, to read or to write. Nothing here scans what is stored."""
 
-from time import sleep
+from collections.abc import Callable
+from time import gmtime, sleep, strftime
 
 import lmdb
 
@@ -53,14 +54,10 @@ def open_for_writing(
     try:
         if directory.is_from_other_boot():
             _recover(directory, log)
-        if durability == "fast":
-            directory.mark_boot()
-        _open_or_replace(directory, environment, writer, log)
+        begin = directory.mark_boot if durability == "fast" else directory.clear_boot
+        _open_or_replace(directory, environment, writer, begin, log)
         # Whatever was made just now, or by a process that was killed before it came to this.
         directory.sync()
-        if durability != "fast":
-            environment.sync()
-            directory.clear_boot()
     except StoreOpenError:
         environment.close()
         directory.release()
@@ -76,18 +73,26 @@ def open_for_writing(
 
 def _recover(directory: StoreDirectory, log: FaultLog) -> None:
     """After a power cut, of a store whose commits were not synced."""
-    if directory.roll_back():
-        log.note(faults.ROLLED_BACK, f"{directory.path}: the machine went down; what was not synced by then is gone")
+    if (synced_s := directory.roll_back()) is not None:
+        synced = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(synced_s))
+        log.note(
+            faults.ROLLED_BACK,
+            f"{directory.path}: the machine went down; what was stored after the last sync, at {synced}, is gone",
+        )
     else:
         log.note(faults.DAMAGED, f"{directory.path} was open without syncing when the machine went down")
         directory.empty()
     directory.clear_boot()
 
 
-def _open_or_replace(directory: StoreDirectory, environment: Environment, writer: Shrinking, log: FaultLog) -> None:
+def _open_or_replace(
+    directory: StoreDirectory, environment: Environment, writer: Shrinking, begin: Callable[[], None], log: FaultLog
+) -> None:
+    """`begin`: called once what is there is whole on the disk, before anything is committed."""
     try:
         environment.open()
         _read_state(directory, environment)
+        begin()
         fit(directory, environment, writer, log)
     except (Damaged, lmdb.Error) as failure:
         if classify(failure) != faults.DAMAGED:
@@ -96,6 +101,7 @@ def _open_or_replace(directory: StoreDirectory, environment: Environment, writer
         environment.close()
         directory.set_aside()
         environment.open()
+        begin()
 
 
 def _read_state(directory: StoreDirectory, environment: Environment) -> None:

@@ -6,8 +6,9 @@ again that a reader may see. So a reader stays at the last synced state until th
     headers read, reader begun ─► database synced, commits go on ─► headers kept here ─► reader of the last point ended
 
 After a power cut the headers are put back, which makes the database what it was when they were read. A point is
-worth nothing once somebody commits without its reader, or beside another file: it is forgotten before that, whenever
-the database is opened or replaced. Then, and until the next point, a power cut leaves nothing.
+worth nothing once somebody commits without its reader, or beside another file. So whoever opens the database makes a
+point of its own before anything is committed, and forgets the one that is there before the file is replaced or mapped
+anew. Then, and until the next point, a power cut leaves nothing.
 """
 
 import os
@@ -43,14 +44,16 @@ class SyncPoint:
     def forget(self) -> None:
         remove_durably(self.path)
 
-    def restore(self) -> bool:
-        """Put the headers back, durably; False when there are none, or no database."""
+    def restore(self) -> float | None:
+        """Put the headers back, durably. Returns the unix time at which they were kept, as their file has it; None when
+        there are none, or no database."""
         try:
+            kept_s = self.path.stat().st_mtime
             headers = opened(_NAME, read_private(self.path))
             (page_bytes,) = _PAGE.unpack_from(headers)
             handle = open_private(self._data, os.O_RDWR)
         except (FileNotFoundError, Damaged, error):
-            return False
+            return None
         try:
             for page in range(2):
                 start = _PAGE.size + page * _HEADER_BYTES
@@ -58,7 +61,7 @@ class SyncPoint:
             sync_file(handle)
         finally:
             os.close(handle)
-        return True
+        return kept_s
 
 
 __all__ = ("SyncPoint",)

@@ -1,9 +1,9 @@
 """Lives of a store with every write and sync of all its files recorded, and what is left of it after a power cut.
 
-`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life (roomy, tight, fast or fast-tight) below
-FOLDER, cuts the power CUTS times, at each sync and at random moments in between, and checks each store. Prints one JSON
-line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot be
-opened.
+`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life below FOLDER (roomy, tight, fast, fast-killed
+or fast-tight), cuts the power CUTS times, at each sync and at random moments in between, and checks each store. Prints
+one JSON line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot
+be opened.
 """
 
 import json
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
@@ -95,6 +96,8 @@ class Life:
 
 def live(root: Path, kind: str) -> None:
     life = Life(root, durability_of(kind))
+    if kind.endswith("killed"):
+        live_until_killed(life)
     if is_tight(kind):
         life.open(ByteSize(num_bytes=4 * TIGHT_BYTES))
         life.put(range(30))
@@ -114,12 +117,27 @@ def live(root: Path, kind: str) -> None:
     life.durably("close")
 
 
+def live_until_killed(life: Life) -> NoReturn:
+    """It is as if killed, with some that was synced and some that was not; and another life of it ends likewise."""
+    for first in (30, 40):
+        if (child := os.fork()) == 0:
+            life.open()
+            life.put(range(first, first + 4))
+            life.durably("flush")
+            life.put(range(first + 4, first + 10))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    os._exit(0)
+
+
 @dataclass(slots=True)
 class Promise:
     """What the acknowledged steps promise: `certain` groups are there, `gone` ones are not. The last step may be lost,
     and one in progress may have happened. `synced`, `synced_gone`: as of the last step that was durable. A store whose
-    commits are not synced may be emptied unless it `is_whole`: as it is opened or compacted, until it is synced."""
+    commits are not synced may be emptied unless it `is_whole`: as it is compacted, also to a lower quota when it is
+    opened, until it is synced."""
 
+    shrinks: bool
     certain: dict[int, None] = field(default_factory=dict[int, None])
     gone: set[int] = field(default_factory=set[int])
     synced: set[int] = field(default_factory=set[int])
@@ -143,7 +161,10 @@ class Promise:
             self._last = (what, number)
         elif what != "open":
             self.synced, self.synced_gone = set(self.certain), set(self.gone)
-            self.is_whole = what != "close"
+        if what in {"open", "close"}:
+            self.is_whole = not self.shrinks
+        elif what in {"flush", "compact"}:
+            self.is_whole = True
 
     def _settle(self) -> None:
         what, number = self._last
@@ -226,7 +247,7 @@ def cut_often(kind: str, folder: Path, num_cuts: int, seed: int) -> Counter[str]
     """Raises AssertionError, naming the cut."""
     random = Random(f"{kind} {seed}")
     log, root, inode = record_life(kind, folder)
-    disk, promise, outcomes = VolatileDisk(root, inode), Promise(), Counter[str]()
+    disk, promise, outcomes = VolatileDisk(root, inode), Promise(shrinks=is_tight(kind)), Counter[str]()
     waiting = list(moments(log, num_cuts, random))
     acknowledged = -1
     for index, record in enumerate([*read_log(log), None]):
