@@ -10,7 +10,8 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
-from adapters.mlx.device import on_cpu, spare_bytes
+from adapters.mlx.caches.fused_rows import fuse_rows
+from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
@@ -37,6 +38,8 @@ class MlxEngine:
         """`memory_dir`: a directory for remembered weight digests, traces and peaks; None remembers none. `blas` as in
         `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
         go."""
+        if has_cuda():
+            fuse_rows()
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas

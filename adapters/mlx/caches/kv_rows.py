@@ -17,6 +17,7 @@ the result is one layer. Nothing here waits for several layers.
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 
@@ -37,6 +38,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     def __init__(self, first: Any) -> None:
         self._right_padding = None
+        self._fetched: tuple[ref[mx.array], ...] = ()
         self.keys, self.values = first.keys, first.values
         self._place([0], first.offset)
 
@@ -64,7 +66,13 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         self._idx = end
         self.keys[:rows, :, start:end] = keys
         self.values[:rows, :, start:end] = values
-        return self.keys[:rows, :, :end], self.values[:rows, :, :end]
+        fetched = self.keys[:rows, :, :end], self.values[:rows, :, :end]
+        self._fetched = tuple(ref(array) for array in fetched)  # a view that was held would make updates copy
+        return fetched
+
+    def is_what_was_fetched(self, keys: object, values: object) -> bool:
+        """Whether these are the very arrays that the last update gave."""
+        return len(self._fetched) == 2 and self._fetched[0]() is keys and self._fetched[1]() is values
 
     def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
         """None where every row may see all there is: attention without a mask is one operation on a GPU, and several
