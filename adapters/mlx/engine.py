@@ -38,8 +38,6 @@ class MlxEngine:
         """`memory_dir`: a directory for remembered weight digests, traces and peaks; None remembers none. `blas` as in
         `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
         go."""
-        if has_cuda():
-            fuse_rows()
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
@@ -51,6 +49,8 @@ class MlxEngine:
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._bound_memory()
+        if has_cuda():
+            fuse_rows()  # before the family's module is imported, which takes the function by name
         found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
             self._models.append(found)

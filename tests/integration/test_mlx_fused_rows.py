@@ -1,18 +1,18 @@
 """Attention over rows of different lengths, fused: what mlx-lm's own gives, of the cache's arrays alone."""
 
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.caches.fused_rows import FusedRows
+from adapters.mlx.caches.fused_rows import PASSES_TOGETHER, FusedRows
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, merge
 from adapters.mlx.file_limit import mlx_lm_module
 
 HEADS, QUERY_HEADS, DIM = 2, 4, 16
-LENGTHS = (40, 7, 255)
+LENGTHS = (40, 7, 290, 90)
 
 
 def plain(length: int, seed: int, dtype: mx.Dtype) -> Caches:
@@ -52,31 +52,84 @@ def step(fused: FusedRows, batch: Caches, rows: int, dtype: mx.Dtype, turn: int)
 
 
 def near(found: mx.array, expected: mx.array) -> bool:
-    return (
-        found.shape == expected.shape
-        and mx.abs(found.astype(mx.float32) - expected.astype(mx.float32)).max().item() < 0.02
-    )
+    apart = mx.abs(found.astype(mx.float32) - expected.astype(mx.float32)).max()
+    return found.shape == expected.shape and cast(float, apart.item()) < 0.02
+
+
+def together(batch: Caches, rows: int, dtype: mx.Dtype) -> None:
+    """As many passes as it takes for these rows to count as ones that stay."""
+    (cache,) = batch
+    new = mx.ones((rows, HEADS, 1, DIM), dtype)
+    while cache.num_passes_together < PASSES_TOGETHER:
+        make_room(batch, 1)
+        cache.update_and_fetch(new, new)
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
 def test_it_is_what_mlx_lm_computes_whoever_comes_and_goes(fused: FusedRows, calls: list[Any], dtype: mx.Dtype) -> None:
     batch = merge([plain(length, seed, dtype) for seed, length in enumerate(LENGTHS)])
-    assert all(near(*step(fused, batch, 3, dtype, turn)) for turn in range(3))  # a buffer grows
-    keep_rows(batch, [0, 1])
-    assert near(*step(fused, batch, 2, dtype, 3))
-    append_rows(batch, 2, [plain(9, 8, dtype)], 3)
-    assert near(*step(fused, batch, 3, dtype, 4))
+    together(batch, 4, dtype)
+    assert all(near(*step(fused, batch, 4, dtype, turn)) for turn in range(3))
+    keep_rows(batch, [0, 1, 2])
+    together(batch, 3, dtype)
+    assert near(*step(fused, batch, 3, dtype, 3))
+    append_rows(batch, 3, [plain(9, 8, dtype)], 4)
+    together(batch, 4, dtype)
+    assert near(*step(fused, batch, 4, dtype, 4))
     assert not calls
 
 
+def test_rows_that_come_and_go_are_left_to_mlx_lm(fused: FusedRows, calls: list[Any]) -> None:
+    """Each number of rows costs a plan, which a few steps do not pay."""
+    batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
+    for turn in range(PASSES_TOGETHER):
+        step(fused, batch, 4, mx.bfloat16, turn)
+    assert len(calls) == PASSES_TOGETHER
+    step(fused, batch, 4, mx.bfloat16, 50)
+    assert len(calls) == PASSES_TOGETHER
+    keep_rows(batch, [0, 1, 2])
+    step(fused, batch, 3, mx.bfloat16, 51)
+    append_rows(batch, 3, [plain(9, 8, mx.bfloat16)], 4)
+    step(fused, batch, 4, mx.bfloat16, 52)
+    assert len(calls) == PASSES_TOGETHER + 2
+
+
+def test_what_a_row_left_behind_reaches_nobody(fused: FusedRows) -> None:
+    """Beyond its tokens as well: a masked NaN is still one."""
+    batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
+    (cache,) = batch
+    keep_rows(batch, [0, 1, 2])
+    assert cache.capacity == 4, "else there is no room left behind"
+    cache.keys[3:], cache.values[3:] = mx.array(mx.nan), mx.array(mx.nan)
+    append_rows(batch, 3, [plain(9, 8, mx.bfloat16)], 4)
+    together(batch, 4, mx.bfloat16)
+    found, _ = step(fused, batch, 4, mx.bfloat16, 60)
+    assert mx.all(mx.isfinite(found)).item()
+
+
+def test_heads_that_the_device_refuses_are_left_to_mlx_lm_for_good() -> None:
+    tried: list[int] = []
+
+    def refuse(queries: mx.array, *_: Any, **__: Any) -> mx.array:
+        tried.append(queries.shape[0])
+        raise RuntimeError("no plan")
+
+    fused = FusedRows(mlx_lm_module("models.base").scaled_dot_product_attention, refuse)
+    batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
+    together(batch, 4, mx.bfloat16)
+    assert all(near(*step(fused, batch, 4, mx.bfloat16, turn)) for turn in range(3))
+    assert len(tried) == 1
+
+
 def test_what_it_does_not_know_is_left_to_mlx_lm(fused: FusedRows, calls: list[Any]) -> None:
-    batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate((30, 8))])
+    batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate((30, 8, 20))])
+    together(batch, 3, mx.bfloat16)
     make_room(batch, 1)
     (cache,) = batch
     mask = cache.make_mask(1)
-    new = mx.ones((2, HEADS, 1, DIM), mx.bfloat16)
+    new = mx.ones((3, HEADS, 1, DIM), mx.bfloat16)
     keys, values = cache.update_and_fetch(new, new)
-    queries = mx.ones((2, QUERY_HEADS, 1, DIM), mx.bfloat16)
+    queries = mx.ones((3, QUERY_HEADS, 1, DIM), mx.bfloat16)
     others = [
         (queries, keys * 1, values, cache, mask),
         (queries, keys, values, lib.KVCache(), mask),
