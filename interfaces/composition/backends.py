@@ -24,6 +24,7 @@ from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
 
 _UPLOAD_POOL_BYTES = 1 << 30
+_NUM_ATTENTION_PLANS = 512
 """What readers may keep of memory to decode into: a few reads of a large model (`fetch.READS_AHEAD`). The first touch
 of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
 
@@ -186,6 +187,9 @@ def _prepare_mlx() -> BlasReport:
 
     bound_arenas()
     _keep_kernels_private()
+    # A plan of cuDNN's takes 40 ms or more to make, for every length that a chunk or a step attends to: MLX keeps too
+    # few for two turns of one long conversation.
+    os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", str(_NUM_ATTENTION_PLANS))
     return load_blas()
 
 
