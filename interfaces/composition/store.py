@@ -11,10 +11,12 @@ from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.gathering import Gathering
 from adapters.lmdb.private_files import read_private, replace_durably
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.disk_speed import measure_disk_speed
 from adapters.system.memory_probe import SystemMemory
+from adapters.zstd.buffer_pool import FRAMES
 from adapters.zstd.codec import ZstdStateCodec
 from adapters.zstd.rates import measure_decode_rate
 from application.events import StoreFault
@@ -60,7 +62,9 @@ def open_lmdb_store(
     # Who names a codec wants that one, however slow.
     quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
     codec = ZstdStateCodec(compress=_compresses(settings, rates), keeps_planes=keeps_planes)
-    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
+    # Merging on the host is bound by the bytes, which one more copy adds to; reading planes, by the interpreter's lock.
+    gathering = Gathering(lambda size_bytes: FRAMES.take(size_bytes).data) if keeps_planes else None
+    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick, gathering=gathering)
     try:
         remember_quota(settings, path, num_bytes)
     except OSError as failure:
