@@ -4,7 +4,7 @@ disk, and `containment` for what happens in trouble.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,6 +49,7 @@ from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
+from domain.codec_choice import StoreWrites
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -67,7 +68,7 @@ class LmdbOptions:
     has room for a copy of what is live. `free_reserve_bytes`: what writing leaves free on the volume.
 
     `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding, and as many for decoding.
-    `max_age_s`: what was not used for that long is evicted, by and by.
+    `max_age_s`: what was not used for that long is evicted, by and by. `writes`: what `usage` tells of how it writes.
     """
 
     quota_bytes: int
@@ -77,6 +78,7 @@ class LmdbOptions:
     pause_s: float = 60.0
     num_threads: int = 2
     max_age_s: int | None = None
+    writes: StoreWrites | None = None
 
 
 class LmdbBlockStore:
@@ -195,21 +197,9 @@ class LmdbBlockStore:
         return self._write(lambda: self._erase(includes), refused)
 
     def usage(self) -> StoreUsage:
-        nothing = StoreUsage(
-            quota_bytes=self._options.quota_bytes,
-            stored_bytes=0,
-            namespaces=(),
-            evicted=self._evicted,
-            faults=self._faults.counts(),
-        )
+        nothing = StoreUsage(quota_bytes=self._options.quota_bytes, stored_bytes=0, namespaces=())
         usage = self._read(self._usage, nothing)
-        return StoreUsage(
-            quota_bytes=usage.quota_bytes,
-            stored_bytes=usage.stored_bytes,
-            namespaces=usage.namespaces,
-            evicted=self._evicted,
-            faults=self._faults.counts(),
-        )
+        return replace(usage, evicted=self._evicted, faults=self._faults.counts(), writes=self._options.writes)
 
     def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
