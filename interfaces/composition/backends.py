@@ -132,10 +132,11 @@ def fake_backend(settings: Settings) -> Backend:
 def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX."""
     from adapters.system.heap import trim_heap
-    from adapters.zstd.buffer_pool import POOL
+    from adapters.zstd.buffer_pool import FRAMES, POOL
 
     def give_back() -> None:
         POOL.give_back()
+        FRAMES.give_back()
         trim_heap()
 
     blas = _prepare_mlx()
