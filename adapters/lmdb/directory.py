@@ -149,8 +149,9 @@ class StoreDirectory:
         """Never call it with the database open."""
         remove_durably(self.point.path, self.readers, self.data)
 
-    def roll_back(self) -> bool:
-        """To the last sync point, durably; False when there is none. Never call it with the database open."""
+    def roll_back(self) -> float | None:
+        """To the last sync point, durably; its unix time, or None when there is none. Never call it with the database
+        open."""
         # Whoever opened the database before tells LMDB by its table which header is the last one.
         self.readers.unlink(missing_ok=True)
         return self.point.restore()

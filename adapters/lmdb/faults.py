@@ -7,6 +7,7 @@ from threading import Lock
 
 import lmdb
 
+from application.cache_events import ROLLED_BACK
 from application.events import StoreFault
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -23,7 +24,6 @@ READ_ONLY = "read_only"
 VOLUME_GONE = "volume_gone"
 ENCODE = "encode"
 DECODE = "decode"
-ROLLED_BACK = "rolled_back"
 
 
 class Damaged(Exception):

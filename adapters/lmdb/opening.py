@@ -1,7 +1,7 @@
 """Opening a store, to read or to write. Nothing here scans what is stored."""
 
 from collections.abc import Callable
-from time import sleep
+from time import gmtime, sleep, strftime
 
 import lmdb
 
@@ -73,8 +73,12 @@ def open_for_writing(
 
 def _recover(directory: StoreDirectory, log: FaultLog) -> None:
     """After a power cut, of a store whose commits were not synced."""
-    if directory.roll_back():
-        log.note(faults.ROLLED_BACK, f"{directory.path}: the machine went down; what was not synced by then is gone")
+    if (synced_s := directory.roll_back()) is not None:
+        synced = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(synced_s))
+        log.note(
+            faults.ROLLED_BACK,
+            f"{directory.path}: the machine went down; what was stored after the last sync, at {synced}, is gone",
+        )
     else:
         log.note(faults.DAMAGED, f"{directory.path} was open without syncing when the machine went down")
         directory.empty()

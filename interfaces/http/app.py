@@ -20,7 +20,7 @@ from litestar.types import Middleware
 from application.events import FaultObserved
 from application.settings import ServerSettings
 from domain.errors import DomainError
-from domain.key_ring import KeyRing, own_keys
+from domain.key_ring import KeyRing
 from domain.shown import shown
 from interfaces.http.admin.routes import admin_routes
 from interfaces.http.allowed_hosts import allowed_hosts
@@ -70,16 +70,14 @@ def create_app(
     settings: ServerSettings,
     *,
     default_model: str,
+    keys: KeyRing,
     version: str = "0",
     middleware: Sequence[Middleware] = (),
     dialects: Dialects = DIALECTS,
-    keys: KeyRing | None = None,
     lifespan: Sequence[Callable[[Litestar], AbstractAsyncContextManager[None]]] = (),
 ) -> Litestar:
-    """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does). `keys`:
-    None for the one in the settings, if there is one. `lifespan`: what runs while the application does."""
-    if keys is None:
-        keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
+    """`default_model` serves requests that name none. `middleware` goes around authentication (telemetry does).
+    `lifespan`: what runs while the application does."""
     refusals = refusals_to(dialects, services.events, services.clock)
     pages = assets()
     app = Litestar(

@@ -1,5 +1,6 @@
 """Power cuts, from the real writes and syncs of every file of a store; failing syncs; and what older versions tore."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -214,7 +215,11 @@ def cut_off(path: Path, num_unsynced: int) -> list[Record]:
 @pytest.fixture
 def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first sync in the background never comes."""
-    monkeypatch.setattr(BackgroundSync, "_run", lambda _background: None)
+
+    def never(_background: BackgroundSync) -> None:
+        pass
+
+    monkeypatch.setattr(BackgroundSync, "_run", never)
 
 
 def power_cut(path: Path, cut: Path) -> EventList:
@@ -244,8 +249,10 @@ def test_a_power_cut_before_the_first_sync_costs_what_came_since_it_was_opened(
     assert store.put(later) is PutOutcome.STORED
     events = power_cut(path, tmp_path / "cut")
     store.close()
+    os.utime(tmp_path / "cut" / "synced", (0, 1_000_000_000))
     store = open_store(tmp_path / "cut", events)
     assert faults(events) == ["rolled_back"]
+    assert "the last sync, at 2001-09-09 01:46:40 UTC, is gone" in str(events.events)
     assert all(map(same, store.get(keys_of(blocks)), blocks))
     assert store.get(keys_of(later)) == [None, None]
     assert store.check_integrity(payloads=True).problems == ()

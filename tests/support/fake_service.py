@@ -50,18 +50,18 @@ from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
 from domain.engine_kind import AUTO, embedded_kind
 from domain.ids import ModelId
-from domain.key_ring import KeyRing
+from domain.key_ring import KeyRing, own_keys
 from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.documents import generated_calls
 from interfaces.http import event_stream
 from interfaces.http.admin_services import AdminServices
-from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.server import HttpServer, new_event_loop
 from interfaces.http.services import Services
+from tests.support.lent_app import lent_app
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents
 from tests.support.short_memory import ShortMemory
@@ -235,38 +235,40 @@ def fake_service(
         trace_context,
         answering=ModelNames(pool, repository, settings.model_of, DEFAULT_MODEL),
     )
-    app = create_app(services, settings, default_model=DEFAULT_MODEL, version="9.9", dialects=dialects, keys=keys)
+    if keys is None:
+        keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
     server = HttpServer(settings)
-    started = threading.Event()
+    with lent_app(services, settings, DEFAULT_MODEL, dialects, keys) as app:
+        started = threading.Event()
 
-    async def serve() -> None:
-        loop.start(requests.receive)
+        async def serve() -> None:
+            loop.start(requests.receive)
+            try:
+                await server.serve(app, lambda _url: started.set(), requests.cut_off)
+            finally:
+                assert await loop.stop(PATIENCE_S), "the compute thread did not end"
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(serve())
+
+        thread = threading.Thread(target=run, name="http")
+        thread.start()
         try:
-            await server.serve(app, lambda _url: started.set(), requests.cut_off)
+            assert started.wait(PATIENCE_S), "the server did not start"
+            # No https, so no certificates are read: that takes as long as many a test.
+            with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S, verify=False) as client:
+                service = FakeService(engine, loop, requests, pool, clock, events, server, client, app, memory)
+                yield service
+                service.wait_until_idle()
         finally:
-            assert await loop.stop(PATIENCE_S), "the compute thread did not end"
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve())
-
-    thread = threading.Thread(target=run, name="http")
-    thread.start()
-    try:
-        assert started.wait(PATIENCE_S), "the server did not start"
-        # No https, so no certificates are read: that takes as long as many a test.
-        with httpx.Client(base_url=server.base_url, timeout=PATIENCE_S, verify=False) as client:
-            service = FakeService(engine, loop, requests, pool, clock, events, server, client, app, memory)
-            yield service
-            service.wait_until_idle()
-    finally:
-        server.stop()
-        thread.join(PATIENCE_S)
-        encoder.close()
-        kept.close(PATIENCE_S)
-        pool.close()
-        assert not thread.is_alive(), "the server did not stop"
-        assert not loop.status().is_alive, "the compute thread did not end"
+            server.stop()
+            thread.join(PATIENCE_S)
+            encoder.close()
+            kept.close(PATIENCE_S)
+            pool.close()
+            assert not thread.is_alive(), "the server did not stop"
+            assert not loop.status().is_alive, "the compute thread did not end"
 
 
 __all__ = ("DEFAULT_MODEL", "FakeService", "Serving", "fake_service", "wait_until")

@@ -1,9 +1,9 @@
 """Lives of a store with every write and sync of all its files recorded, and what is left of it after a power cut.
 
-`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life (roomy, tight, fast, fast-killed or fast-tight)
-below FOLDER, cuts the power CUTS times, at each sync and at random moments in between, and checks each store. Prints one
-JSON line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot be
-opened.
+`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life below FOLDER (roomy, tight, fast, fast-killed
+or fast-tight), cuts the power CUTS times, at each sync and at random moments in between, and checks each store. Prints
+one JSON line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot
+be opened.
 """
 
 import json

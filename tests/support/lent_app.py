@@ -1,0 +1,91 @@
+"""Applications that serve one test after another, for to build one takes ten times as long as all else of a server.
+
+An application holds routes, what the settings say, and the parts it was given. A lent one was given stand-ins: each
+passes on to the part of the server that has the application now, and to nothing between two servers. So nothing of a
+test is left in it. One whose server failed is not lent again.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, cast
+
+from litestar import Litestar
+
+from adapters.fake.clock import FakeClock
+from application.settings import ServerSettings
+from domain.key_ring import KeyRing
+from interfaces.http.admin_services import AdminServices
+from interfaces.http.app import create_app
+from interfaces.http.dialect import Dialects
+from interfaces.http.dialects import DIALECTS
+from interfaces.http.services import Services
+
+_VERSION = "9.9"
+_USUAL = ServerSettings(port=0)
+
+
+class _StandIn:
+    """For one part of a server: its attributes, and calls of it. At first for nothing, so routes keep neither."""
+
+    def __init__(self) -> None:
+        self._part: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._part(*arguments)
+
+    def stands_for(self, part: object) -> None:
+        self._part = part
+
+
+class _LentApp:
+    def __init__(self, names: frozenset[str], default_model: str) -> None:
+        self._parts = {name: _StandIn() for name in names}
+        admin = {field.name: self._parts[field.name] for field in fields(AdminServices)}
+        given = {field.name: self._parts.get(field.name) for field in fields(Services)}
+        self._parts["clock"].stands_for(FakeClock())  # read once for when the server began, as every such clock tells
+        self.app = create_app(
+            Services(**{**given, "admin": AdminServices(**admin)}),
+            _USUAL,
+            default_model=default_model,
+            version=_VERSION,
+            keys=cast(KeyRing, self._parts["keys"]),
+        )
+
+    def serves(self, parts: Mapping[str, object]) -> None:
+        for name, stand_in in self._parts.items():
+            stand_in.stands_for(parts.get(name))
+
+
+_idle: dict[tuple[frozenset[str], str], list[_LentApp]] = {}
+"""By the parts that they have, for one that is None makes other routes, and the default model."""
+
+
+@contextmanager
+def lent_app(
+    services: Services, settings: ServerSettings, default_model: str, dialects: Dialects, keys: KeyRing
+) -> Iterator[Litestar]:
+    """The application for a server of these parts until the block ends; one of its own where anything is unusual."""
+    if settings != _USUAL or dialects is not DIALECTS:
+        yield create_app(
+            services, settings, default_model=default_model, version=_VERSION, dialects=dialects, keys=keys
+        )
+        return
+    parts = {"keys": keys, **_parts(services.admin), **_parts(services)}
+    kind = frozenset(parts), default_model
+    idle = _idle.setdefault(kind, [])
+    lent = idle.pop() if idle else _LentApp(*kind)
+    lent.serves(parts)
+    yield lent.app
+    lent.serves({})
+    idle.append(lent)
+
+
+def _parts(whole: Services | AdminServices) -> dict[str, object]:
+    return {field.name: part for field in fields(whole) if (part := getattr(whole, field.name)) is not None}
+
+
+__all__ = ("lent_app",)
