@@ -212,22 +212,30 @@ def test_what_is_dropped_after_it_was_offered_says_so() -> None:
 
 
 class PreparingStore(MemoryBlockStore):
-    """Tells what was prepared, how, and when it was put. A put waits for `gate`."""
+    """Tells what was prepared, how, and when it was put. A put waits for `gate`: until it is ready, or to write."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, writes_slowly: bool = False) -> None:
         super().__init__()
         self.gate = Event()
+        self._writes_slowly = writes_slowly
         self._changed = Condition()
         self.log: list[str] = []
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
         self._tell("hurry" if hurry else "prepare")
-        return super().prepare(records)
+        return PreparedPut(super().prepare(records).store, self._get_ready)
 
     def put(self, records: Sequence[Record]) -> PutOutcome:
-        self._tell("put")
-        assert self.gate.wait(WAIT_S)
+        self._pass(is_slow=self._writes_slowly)
         return super().put(records)
+
+    def _get_ready(self) -> None:
+        self._pass(is_slow=not self._writes_slowly)
+
+    def _pass(self, *, is_slow: bool) -> None:
+        if is_slow:
+            self._tell("put")
+            assert self.gate.wait(WAIT_S)
 
     def await_put(self) -> None:
         with self._changed:
@@ -263,8 +271,11 @@ def test_batches_are_prepared_while_another_waits_to_be_written_as_far_as_there_
     assert writer.held_bytes == 0
 
 
-def test_what_waits_too_long_is_stored_in_a_hurry_until_the_rest_comes_in_time() -> None:
-    store, clock = PreparingStore(), FakeClock()
+@pytest.mark.parametrize(("writes_slowly", "second"), [(False, "hurry"), (True, "prepare")])
+def test_what_waits_too_long_to_be_ready_is_stored_in_a_hurry_until_the_rest_comes_in_time(
+    writes_slowly: bool, second: str
+) -> None:
+    store, clock = PreparingStore(writes_slowly=writes_slowly), FakeClock()
     blocks = chain(INFO, 20)
     writer = WriteBehind(store, EventList(), clock, max_bytes=1 << 20, batch_bytes=1)
     assert writer.offer(INFO, blocks[:1])
@@ -277,7 +288,7 @@ def test_what_waits_too_long_is_stored_in_a_hurry_until_the_rest_comes_in_time()
         assert writer.offer(INFO, [record])
         assert writer.flush(WAIT_S)
     writer.close(WAIT_S)
-    assert store.log[:4] == ["prepare", "put", "hurry", "put"]
+    assert store.log[:4] == ["prepare", "put", second, "put"]
     assert store.log[-2:] == ["prepare", "put"]
 
 
