@@ -53,10 +53,13 @@ class WritePace:
         self._is_late = False
         self._num_tried = 0
 
-    def stored(self, raw_bytes: int, seconds: float, *, waited_s: float, hurried: bool) -> None:
+    def stored(self, raw_bytes: int, seconds: float, waited_s: float, *, hurried: bool, ahead: bool) -> None:
         """A batch was written; `seconds` since the one before, or since it was begun if that was later. `waited_s`: how
-        much of it went by until the batch was compressed."""
+        much of it went by until the batch was compressed. `ahead`: that began before another was written, or the time
+        is that of one batch from end to end, and tells nothing of what a store that falls behind waits for."""
         self._stored.add(raw_bytes, seconds)
+        if not ahead:
+            return
         (self._hurried if hurried else self._dense).add(raw_bytes, seconds)
         if not hurried:
             self._written.add(raw_bytes, seconds - waited_s)
@@ -74,7 +77,7 @@ class WritePace:
     def _may_pay(self) -> bool:
         """Whether writing as it is could be clearly faster. What writing takes grows with the bytes."""
         dense, written = self._dense.bytes_s, self._written.bytes_s
-        return dense is None or written is None or written > dense * TYPICAL_RATIO * _CLEARLY
+        return dense is not None and (written is None or written > dense * TYPICAL_RATIO * _CLEARLY)
 
     def _tries_or_pays(self) -> bool:
         if not self._num_tried and not self._may_pay():
