@@ -23,9 +23,10 @@ from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
 
 _UPLOAD_POOL_BYTES = 1 << 30
-_NUM_ATTENTION_PLANS = 512
 """What readers may keep of memory to decode into: a few reads of a large model (`fetch.READS_AHEAD`). The first touch
 of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
+
+_NUM_ATTENTION_PLANS = 512
 
 
 def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
