@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from adapters.system.blas import BlasReport, load_blas
+from adapters.system.machine import usable_cpus
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
@@ -26,8 +27,12 @@ from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
 
 _UPLOAD_POOL_BYTES = 1 << 30
+_NUM_ATTENTION_PLANS = 512
 """What readers may keep of memory to decode into: a few reads of a large model (`fetch.READS_AHEAD`). The first touch
 of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
+
+_MAX_ENCODING_THREADS = 8
+"""For one long text: 200,000 tokens take a quarter of a second of one processor."""
 
 
 def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
@@ -97,7 +102,13 @@ def tokenizers_of(settings: Settings) -> TokenizerLoader:
         return FakeTokenizers()
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    return HfTokenizerLoader(settings.parser_of)
+    return HfTokenizerLoader(settings.parser_of, _encoding_threads())
+
+
+def _encoding_threads() -> int:
+    """Half of the processors, so that as many are left to everything else; both where there are two."""
+    usable = usable_cpus()
+    return min(usable, max(2, min(_MAX_ENCODING_THREADS, usable // 2)))
 
 
 def choose_backend(settings: Settings) -> Backend:
@@ -134,10 +145,11 @@ def fake_backend(settings: Settings) -> Backend:
 def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX."""
     from adapters.system.heap import trim_heap
-    from adapters.zstd.buffer_pool import POOL
+    from adapters.zstd.buffer_pool import FRAMES, POOL
 
     def give_back() -> None:
         POOL.give_back()
+        FRAMES.give_back()
         trim_heap()
 
     blas = _prepare_mlx()
@@ -150,7 +162,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.upload import upload
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader(settings.parser_of)
+    tokenizers = HfTokenizerLoader(settings.parser_of, _encoding_threads())
     is_apart = has_cuda()
     if is_apart:
         POOL.keep_at_most(_UPLOAD_POOL_BYTES)
@@ -189,6 +201,9 @@ def _prepare_mlx() -> BlasReport:
 
     bound_arenas()
     _keep_kernels_private()
+    # A plan of cuDNN's takes 40 ms or more to make, for every length that a chunk or a step attends to: MLX keeps too
+    # few for two turns of one long conversation.
+    os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", str(_NUM_ATTENTION_PLANS))
     return load_blas()
 
 
