@@ -4,7 +4,8 @@ Each backend is imported when it is chosen, so that the toy one never pays for M
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -17,8 +18,10 @@ from application.ports.memory_probe import MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
+from application.services.faults import described
 from application.services.prefix.stored_tier import Land, Upload
 from application.settings import Settings
+from domain.errors import ServerUnavailable
 from domain.ids import ModelId
 from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
@@ -109,8 +112,18 @@ def _encoding_threads() -> int:
 
 
 def choose_backend(settings: Settings) -> Backend:
-    """The one that the settings name."""
-    return {"fake": fake_backend, "mlx": mlx_backend}[settings.engine.backend](settings)
+    """The one that the settings name. Raises ServerUnavailable."""
+    with importing():
+        return {"fake": fake_backend, "mlx": mlx_backend}[settings.engine.backend](settings)
+
+
+@contextmanager
+def importing() -> Generator[None]:
+    """Of what computes: raises ServerUnavailable where it cannot be imported or looked at, and says why."""
+    try:
+        yield
+    except Exception as error:
+        raise ServerUnavailable(f"the engine cannot be made: {described(error)}") from error
 
 
 def fake_backend(settings: Settings) -> Backend:
