@@ -97,5 +97,8 @@ class BufferPool:
 POOL = BufferPool()
 """The process's own: whoever decodes shares it, so that it is bounded once."""
 
+FRAMES = BufferPool(keep_bytes=512 << 20)
+"""Its own as well: what readers gather frames in, each until it is decoded."""
 
-__all__ = ("POOL", "BufferPool")
+
+__all__ = ("FRAMES", "POOL", "BufferPool")
