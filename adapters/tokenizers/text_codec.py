@@ -1,7 +1,8 @@
 """Text to token ids and whole texts back, over either kind of tokenizer. Adds no special tokens; any thread.
 
 Long texts are encoded in parts where the tokenizer allows it (`text_cuts`), and parts that were encoded before are not
-encoded again (`encoded_parts`): a conversation comes back with each turn, and grows at its end.
+encoded again (`encoded_parts`): a conversation comes back with each turn, and grows at its end. Those that are new are
+encoded by several threads (`encoding_threads`).
 
 The interpreter is held for no longer than it takes to copy the ids that are wanted: encoding happens without it, a text
 that cannot fit is refused for its length or its number of tokens before any list is made, and spans are looked up one
@@ -10,9 +11,11 @@ by one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
+from adapters.tokenizers.encoding_threads import encode_side_by_side
 from adapters.tokenizers.library import Encoding, PythonTokenizer, RustTokenizer
 from adapters.tokenizers.text_cuts import PART_CHARS, TextCuts
 from adapters.tokenizers.token_reach import token_reach
@@ -53,11 +56,13 @@ class _EncodingSpans:
 class TextCodec:
     """`rust` does the work where there is one: it is faster, knows spans and is safe from any thread."""
 
-    def __init__(self, tokenizer: PythonTokenizer, rust: RustTokenizer | None) -> None:
+    def __init__(self, tokenizer: PythonTokenizer, rust: RustTokenizer | None, num_threads: int = 1) -> None:
+        """`num_threads`: for the parts of one text."""
         self._tokenizer = tokenizer
         self._rust = rust
         self._reach = token_reach(rust) if rust is not None else None
         self._cuts = TextCuts.of(rust) if rust is not None else None
+        self._num_threads = num_threads
         self._parts = EncodedParts(self._encode_each)
 
     @property
@@ -124,7 +129,8 @@ class TextCodec:
 
     def _encode_each(self, texts: list[str]) -> list[Encoding]:
         assert self._rust is not None
-        return self._rust.encode_batch(texts, add_special_tokens=False)
+        encode = partial(self._rust.encode_batch, add_special_tokens=False)
+        return encode_side_by_side(encode, texts, self._num_threads)
 
     def _encode_with_special(self, text: str) -> list[int]:
         if self._rust is None:

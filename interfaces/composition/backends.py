@@ -4,20 +4,24 @@ Each backend is imported when it is chosen, so that the toy one never pays for M
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from adapters.system.blas import BlasReport, load_blas
+from adapters.system.machine import usable_cpus
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
+from application.services.faults import described
 from application.services.prefix.stored_tier import Land, Upload
 from application.settings import Settings
+from domain.errors import ServerUnavailable
 from domain.ids import ModelId
 from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
@@ -26,6 +30,10 @@ _UPLOAD_POOL_BYTES = 2 << 30
 """What readers may keep of memory to decode into: a few reads of a large model (`fetch.READS_AHEAD`), half of it
 page-locked (`locked_memory`), so that what is locked is used again before it is forgotten. The first touch
 of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
+
+_NUM_ATTENTION_PLANS = 512
+_MAX_ENCODING_THREADS = 8
+"""For one long text: 200,000 tokens take a quarter of a second of one processor."""
 
 
 def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
@@ -95,12 +103,28 @@ def tokenizers_of(settings: Settings) -> TokenizerLoader:
         return FakeTokenizers()
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    return HfTokenizerLoader(settings.parser_of)
+    return HfTokenizerLoader(settings.parser_of, _encoding_threads())
+
+
+def _encoding_threads() -> int:
+    """Half of the processors, so that as many are left to everything else; both where there are two."""
+    usable = usable_cpus()
+    return min(usable, max(2, min(_MAX_ENCODING_THREADS, usable // 2)))
 
 
 def choose_backend(settings: Settings) -> Backend:
-    """The one that the settings name."""
-    return {"fake": fake_backend, "mlx": mlx_backend}[settings.engine.backend](settings)
+    """The one that the settings name. Raises ServerUnavailable."""
+    with importing():
+        return {"fake": fake_backend, "mlx": mlx_backend}[settings.engine.backend](settings)
+
+
+@contextmanager
+def importing() -> Generator[None]:
+    """Of what computes: raises ServerUnavailable where it cannot be imported or looked at, and says why."""
+    try:
+        yield
+    except Exception as error:
+        raise ServerUnavailable(f"the engine cannot be made: {described(error)}") from error
 
 
 def fake_backend(settings: Settings) -> Backend:
@@ -138,7 +162,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader(settings.parser_of)
+    tokenizers = HfTokenizerLoader(settings.parser_of, _encoding_threads())
     upload = share_locked_memory()
     return Backend(
         lambda: MlxEngine(cache_dir(), blas.identity, give_back),
@@ -187,10 +211,14 @@ def import_backend(name: str) -> tuple[object, ...]:
 
 def _prepare_mlx() -> BlasReport:
     """What must be done before MLX is first imported: it binds to whatever BLAS is there then. May be repeated."""
-    from adapters.system.heap import bound_arenas
+    from adapters.system.heap import bound_arenas, keep_freed
 
     bound_arenas()
+    keep_freed()
     _keep_kernels_private()
+    # A plan of cuDNN's takes 40 ms or more to make, for every length that a chunk or a step attends to: MLX keeps too
+    # few for two turns of one long conversation.
+    os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", str(_NUM_ATTENTION_PLANS))
     return load_blas()
 
 
