@@ -50,7 +50,7 @@ def faults(events: EventList) -> list[str]:
 
 @pytest.mark.parametrize(
     ("life", "num_cuts"),
-    [("roomy", 50), ("tight", 50), ("fast", 60), ("fast-killed", 40), ("fast-failing", 40), ("fast-tight", 40)],
+    [("roomy", 35), ("tight", 40), ("fast", 50), ("fast-killed", 25), ("fast-failing", 25), ("fast-tight", 35)],
 )
 def test_a_power_cut_loses_what_it_may_and_nothing_else(folder: Path, life: str, num_cuts: int) -> None:
     outcomes = cut_often(life, folder, num_cuts, seed=1)
