@@ -98,10 +98,10 @@ def tokenizers_of(settings: Settings) -> TokenizerLoader:
         return FakeTokenizers()
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    return HfTokenizerLoader(settings.parser_of, _encoding_threads())
+    return HfTokenizerLoader(settings.parser_of, encoding_threads())
 
 
-def _encoding_threads() -> int:
+def encoding_threads() -> int:
     """Half of the processors, so that as many are left to everything else; both where there are two."""
     usable = usable_cpus()
     return min(usable, max(2, min(_MAX_ENCODING_THREADS, usable // 2)))
@@ -147,7 +147,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.upload import upload
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader(settings.parser_of, _encoding_threads())
+    tokenizers = HfTokenizerLoader(settings.parser_of, encoding_threads())
     is_apart = has_cuda()
     if is_apart:
         POOL.keep_at_most(_UPLOAD_POOL_BYTES)
@@ -239,6 +239,7 @@ __all__ = (
     "Models",
     "cache_dir",
     "choose_backend",
+    "encoding_threads",
     "fake_backend",
     "import_backend",
     "mlx_backend",
