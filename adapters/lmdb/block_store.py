@@ -21,6 +21,7 @@ from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.encoders import Begun, Encoders
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import FaultLog, classify
+from adapters.lmdb.gathering import Gathering
 from adapters.lmdb.integrity import IntegrityCheck
 from adapters.lmdb.opening import open_for_reading, open_for_writing
 from adapters.lmdb.read_ahead import ReadAhead
@@ -92,8 +93,9 @@ class LmdbBlockStore:
         clock: Clock,
         *,
         quick_codec: StateCodec | None = None,
+        gathering: Gathering | None = None,
     ) -> None:
-        """`quick_codec`: instead of `codec` in a hurry. Each reads what the other wrote."""
+        """`quick_codec`: instead of `codec` in a hurry. Each reads what the other wrote. `gathering`: as in Reader."""
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
             size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
             message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
@@ -109,7 +111,7 @@ class LmdbBlockStore:
             sync=options.durability == "safe",
             read_only=options.read_only,
         )
-        self._reader = Reader(self._environment, codec)
+        self._reader = Reader(self._environment, codec, gathering)
         self._read_ahead = ReadAhead(self._reader)
         self._uses = RecordUses()
         self._writer = Writer(self._environment, options.quota_bytes, self._uses.kept, self._note_evicted)

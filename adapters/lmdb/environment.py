@@ -20,6 +20,7 @@ import lmdb
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.last_point import LastPoint
+from adapters.lmdb.page_file import PageFile
 from adapters.lmdb.pages import PageGeometry
 from adapters.lmdb.recognition import TREES
 from adapters.lmdb.verification import Verification
@@ -84,6 +85,7 @@ class Environment:
         self._verification = Verification(directory.data, 4096, is_needed=False)
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
+        self.file = PageFile(directory.data)
 
     def open(self) -> None:
         """To write: nothing is committed before all that is there is whole on the disk. What an earlier life had not
@@ -108,11 +110,13 @@ class Environment:
             self._verification.start()
             if not self._read_only:
                 self._last_point.open(env, self.geometry.page_bytes)
+            self.file.open(self.geometry.page_bytes)
             self._env = env
             self._note_file()
         except BaseException:
             self._env = None
             self._last_point.end()
+            self.file.close()
             env.close()
             raise
 
@@ -167,6 +171,7 @@ class Environment:
                     env.sync(True)
             finally:
                 self._last_point.end()  # nobody commits until `open` replaces it
+                self.file.close()
                 env.close()
 
     @property
@@ -318,4 +323,4 @@ class Environment:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
 
 
-__all__ = ("ClosedError", "Environment", "SamePidError", "Trees")
+__all__ = ("ClosedError", "Environment", "SamePidError", "Tree", "Trees")

@@ -8,8 +8,10 @@ from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.gathering import Gathering
 from adapters.memory.block_store import MemoryBlockStore
 from adapters.system.memory_probe import SystemMemory
+from adapters.zstd.buffer_pool import FRAMES
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
@@ -55,7 +57,9 @@ def open_lmdb_store(
     # Who names a codec wants that one, however slow.
     quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
     codec = ZstdStateCodec(compress=writes.codec == "zstd", keeps_planes=keeps_planes)
-    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
+    # Merging on the host is bound by the bytes, which one more copy adds to; reading planes, by the interpreter's lock.
+    gathering = Gathering(lambda size_bytes: FRAMES.take(size_bytes).data) if keeps_planes else None
+    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick, gathering=gathering)
     try:
         remember_quota(settings, path, num_bytes)
     except OSError as failure:
