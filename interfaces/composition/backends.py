@@ -103,10 +103,10 @@ def tokenizers_of(settings: Settings) -> TokenizerLoader:
         return FakeTokenizers()
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    return HfTokenizerLoader(settings.parser_of, _encoding_threads())
+    return HfTokenizerLoader(settings.parser_of, encoding_threads())
 
 
-def _encoding_threads() -> int:
+def encoding_threads() -> int:
     """Half of the processors, so that as many are left to everything else; both where there are two."""
     usable = usable_cpus()
     return min(usable, max(2, min(_MAX_ENCODING_THREADS, usable // 2)))
@@ -162,7 +162,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.preflight import check_source
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader(settings.parser_of, _encoding_threads())
+    tokenizers = HfTokenizerLoader(settings.parser_of, encoding_threads())
     upload = share_locked_memory()
     return Backend(
         lambda: MlxEngine(cache_dir(), blas.identity, give_back),
@@ -272,6 +272,7 @@ __all__ = (
     "Models",
     "cache_dir",
     "choose_backend",
+    "encoding_threads",
     "fake_backend",
     "import_backend",
     "mlx_backend",
