@@ -7,23 +7,22 @@ them, and they outlive the call. Few texts are encoded by the thread that asks.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import TypeVar
 
-from adapters.tokenizers.library import Encoding
+T = TypeVar("T")
 
 BATCH_CHARS = 2**16
 """What a thread takes at a time: some 15 milliseconds of encoding, beside which handing it over is nothing."""
 
 
-def encode_side_by_side(
-    encode: Callable[[list[str]], list[Encoding]], texts: Sequence[str], num_threads: int
-) -> list[Encoding]:
-    """In the order of `texts`. `encode`: from any thread. Raises what it raises."""
+def work_side_by_side(work: Callable[[list[str]], list[T]], texts: Sequence[str], num_threads: int) -> list[T]:
+    """What `work` makes of each, in their order. `work`: from any thread. Raises what it raises."""
     batches = list(_batches(texts))
     num_threads = min(num_threads, len(batches))
     if num_threads < 2:
-        return encode(list(texts))
+        return work(list(texts))
     with ThreadPoolExecutor(num_threads, thread_name_prefix="encoding") as threads:
-        return list(chain.from_iterable(threads.map(encode, batches)))
+        return list(chain.from_iterable(threads.map(work, batches)))
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -39,4 +38,4 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-__all__ = ("BATCH_CHARS", "encode_side_by_side")
+__all__ = ("BATCH_CHARS", "work_side_by_side")

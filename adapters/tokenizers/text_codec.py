@@ -11,11 +11,9 @@ by one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
-from adapters.tokenizers.encoding_threads import encode_side_by_side
 from adapters.tokenizers.library import Encoding, PythonTokenizer, RustTokenizer
 from adapters.tokenizers.text_cuts import PART_CHARS, TextCuts
 from adapters.tokenizers.token_reach import token_reach
@@ -62,8 +60,7 @@ class TextCodec:
         self._rust = rust
         self._reach = token_reach(rust) if rust is not None else None
         self._cuts = TextCuts.of(rust) if rust is not None else None
-        self._num_threads = num_threads
-        self._parts = EncodedParts(self._encode_each)
+        self._parts = EncodedParts(self._encode_each, num_threads=num_threads)
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -129,8 +126,7 @@ class TextCodec:
 
     def _encode_each(self, texts: list[str]) -> list[Encoding]:
         assert self._rust is not None
-        encode = partial(self._rust.encode_batch, add_special_tokens=False)
-        return encode_side_by_side(encode, texts, self._num_threads)
+        return self._rust.encode_batch(texts, add_special_tokens=False)
 
     def _encode_with_special(self, text: str) -> list[int]:
         if self._rust is None:

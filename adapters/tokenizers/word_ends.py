@@ -81,6 +81,7 @@ def ends_words(rust: RustTokenizer) -> bool:
         and not rust.model.dropout
         and normalizer.get("type") in (None, "NFC")
         and all(map(_is_known, steps))
+        and not any(step["type"] == "ByteLevel" for step in steps[:-1])  # it writes spaces as letters
         and any(map(_begins_words, steps))
         and not any(_crosses(token.content) or token.lstrip or token.rstrip for token in _found_late(rust))
     )

@@ -79,6 +79,14 @@ def test_it_is_what_mlx_lm_computes_whoever_comes_and_goes(fused: FusedRows, cal
     assert not calls
 
 
+def test_rows_of_equal_lengths_need_no_mask(fused: FusedRows, calls: list[Any]) -> None:
+    batch = merge([plain(60, seed, mx.bfloat16) for seed in range(3)])
+    together(batch, 3, mx.bfloat16)
+    assert batch[0].make_mask(1) is None
+    assert all(near(*step(fused, batch, 3, mx.bfloat16, turn)) for turn in range(3))
+    assert not calls
+
+
 def test_rows_that_come_and_go_are_left_to_mlx_lm(fused: FusedRows, calls: list[Any]) -> None:
     """Each number of rows costs a plan, which a few steps do not pay."""
     batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
@@ -135,7 +143,7 @@ def test_what_it_does_not_know_is_left_to_mlx_lm(fused: FusedRows, calls: list[A
         (queries, keys, values, lib.KVCache(), mask),
         (queries.astype(mx.float32), keys, values, cache, mask),
         (mx.repeat(queries, 2, axis=2), keys, values, cache, mask),
-        (queries, keys, values, cache, None),
+        (queries, keys, values, cache, mask[:1]),
     ]
     for number, (asked, given_keys, given_values, of, held) in enumerate(others, 1):
         fused(asked, given_keys, given_values, cache=of, scale=1.0, mask=held)

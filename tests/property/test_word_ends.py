@@ -163,6 +163,9 @@ UNCERTAIN: dict[str, dict[str, Any]] = {
     "an alternative that looks ahead": {"pre_tokenizer": split(r"\p{L}+(?= )|" + LLAMA_3)},
     "the end of the text": {"pre_tokenizer": split(LLAMA_3 + "|\\s+$")},
     "a flag": {"pre_tokenizer": split("(?i)" + LLAMA_3)},
+    "spaces written as letters": {
+        "pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(False, use_regex=False), split(LLAMA_3)])
+    },
     "no letters": {"pre_tokenizer": split(r"\p{N}{1,3}" + MARKS)},
     "small letters only": {"pre_tokenizer": split(f"{ODD}{UPPER}*{LOWER}+" + MARKS)},
     "what is between pieces": {"pre_tokenizer": split(LLAMA_3, "merged_with_next")},
@@ -200,13 +203,23 @@ def test_other_families_are_cut_at_added_tokens_only(family: str):
     assert parts_of(FAMILIES[family](), "one two, x<|im_end|>four five") == ["one two, x", "<|im_end|>four five"]
 
 
+BESIDE = ["to go", "go", " to go", "x", "x|x", " ", "  ", "\n", ",", "a b", "<s>"]
+
+
 @pytest.mark.parametrize("options", [{}, {"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}])
-@given(pieces=st.lists(st.sampled_from(["to go", "go", " to go", "x", " ", "\n", ",", "a b", "<s>"]), max_size=30))
+@given(pieces=st.lists(st.sampled_from(BESIDE), max_size=30))
 def test_added_tokens_are_found_beside_cuts(options: dict[str, bool], pieces: list[str]):
     check_parts(with_added(json.dumps(options)), "".join(pieces), 1)
 
 
+@pytest.mark.parametrize("options", [{}, {"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}])
+def test_no_cut_is_within_an_added_token_or_right_behind_it(options: dict[str, bool]):
+    second = [", to go, x|x"] if options else [", ", "to go, x|x"]
+    assert parts_of(with_added(json.dumps(options)), "one, to go, x|x a c") == ["one", *second, " a", " c"]
+
+
 @cache
 def with_added(options: str) -> Tokenizer:
-    tokens = [AddedToken(text, normalized=False, **json.loads(options)) for text in ("to go", "go", " b", "\n")]
-    return made(pre_tokenizers.ByteLevel(add_prefix_space=False), added=(*tokens, AddedToken("x,x", normalized=True)))
+    early = [AddedToken(text, normalized=False, **json.loads(options)) for text in ("to go", "go", " b", "\n")]
+    late = [AddedToken(text, normalized=True) for text in ("x|x", "  ")]
+    return made(pre_tokenizers.ByteLevel(add_prefix_space=False), added=(*early, *late))

@@ -1,23 +1,18 @@
 """New parts of a long text are encoded side by side, by no more threads than were granted, and told in their order."""
 
 import threading
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
-from adapters.tokenizers.encoding_threads import BATCH_CHARS, encode_side_by_side
-from adapters.tokenizers.library import Encoding, RustTokenizer, load_tokenizer, rust_tokenizer
+from adapters.tokenizers.encoding_threads import BATCH_CHARS, work_side_by_side
+from adapters.tokenizers.library import RustTokenizer, load_tokenizer, rust_tokenizer
 from adapters.tokenizers.text_codec import TextCodec
 from tests.support.counting_rust import CountingRust
 from tests.support.patience import PATIENCE_S
 
 TEXT = "".join(f"The code of Alice is {n}, and the quick brown fox jumps over the lazy dog. " for n in range(3_000))
-
-
-def _encoder(work: Callable[[list[str]], list[Any]]) -> Callable[[list[str]], list[Encoding]]:
-    return cast("Callable[[list[str]], list[Encoding]]", work)
 
 
 def test_as_many_threads_as_granted_encode_at_once() -> None:
@@ -30,7 +25,7 @@ def test_as_many_threads_as_granted_encode_at_once() -> None:
         return [text[:1] for text in texts]
 
     texts = [digit * (BATCH_CHARS // 2) for digit in "0123456789ab"]
-    assert encode_side_by_side(_encoder(encode), texts, 3) == list("0123456789ab")
+    assert work_side_by_side(encode, texts, 3) == list("0123456789ab")
     assert len(seen) == 3
     assert seen.isdisjoint(thread.name for thread in threading.enumerate())
 
@@ -44,7 +39,7 @@ def test_who_asks_encodes_what_is_little_or_may_not_be_shared(num_texts: int, nu
         return texts
 
     texts = ["a" * (BATCH_CHARS // 2)] * num_texts
-    assert encode_side_by_side(_encoder(encode), texts, num_threads) == texts
+    assert work_side_by_side(encode, texts, num_threads) == texts
     assert seen == [threading.current_thread()]
 
 
@@ -53,7 +48,7 @@ def test_what_a_thread_raises_is_raised() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        encode_side_by_side(_encoder(encode), ["a" * BATCH_CHARS] * 3, 2)
+        work_side_by_side(encode, ["a" * BATCH_CHARS] * 3, 2)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ to it: they are asked as such, over the whole buffer, with a mask that is added.
     keys, values                         all slots of the rows' buffer; what is not a row's own is masked
 
 cuDNN makes a plan for every shape, which takes as long as some steps do (40 to 65 ms on an H100). The number of slots
-stays until a buffer grows, and a number of rows is taken for one that stays once it has for PASSES_TOGETHER.
+stays until a buffer grows, and a number of rows is taken for one that stays once it has for PASSES_TOGETHER. Rows of
+equal lengths need no mask, and are asked in the same way: MLX's own goes through the keys once for each query head.
 
 mlx-lm's attention is told the cache whose keys it is given, and treats some classes of them in their own way. This is
 that way for rows of a batch; everything else is left to it.
@@ -51,7 +52,7 @@ class FusedRows:
         self._otherwise = otherwise
         self._attend = attend
         self._is_fused: dict[tuple[int, int, int, int, mx.Dtype], bool] = {}
-        self._mask: mx.array | None = None
+        self._mask: mx.array | int | None = None
         self._added: mx.array | None = None
 
     def __call__(
@@ -69,7 +70,8 @@ class FusedRows:
         rows, heads, _, dim = queries.shape
         groups = values.shape[1]
         sharing = mx.reshape(queries, (rows, groups, heads // groups, dim))
-        added = self._added_of(mask, (rows, 1, heads // groups, cache.num_slots), queries.dtype)
+        shape = rows, 1, heads // groups, cache.num_slots
+        added = self._added_of(keys.shape[2] if mask is None else mask, shape, queries.dtype)
         fused = self._attend(sharing, cache.keys[:rows], cache.values[:rows], scale=scale, mask=added)
         return mx.reshape(fused, (rows, heads, 1, fused.shape[3]))
 
@@ -95,11 +97,14 @@ class FusedRows:
                 self._is_fused[kind] = False
         return self._is_fused[kind]
 
-    def _added_of(self, mask: mx.array, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    def _added_of(self, mask: mx.array | int, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+        """`mask`: of the slots up to now, or how many there are where all are seen."""
         added = self._added
-        if mask is not self._mask or added is None or added.shape != shape or added.dtype != dtype:
-            beyond = mx.zeros((*mask.shape[:3], shape[3] - mask.shape[3]), mx.bool_)
-            where = mx.where(mx.concatenate([mask, beyond], axis=-1), 0, -mx.inf).astype(dtype)
+        is_same = mask == self._mask if isinstance(mask, int) and isinstance(self._mask, int) else mask is self._mask
+        if not is_same or added is None or added.shape != shape or added.dtype != dtype:
+            seen = mx.ones((1, 1, 1, mask), mx.bool_) if isinstance(mask, int) else mask
+            beyond = mx.zeros((*seen.shape[:3], shape[3] - seen.shape[3]), mx.bool_)
+            where = mx.where(mx.concatenate([seen, beyond], axis=-1), 0, -mx.inf).astype(dtype)
             added = mx.contiguous(mx.broadcast_to(where, shape))
             self._mask, self._added = mask, added
         return added
@@ -114,13 +119,15 @@ def _may_fuse(queries: mx.array, keys: Any, values: Any, cache: Any, mask: Any) 
         and cache.is_what_was_fetched(keys, values)
         and queries.shape[2] == 1
         and queries.shape[1] > keys.shape[1]
-        and isinstance(mask, mx.array)
-        and mask.dtype == mx.bool_
-        and mask.shape == (cache.num_rows, 1, 1, keys.shape[2])
+        and (mask is None or _is_of_rows(mask, cache.num_rows, keys.shape[2]))
         and queries.dtype == keys.dtype == values.dtype
         and queries.dtype in (mx.float16, mx.bfloat16)
         and all(one.shape[3] <= MAX_DIM and not one.shape[3] % DIM_UNIT for one in (queries, values))
     )
+
+
+def _is_of_rows(mask: Any, num_rows: int, num_slots: int) -> bool:
+    return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.shape == (num_rows, 1, 1, num_slots)
 
 
 def fuse_rows() -> None:
