@@ -8,6 +8,7 @@ read, READS_AHEAD of them. Ways take turns, each in a store opened anew: `gather
 `map`, its pieces where they lie. For each, the median of the rounds after the first:
 
     GB_s                raw bytes a second, until the last one is where it belongs
+    first_GB_s          of the first round; of the way that is named first, in a process that has no memory yet
     cpu_s               of this process
     waited_s, landed_s  of the thread that computes: for a read, and landing what it brought
     over_copy           times as long as the file's bytes take, copied out of a map by as many threads
@@ -177,6 +178,7 @@ def main() -> None:
                     rounds[way].append(read_all(folder, keys, way, upload, options))
             for way, found in rounds.items():
                 facts: Facts = {name: median(one[name] for one in found[1:]) for name in found[0]}
+                facts["first_GB_s"] = found[0]["GB_s"]
                 facts["over_copy"] = facts["spent_s"] / copied_s(folder, options.threads)
                 facts["over_codec"] = facts["spent_s"] / decoded_s(records, options.threads, len(keys), options)
                 results.add("restart", records=records, way=way, uploads=upload is not None, **facts)

@@ -250,6 +250,7 @@ class LmdbBlockStore:
         if self._options.read_only:
             open_for_reading(self._directory, self._environment)
             return
+        self._writer.forget_names()
         open_for_writing(self._directory, self._environment, self._writer, self._options.durability, self._faults)
         self._directory.drop_damaged_beyond(self._options.quota_bytes)
 

@@ -7,7 +7,7 @@ file no longer backs would kill the process.
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.faults import Damaged
+from adapters.lmdb.faults import Damaged, Unsynced
 from adapters.lmdb.last_point import LastPoint
 from adapters.lmdb.page_file import PageFile
 from adapters.lmdb.pages import PageGeometry
@@ -235,12 +235,18 @@ class Environment:
         """Make durable what is committed, while others go on committing.
 
         Where commits are not synced by themselves, a power cut leaves what the last sync that ended had begun with.
+        Raises Unsynced where that is all that can be relied on: nothing is to be committed before it is opened anew.
         """
         with ExitStack() as held:
             with self._write_lock:
                 env = held.enter_context(self._entered())
                 begun = self._last_point.begin(env, self.geometry.page_bytes)
-            self._last_point.reach(begun, lambda: env.sync(True))
+            try:
+                self._last_point.reach(begun, lambda: env.sync(True))
+            except Unsynced:
+                with suppress(OSError):  # where that cannot be written either, nothing is
+                    self._directory.mark_unsynced()
+                raise
 
     def let_go(self) -> bool:
         """Pages that were freed since the last sync can be used again; False when there are none. For the writer."""

@@ -30,6 +30,11 @@ class Damaged(Exception):
     """The index contradicts itself or cannot be read: nothing in this file can be relied on."""
 
 
+class Unsynced(OSError):
+    """The disk failed to sync, and may call written the next time what it dropped: nothing since the last sync point
+    can be relied on, although it can be read."""
+
+
 _STRUCTURAL = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -105,5 +110,6 @@ __all__ = (
     "VOLUME_GONE",
     "Damaged",
     "FaultLog",
+    "Unsynced",
     "classify",
 )

@@ -17,7 +17,7 @@ from adapters.lmdb.pages import PageGeometry
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
 from domain.ids import GroupIndex
-from domain.payload import HostPayload, TensorSpec
+from domain.payload import HostPayload, StatePayload, TensorSpec
 from domain.record import Record
 from tests.support.gathering import GATHERS_ALL
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
@@ -67,9 +67,16 @@ def store(tmp_path: Path) -> Iterator[LmdbBlockStore]:
 
 
 def put(store: LmdbBlockStore, size_bytes: int, seed: int = 0) -> Record:
-    records = chain(INFO, 1, seed=seed, size_bytes=size_bytes)
-    assert store.put(records) is PutOutcome.STORED
-    return records[0]
+    """Of two groups, the second of half as many bytes."""
+    (record,) = chain(INFO, 1, seed=seed)
+    random = np.random.default_rng(abs(seed))
+    groups: dict[GroupIndex, StatePayload] = {}
+    for index, length in enumerate((size_bytes // 2 * 2, size_bytes // 2)):
+        spec = TensorSpec("uint8", (length,)) if index else TensorSpec("bfloat16", (length // 2,))
+        groups[GroupIndex(index)] = HostPayload((spec,), (memoryview(random.bytes(length)),))
+    record = replace(record, groups=groups)
+    assert store.put([record]) is PutOutcome.STORED
+    return record
 
 
 def is_whole(store: LmdbBlockStore, record: Record) -> bool:
