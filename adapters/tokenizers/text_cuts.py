@@ -51,7 +51,7 @@ class TextCuts:
         cuttable: frozenset[str],
         word_end: "re.Pattern[str] | None" = None,
     ) -> None:
-        """`pattern`: of added tokens, if there are any; `word_end`: of what may be cut behind between them."""
+        """`pattern`: of added tokens, if there are any; `word_end`: of what may begin a part between them."""
         self._pattern = pattern
         self._cuttable = cuttable
         self._word_end = word_end
@@ -83,11 +83,11 @@ class TextCuts:
         yield text[start:]
 
     def _word_end_in(self, stretch: _Stretch, text: str, least: int) -> int | None:
-        """Where the first one ends, at `least` or behind it."""
-        if self._word_end is None:
+        """The first one at `least` or behind it, with the letter before it in the stretch."""
+        if self._word_end is None or least >= stretch.end:
             return None
-        found = self._word_end.search(text, max(stretch.start, least - 1), stretch.end)
-        return None if found is None else found.end()
+        found = self._word_end.search(text, max(stretch.start + 1, least), stretch.end)
+        return None if found is None else found.start()
 
     def _stretches(self, text: str) -> Iterator[_Stretch]:
         start = 0

@@ -25,9 +25,11 @@ from adapters.tokenizers.library import AddedToken, RustTokenizer, part_state
 _LETTERS = "A-Za-zÀ-ÖØ-öø-ÿА-яぁ-ゖァ-ヺ一-龥가-힣"
 """Latin, Cyrillic, Japanese, Chinese and Korean: letters by every version of Unicode, and composed as they stand."""
 
-WORD_END = re.compile(rf'[{_LETTERS}](?=[ \n]\S|[,.":，。、])')
-"""A piece begins where it ends. Added tokens that take spaces beside them along cannot reach there from outside of what
-it looks at."""
+_MARKS = ',.":，。、'
+
+WORD_END = re.compile(rf"[ \n{_MARKS}](?<=[{_LETTERS}][ \n{_MARKS}])(?:(?<=[{_MARKS}])|(?=\S))")
+"""A piece begins where it begins. It looks at the letter before that and, behind white space, at what follows: from
+outside of these, added tokens that take spaces beside them along cannot reach there."""
 
 _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -71,7 +73,7 @@ _KNOWN = re.compile(rf"(?:{_EACH})(?:\|(?:{_EACH}))*")
 
 
 def ends_words(rust: RustTokenizer) -> bool:
-    """Whether a piece begins wherever a WORD_END between added tokens ends, by what the tokenizer says of itself."""
+    """Whether a piece begins wherever a WORD_END between added tokens begins, by what the tokenizer says of itself."""
     try:
         normalizer, steps = part_state(rust.normalizer), list(_steps(part_state(rust.pre_tokenizer)))
     except Exception:  # a part that a class of transformers brings as Python code cannot be looked into
@@ -126,7 +128,7 @@ def _found_late(rust: RustTokenizer) -> Iterator[AddedToken]:
 
 
 def _crosses(content: str) -> bool:
-    """Whether there may be an end of a WORD_END within this token, and no end of the token."""
+    """Whether a WORD_END may begin within this token."""
     return WORD_END.search(f"{normalize('NFC', content)}|") is not None
 
 

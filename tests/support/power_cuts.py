@@ -140,6 +140,7 @@ def live_until_killed(life: Life) -> NoReturn:
     for first in (30, 40):
         if (child := os.fork()) == 0:
             life.open()
+            life.sync_by_hand()  # nor may it end while something is being recorded
             life.put(range(first, first + 4))
             life.durably("flush")
             life.put(range(first + 4, first + 10))

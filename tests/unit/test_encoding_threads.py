@@ -7,7 +7,7 @@ import pytest
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.encoding_threads import BATCH_CHARS, work_side_by_side
-from adapters.tokenizers.library import RustTokenizer, load_tokenizer, rust_tokenizer
+from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.text_codec import TextCodec
 from tests.support.counting_rust import CountingRust
 from tests.support.patience import PATIENCE_S
@@ -51,16 +51,12 @@ def test_what_a_thread_raises_is_raised() -> None:
         work_side_by_side(encode, ["a" * BATCH_CHARS] * 3, 2)
 
 
-@pytest.fixture(scope="module")
-def rust() -> RustTokenizer:
-    rust = rust_tokenizer(load_tokenizer(str(embedded_folder(EMBEDDED_IDS[0]))))
+def test_one_long_text_is_encoded_by_threads_and_only_its_end_again() -> None:
+    python = load_tokenizer(str(embedded_folder(EMBEDDED_IDS[0])))
+    rust = rust_tokenizer(python)
     assert rust is not None
-    return rust
-
-
-def test_one_long_text_is_encoded_by_threads_and_only_its_end_again(rust: RustTokenizer) -> None:
     counting = CountingRust(rust)
-    codec = TextCodec(load_tokenizer(str(embedded_folder(EMBEDDED_IDS[0]))), cast(Any, counting), num_threads=2)
+    codec = TextCodec(python, cast(Any, counting), num_threads=2)
     counting.calls.clear()
     counting.num_chars = counting.longest_chars = 0
     encoded = codec.encode(TEXT)
