@@ -12,6 +12,7 @@ shorter than the one before.
     unmasked   shared, without a mask: as the server decodes rows of equal lengths, and wrong here
     whole      attention over the whole buffer, what is beyond a row masked
     compiled   whole, under mx.compile: states are inputs and outputs, positions are arrays
+    fused      the server's caches, attention with a mask fused as `doubled` does it
     doubled    whole, each query twice and the mask added: CUDA fuses attention with a mask for two queries, not for one
 
 Told of a step: medians of all its time, of building the graph (and of that thread's processor time alone), of queueing
@@ -37,6 +38,7 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.arrays import evaluate, evaluate_soon, parameters
+from adapters.mlx.caches.fused_rows import FusedRows
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import make_room, merge
@@ -60,10 +62,12 @@ class Way:
     is_masked: bool = True
     is_compiled: bool = False
     is_doubled: bool = False
+    is_fused: bool = False
 
 
 WAYS = {
     "today": Way(is_own=False),
+    "fused": Way(is_own=False, is_fused=True),
     "shared": Way(),
     "unmasked": Way(is_masked=False),
     "whole": Way(is_whole=True),
@@ -115,6 +119,7 @@ class Steps:
         else:
             rows = [_plain(contents, row, context) for row in range(self._rows)]
             self._caches = rows[0] if len(rows) == 1 else merge(rows)
+        self._fused = FusedRows(mlx_lm_module("models.base").scaled_dot_product_attention)
         self._call: Callable[..., Any] = mx.compile(self._own) if self._way.is_compiled else self._own
 
     def build(self) -> mx.array:
@@ -122,10 +127,11 @@ class Steps:
         tokens = self._waiting[:, None]
         if not self._way.is_own:
             make_room(self._caches, 1)
-            return self._network(tokens, cache=self._caches)[:, -1]  # type: ignore[no-any-return]
+            with _attending(self._network, self._fused) if self._way.is_fused else nullcontext():
+                return self._network(tokens, cache=self._caches)[:, -1]  # type: ignore[no-any-return]
         offset = mx.array([self._end - row for row in range(self._rows)])
         slot = mx.array([self._end]) if self._way.is_compiled else self._end
-        with _doubled(self._network) if self._way.is_doubled else nullcontext():
+        with _attending(self._network, _doubled) if self._way.is_doubled else nullcontext():
             logits, self._buffers = self._call(tokens, self._buffers, slot, offset)
         self._end += 1
         return logits  # type: ignore[no-any-return]
@@ -221,16 +227,17 @@ def _contents(config: dict[str, Any], rows: int, context: int, slots: int, is_co
     return [(buffer(), buffer()) for _ in range(layers)]
 
 
-@contextmanager
-def _doubled(network: Any) -> Generator[None]:
+def _doubled(queries: mx.array, keys: Any, values: Any, *, scale: float, mask: Any, **_: object) -> mx.array:
     """Attention of every query twice, of which one is taken."""
+    twice = mx.concatenate([queries, queries], axis=2)
+    return mx.fast.scaled_dot_product_attention(twice, keys, values, scale=scale, mask=mask)[:, :, :1]
+
+
+@contextmanager
+def _attending(network: Any, attention: Callable[..., mx.array]) -> Generator[None]:
+    """In place of mlx-lm's own, in the module of the network's family."""
     module: Any = importlib.import_module(type(network).__module__)
     before = module.scaled_dot_product_attention
-
-    def attention(queries: mx.array, keys: Any, values: Any, *, scale: float, mask: Any, **_: object) -> mx.array:
-        twice = mx.repeat(queries, 2, axis=2)
-        return mx.fast.scaled_dot_product_attention(twice, keys, values, scale=scale, mask=mask)[:, :, :1]
-
     module.scaled_dot_product_attention = attention
     try:
         yield

@@ -1,9 +1,11 @@
-"""What a long conversation costs before anything is computed: rendered, encoded, its fork points found, hashed.
+"""What a long prompt costs before anything is computed: rendered, encoded, its fork points found, hashed.
 
-    python -m bench.prompt_handling [--tokens 200000] [--turns 5] [--json FILE]
+    python -m bench.prompt_handling [--tokens 200000] [--rounds 5] [--threads N] [--json FILE]
 
-A conversation of so many tokens arrives for the first time, then with one more turn at a time. The baseline of each
-figure is the first time. Milliseconds of processor time, and of the clock; without the network and the lookup.
+Two prompts of so many tokens, a conversation and one long text. Each arrives for the first time, then again longer: the
+conversation by a turn, the text by a few words. Taking turns, in one process; medians in milliseconds: of the clock, of
+processor time, and what of that the thread takes that asks. Without the network and the lookup. The baselines are the
+first time with one thread, and the text encoded whole.
 """
 
 import argparse
@@ -11,16 +13,20 @@ import json
 import random
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.loader import HfTokenizerLoader
-from application.ports.tokenizer import Tokenizer
+from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.chat import ChatMessage, Role
 from domain.hashing import BlockChain
 from domain.model_card import ModelSource
 from domain.record import Namespace
 from domain.request import ChatPrompt
+from interfaces.composition.backends import encoding_threads
 
 BLOCK = 256
 WORDS = (
@@ -40,20 +46,42 @@ WORDS = (
     "class",
 )
 
+BASELINES = {
+    "conversation, one thread": "conversation, one thread",
+    "conversation": "conversation, one thread",
+    "next turn": "conversation, one thread",
+    "text, whole": "text, whole",
+    "text, one thread": "text, whole",
+    "text": "text, whole",
+    "longer text": "text, whole",
+}
+"""What each figure is a ratio to."""
 
-def handled(tokenizer: Tokenizer, messages: list[ChatMessage]) -> tuple[int, dict[str, float]]:
-    """Tokens of the prompt, and milliseconds by kind."""
-    cpu, clock = time.process_time(), time.perf_counter()
-    encoded = tokenizer.render(ChatPrompt(tuple(messages)))
-    BlockChain(Namespace(b"bench"), BLOCK, encoded.content)
-    taken = {"cpu_ms": (time.process_time() - cpu) * 1e3, "ms": (time.perf_counter() - clock) * 1e3}
-    return len(encoded.token_ids), taken
+Figures = dict[str, float]
+
+
+def taken(work: Callable[[], object]) -> Figures:
+    """Milliseconds by kind."""
+    clocks = {"ms": time.perf_counter, "cpu_ms": time.process_time, "own_cpu_ms": time.thread_time}
+    began = {kind: clock() for kind, clock in clocks.items()}
+    work()
+    return {kind: (clock() - began[kind]) * 1e3 for kind, clock in clocks.items()}
+
+
+def hashed(prompt: EncodedPrompt) -> EncodedPrompt:
+    BlockChain(Namespace(b"bench"), BLOCK, prompt.content)
+    return prompt
+
+
+def medians(rounds: list[Figures]) -> Figures:
+    return {kind: statistics.median(one[kind] for one in rounds) for kind in rounds[0]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=200_000)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=encoding_threads(), help="for one text; a server's own number")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rng = random.Random(1)
@@ -61,25 +89,50 @@ def main() -> None:
     def words(count: int) -> str:
         return " ".join(rng.choice(WORDS) for _ in range(count))
 
-    id = EMBEDDED_IDS[0]
-    tokenizer = HfTokenizerLoader().load(ModelSource(id, str(embedded_folder(id))))
-    per_word = len(tokenizer.encode(words(1000)).token_ids) / 1000
-    handled(tokenizer, [ChatMessage(Role.USER, words(10))])  # the library is imported, the template compiled
-    messages = [ChatMessage(Role.SYSTEM, words(3000))]
-    for _ in range(int((options.tokens / per_word - 3000) / 800)):
-        messages += [ChatMessage(Role.USER, words(100)), ChatMessage(Role.ASSISTANT, words(700))]
-    messages.append(ChatMessage(Role.USER, words(50)))
-    num_tokens, first = handled(tokenizer, messages)
-    turns: list[dict[str, float]] = []
-    for _ in range(options.turns):
+    folder = str(embedded_folder(EMBEDDED_IDS[0]))
+    source = ModelSource(EMBEDDED_IDS[0], folder)
+    single, shared = (HfTokenizerLoader(num_threads=number).load(source) for number in (1, options.threads))
+    rust = rust_tokenizer(load_tokenizer(folder))
+    assert rust is not None
+    num_words = int(options.tokens / len(single.encode(words(1000)).token_ids) * 1000)
+
+    def conversation() -> list[ChatMessage]:
+        messages = [ChatMessage(Role.SYSTEM, words(3000))]
+        for _ in range((num_words - 3000) // 800):
+            messages += [ChatMessage(Role.USER, words(100)), ChatMessage(Role.ASSISTANT, words(700))]
+        return [*messages, ChatMessage(Role.USER, words(50))]
+
+    def encoded(tokenizer: Tokenizer, text: str, salt: str) -> EncodedPrompt:
+        return hashed(tokenizer.encode(text, salt=salt))
+
+    def rendered(tokenizer: Tokenizer, messages: list[ChatMessage], salt: str) -> EncodedPrompt:
+        return hashed(tokenizer.render(ChatPrompt(tuple(messages)), salt=salt))
+
+    for tokenizer in (single, shared):
+        rendered(tokenizer, conversation()[-1:], "")  # the library is imported, the template compiled
+    rows: dict[str, list[Figures]] = {name: [] for name in BASELINES}
+    num_tokens = num_messages = 0
+    for number in range(options.rounds):
+        # Nobody meets what another has sent: with a salt of its own, each arrives for the first time.
+        messages, salt = conversation(), f"{number}"
+        rows["conversation, one thread"].append(taken(partial(rendered, single, messages, salt)))
+        rows["conversation"].append(taken(partial(rendered, shared, messages, salt)))
+        num_tokens, num_messages = len(shared.render(ChatPrompt(tuple(messages)), salt=salt).token_ids), len(messages)
         messages += [ChatMessage(Role.ASSISTANT, words(300)), ChatMessage(Role.USER, words(100))]
-        turns.append(handled(tokenizer, messages)[1])
-    later = {kind: statistics.median(turn[kind] for turn in turns) for kind in first}
-    print(f"{num_tokens:,} tokens, {len(messages)} messages")
-    for kind, value in first.items():
-        print(f"{kind:>7}  first {value:8.1f}  next turn {later[kind]:8.1f}  ratio {later[kind] / value:.2f}")
+        rows["next turn"].append(taken(partial(rendered, shared, messages, salt)))
+        text = words(num_words)
+        rows["text, whole"].append(taken(partial(rust.encode_batch, [text], add_special_tokens=False)))
+        rows["text, one thread"].append(taken(partial(encoded, single, text, salt)))
+        rows["text"].append(taken(partial(encoded, shared, text, salt)))
+        rows["longer text"].append(taken(partial(encoded, shared, f"{text} and so on", salt)))
+    found = {name: medians(rounds) for name, rounds in rows.items()}
+    print(f"{num_tokens:,} tokens, {num_messages} messages; {options.threads} threads")
+    for name, figures in found.items():
+        base = found[BASELINES[name]]
+        shown = "  ".join(f"{kind} {value:7.1f} ({value / base[kind]:4.2f})" for kind, value in figures.items())
+        print(f"{name:>25}  {shown}")
     if options.json:
-        options.json.write_text(json.dumps({"tokens": num_tokens, "first": first, "next_turn": later}, indent=1))
+        options.json.write_text(json.dumps({"tokens": num_tokens, "threads": options.threads, **found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,17 @@ class StoreRates:
     write_bytes_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class StoreWrites:
+    """How a store writes. `durability`: safe or fast; `codec`: zstd or raw. Each by whom: `setting`; `auto`, by the
+    measured rates; or `unmeasured`, auto without rates to go by."""
+
+    durability: str
+    durability_by: str
+    codec: str
+    codec_by: str
+
+
 def compression_pays(rates: StoreRates) -> bool:
     """True when compressed state takes no longer than raw state: to restore, or to store where that is too slow."""
     is_late = rates.write_bytes_s < PREFILL_BYTES_S
@@ -49,6 +60,7 @@ __all__ = (
     "PREFILL_BYTES_S",
     "TYPICAL_RATIO",
     "StoreRates",
+    "StoreWrites",
     "compression_pays",
     "state_bytes_s",
     "syncs_each_commit",

@@ -5,7 +5,7 @@ draws come from a seed, so a failing run replays.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from threading import Lock
 
@@ -72,13 +72,7 @@ class FaultInjectingBlockStore(ForwardingStore):
         usage = self._store.usage()
         with self._lock:
             faults = {**usage.faults, **({"injected": self._injected} if self._injected else {})}
-        return StoreUsage(
-            quota_bytes=usage.quota_bytes,
-            stored_bytes=usage.stored_bytes,
-            namespaces=usage.namespaces,
-            evicted=usage.evicted,
-            faults=faults,
-        )
+        return replace(usage, faults=faults)
 
     def _strikes(self, chance: float) -> bool:
         with self._lock:

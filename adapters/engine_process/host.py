@@ -145,7 +145,7 @@ class EngineHost:
         except Exception as error:
             _logger.exception("the engine could not be made")
             self._hosted = None
-            self._send(Broken(described(error)))
+            self._send(Broken(error.message if isinstance(error, DomainError) else described(error)))
             self._finish(1)
             return
         self._send(Begun(self._status_now()))

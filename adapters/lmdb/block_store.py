@@ -4,7 +4,7 @@ disk, and `containment` for what happens in trouble.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.encoders import Begun, Encoders
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import FaultLog, classify
+from adapters.lmdb.gathering import Gathering
 from adapters.lmdb.integrity import IntegrityCheck
 from adapters.lmdb.opening import open_for_reading, open_for_writing
 from adapters.lmdb.read_ahead import ReadAhead
@@ -48,6 +49,7 @@ from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
+from domain.codec_choice import StoreWrites
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -66,7 +68,7 @@ class LmdbOptions:
     has room for a copy of what is live. `free_reserve_bytes`: what writing leaves free on the volume.
 
     `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding, and as many for decoding.
-    `max_age_s`: what was not used for that long is evicted, by and by.
+    `max_age_s`: what was not used for that long is evicted, by and by. `writes`: what `usage` tells of how it writes.
     """
 
     quota_bytes: int
@@ -76,6 +78,7 @@ class LmdbOptions:
     pause_s: float = 60.0
     num_threads: int = 2
     max_age_s: int | None = None
+    writes: StoreWrites | None = None
 
 
 class LmdbBlockStore:
@@ -90,8 +93,9 @@ class LmdbBlockStore:
         clock: Clock,
         *,
         quick_codec: StateCodec | None = None,
+        gathering: Gathering | None = None,
     ) -> None:
-        """`quick_codec`: instead of `codec` in a hurry. Each reads what the other wrote."""
+        """`quick_codec`: instead of `codec` in a hurry. Each reads what the other wrote. `gathering`: as in Reader."""
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
             size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
             message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
@@ -107,7 +111,7 @@ class LmdbBlockStore:
             sync=options.durability == "safe",
             read_only=options.read_only,
         )
-        self._reader = Reader(self._environment, codec)
+        self._reader = Reader(self._environment, codec, gathering)
         self._read_ahead = ReadAhead(self._reader)
         self._uses = RecordUses()
         self._writer = Writer(self._environment, options.quota_bytes, self._uses.kept, self._note_evicted)
@@ -176,7 +180,10 @@ class LmdbBlockStore:
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
         begun = self._write(lambda: self._begin(records, hurry=hurry), None)
-        return lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE)
+        return PreparedPut(
+            lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE),
+            lambda: self._encoders.await_ready(begun) if begun is not None else None,
+        )
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return self._write(lambda: sum(self._writer.delete(key) for key in keys), 0)
@@ -193,21 +200,9 @@ class LmdbBlockStore:
         return self._write(lambda: self._erase(includes), refused)
 
     def usage(self) -> StoreUsage:
-        nothing = StoreUsage(
-            quota_bytes=self._options.quota_bytes,
-            stored_bytes=0,
-            namespaces=(),
-            evicted=self._evicted,
-            faults=self._faults.counts(),
-        )
+        nothing = StoreUsage(quota_bytes=self._options.quota_bytes, stored_bytes=0, namespaces=())
         usage = self._read(self._usage, nothing)
-        return StoreUsage(
-            quota_bytes=usage.quota_bytes,
-            stored_bytes=usage.stored_bytes,
-            namespaces=usage.namespaces,
-            evicted=self._evicted,
-            faults=self._faults.counts(),
-        )
+        return replace(usage, evicted=self._evicted, faults=self._faults.counts(), writes=self._options.writes)
 
     def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
@@ -258,6 +253,7 @@ class LmdbBlockStore:
         if self._options.read_only:
             open_for_reading(self._directory, self._environment)
             return
+        self._writer.forget_names()
         open_for_writing(self._directory, self._environment, self._writer, self._options.durability, self._faults)
         self._directory.drop_damaged_beyond(self._options.quota_bytes)
 

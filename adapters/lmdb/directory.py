@@ -34,6 +34,7 @@ _FULL_BYTES = 1 << 20
 _UNWRITTEN_BYTES = 1 << 20
 # LMDB maps its table of readers and writes to it: on a full volume a page that is not there would kill the process.
 _READERS_BYTES = 20 << 10
+_UNSYNCED = b"no boot: a sync failed\n"
 _OF_SYSTEM = {"lost+found", ".DS_Store"}
 
 
@@ -149,8 +150,9 @@ class StoreDirectory:
         """Never call it with the database open."""
         remove_durably(self.point.path, self.readers, self.data)
 
-    def roll_back(self) -> bool:
-        """To the last sync point, durably; False when there is none. Never call it with the database open."""
+    def roll_back(self) -> float | None:
+        """To the last sync point, durably; its unix time, or None when there is none. Never call it with the database
+        open."""
         # Whoever opened the database before tells LMDB by its table which header is the last one.
         self.readers.unlink(missing_ok=True)
         return self.point.restore()
@@ -182,8 +184,8 @@ class StoreDirectory:
         except OSError:
             return False
 
-    def is_from_other_boot(self) -> bool:
-        """Whether a store that does not sync was left open by an earlier run of this machine."""
+    def is_unsynced(self) -> bool:
+        """Whether a store that does not sync was left open by an earlier run of this machine, or its disk failed to."""
         if not self._boot.exists():
             return False
         here = boot_id()
@@ -192,6 +194,15 @@ class StoreDirectory:
     def mark_boot(self) -> None:
         """Durable before anything is written that is not."""
         replace_durably(self._boot, boot_id().encode())
+
+    def mark_unsynced(self) -> None:
+        """Whoever opens it next goes back to the last sync point. Not durable: after a power cut they do that anyway.
+        Raises OSError."""
+        handle = open_private(self._boot, os.O_WRONLY | os.O_TRUNC)
+        try:
+            os.write(handle, _UNSYNCED)
+        finally:
+            os.close(handle)
 
     def clear_boot(self) -> None:
         """Only once everything is synced."""

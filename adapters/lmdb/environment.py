@@ -7,7 +7,7 @@ file no longer backs would kill the process.
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.faults import Damaged
+from adapters.lmdb.faults import Damaged, Unsynced
 from adapters.lmdb.last_point import LastPoint
+from adapters.lmdb.page_file import PageFile
 from adapters.lmdb.pages import PageGeometry
 from adapters.lmdb.recognition import TREES
 from adapters.lmdb.verification import Verification
@@ -84,6 +85,7 @@ class Environment:
         self._verification = Verification(directory.data, 4096, is_needed=False)
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
+        self.file = PageFile(directory.data)
 
     def open(self) -> None:
         """To write: nothing is committed before all that is there is whole on the disk. What an earlier life had not
@@ -108,11 +110,13 @@ class Environment:
             self._verification.start()
             if not self._read_only:
                 self._last_point.open(env, self.geometry.page_bytes)
+            self.file.open(self.geometry.page_bytes)
             self._env = env
             self._note_file()
         except BaseException:
             self._env = None
             self._last_point.end()
+            self.file.close()
             env.close()
             raise
 
@@ -167,6 +171,7 @@ class Environment:
                     env.sync(True)
             finally:
                 self._last_point.end()  # nobody commits until `open` replaces it
+                self.file.close()
                 env.close()
 
     @property
@@ -230,12 +235,18 @@ class Environment:
         """Make durable what is committed, while others go on committing.
 
         Where commits are not synced by themselves, a power cut leaves what the last sync that ended had begun with.
+        Raises Unsynced where that is all that can be relied on: nothing is to be committed before it is opened anew.
         """
         with ExitStack() as held:
             with self._write_lock:
                 env = held.enter_context(self._entered())
                 begun = self._last_point.begin(env, self.geometry.page_bytes)
-            self._last_point.reach(begun, lambda: env.sync(True))
+            try:
+                self._last_point.reach(begun, lambda: env.sync(True))
+            except Unsynced:
+                with suppress(OSError):  # where that cannot be written either, nothing is
+                    self._directory.mark_unsynced()
+                raise
 
     def let_go(self) -> bool:
         """Pages that were freed since the last sync can be used again; False when there are none. For the writer."""
@@ -318,4 +329,4 @@ class Environment:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
 
 
-__all__ = ("ClosedError", "Environment", "SamePidError", "Trees")
+__all__ = ("ClosedError", "Environment", "SamePidError", "Tree", "Trees")

@@ -7,6 +7,7 @@ from threading import Lock
 
 import lmdb
 
+from application.cache_events import ROLLED_BACK
 from application.events import StoreFault
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -23,11 +24,15 @@ READ_ONLY = "read_only"
 VOLUME_GONE = "volume_gone"
 ENCODE = "encode"
 DECODE = "decode"
-ROLLED_BACK = "rolled_back"
 
 
 class Damaged(Exception):
     """The index contradicts itself or cannot be read: nothing in this file can be relied on."""
+
+
+class Unsynced(OSError):
+    """The disk failed to sync, and may call written the next time what it dropped: nothing since the last sync point
+    can be relied on, although it can be read."""
 
 
 _STRUCTURAL = (
@@ -105,5 +110,6 @@ __all__ = (
     "VOLUME_GONE",
     "Damaged",
     "FaultLog",
+    "Unsynced",
     "classify",
 )

@@ -11,6 +11,7 @@ from threading import Lock
 
 import lmdb
 
+from adapters.lmdb.faults import Unsynced
 from adapters.lmdb.sync_point import SyncPoint
 
 
@@ -53,7 +54,8 @@ class LastPoint:
         return BegunPoint(env.begin(), env.info()["last_txnid"], headers)
 
     def reach(self, begun: BegunPoint | None, sync: Callable[[], None]) -> None:
-        """Sync what was committed, others may go on committing. Raises what `sync` raises, or OSError.
+        """Sync what was committed, others may go on committing. Raises Unsynced when that fails, the last point is what
+        it was then; what `sync` raises when there is none; or OSError.
 
         One at a time, so that no reader is left of a point before this one.
         """
@@ -63,7 +65,7 @@ class LastPoint:
                 if begun is not None and self._last is not None and self._last.transaction >= begun.transaction:
                     return
                 self._sync(sync)
-                if begun is not None and self._is_wanted:
+                if begun is not None:
                     before = self._last
                     if before is None:  # headers may be kept although keeping them failed: no later reader guards them
                         ended, self._last = None, begun
@@ -88,11 +90,11 @@ class LastPoint:
     def _sync(self, sync: Callable[[], None]) -> None:
         try:
             sync()
-        except (lmdb.Error, OSError):
-            # What the disk did not take it may call written the next time: no later point could be relied on.
-            self._is_wanted = False
-            self.forget()
-            raise
+        except (lmdb.Error, OSError) as failure:
+            if self._last is None:
+                raise
+            code = failure.code if isinstance(failure, lmdb.Error) else failure.errno
+            raise Unsynced(code, str(failure)) from None
 
 
 __all__ = ("BegunPoint", "LastPoint")

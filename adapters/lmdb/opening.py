@@ -1,7 +1,7 @@
 """Opening a store, to read or to write. Nothing here scans what is stored."""
 
 from collections.abc import Callable
-from time import sleep
+from time import gmtime, sleep, strftime
 
 import lmdb
 
@@ -16,8 +16,8 @@ from application.ports.block_store import OpenFailure, StoreOpenError
 _READ_ATTEMPTS, _READ_WAIT_S = 50, 0.02
 
 _UNRECOVERED = (
-    "{} was open without syncing when the machine went down: who only reads it would find some of what was lost;"
-    " start the server, or `cairn cache compact`, which goes back to what was synced"
+    "{} was open without syncing when the machine went down, or its disk failed to sync: who only reads it would find"
+    " some of what was lost; start the server, or `cairn cache compact`, which goes back to what was synced"
 )
 
 
@@ -27,7 +27,7 @@ def open_for_reading(directory: StoreDirectory, environment: Environment) -> Non
     for attempt in range(_READ_ATTEMPTS):
         if not directory.size_bytes:
             raise StoreOpenError(OpenFailure.VOLUME, f"there is no database in {directory.path} yet")
-        if not directory.is_written_elsewhere() and directory.is_from_other_boot():
+        if not directory.is_written_elsewhere() and directory.is_unsynced():
             raise StoreOpenError(OpenFailure.DAMAGED, _UNRECOVERED.format(directory.path))
         try:
             environment.open()
@@ -52,7 +52,7 @@ def open_for_writing(
     if opened := directory.claim():
         log.note(faults.EXPOSED, f"{directory.path}: open to other users until now: {', '.join(opened)}")
     try:
-        if directory.is_from_other_boot():
+        if directory.is_unsynced():
             _recover(directory, log)
         begin = directory.mark_boot if durability == "fast" else directory.clear_boot
         _open_or_replace(directory, environment, writer, begin, log)
@@ -72,9 +72,14 @@ def open_for_writing(
 
 
 def _recover(directory: StoreDirectory, log: FaultLog) -> None:
-    """After a power cut, of a store whose commits were not synced."""
-    if directory.roll_back():
-        log.note(faults.ROLLED_BACK, f"{directory.path}: the machine went down; what was not synced by then is gone")
+    """Of a store whose commits were not synced, after a power cut or a sync that failed."""
+    if (synced_s := directory.roll_back()) is not None:
+        synced = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(synced_s))
+        log.note(
+            faults.ROLLED_BACK,
+            f"{directory.path}: the machine went down, or the disk failed to sync: what was stored after the last sync,"
+            f" at {synced}, is gone",
+        )
     else:
         log.note(faults.DAMAGED, f"{directory.path} was open without syncing when the machine went down")
         directory.empty()

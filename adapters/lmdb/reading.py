@@ -1,6 +1,7 @@
-"""Reading records: rows from one snapshot; payloads checked and decoded where they lie in the map.
+"""Reading records: rows from one snapshot; payloads gathered (see `gathering`), or checked and decoded where they lie
+in the map.
 
-A payload is read twice, from the map into its decoded form, and never copied in between: first for its check, which
+What lies in the map is read twice, into its decoded form, and never copied in between: first for its check, which
 brings it into the processor's cache, then by the codec. What changes under the second reading is memory the first one
 found sound; a codec reads damaged bytes without harm all the same.
 """
@@ -12,6 +13,7 @@ import lmdb
 
 from adapters.lmdb.environment import Environment, Trees
 from adapters.lmdb.faults import Damaged
+from adapters.lmdb.gathering import Gathering, Pieces, gather
 from adapters.lmdb.payload import GroupSpan, Head, check_of
 from adapters.lmdb.rows import (
     NamespaceRow,
@@ -37,9 +39,11 @@ class CorruptRecord(Exception):
 class Reader:
     """Any thread."""
 
-    def __init__(self, environment: Environment, codec: StateCodec) -> None:
+    def __init__(self, environment: Environment, codec: StateCodec, gathering: Gathering | None = None) -> None:
+        """`gathering`: None where frames are read in the map only."""
         self._environment = environment
         self._codec = codec
+        self._gathering = gathering
 
     @property
     def _trees(self) -> Trees:
@@ -90,7 +94,10 @@ class Reader:
             try:
                 head = self._head(txn, key, row)
                 spans = head.spans(wanted)
-                groups = {span.group: self._codec.decode(self._checked(txn, key, row, span)) for span in spans}
+                groups = {
+                    span.group: self._codec.decode(self._checked(key, span, self._frame(txn, row.id, span)))
+                    for span in spans
+                }
                 return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
             except (CorruptRecord, ValueError) as failure:
                 if not self._is_there(txn, key, row):
@@ -108,7 +115,7 @@ class Reader:
     def verify(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
         """Raises CorruptRecord when a check of the payload fails."""
         for span in self._head(txn, key, row).groups:
-            self._checked(txn, key, row, span)
+            self._checked(key, span, self._parts(txn, row.id, span))
 
     def _is_there(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> bool:
         """Whether the record is still the one of `row`."""
@@ -160,16 +167,24 @@ class Reader:
             raise CorruptRecord("the head points outside of the stream")
         return head
 
-    def _checked(
-        self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row, span: GroupSpan
-    ) -> list[memoryview]:
-        """A group's frame as it lies in the map. Raises CorruptRecord."""
-        parts = self._parts(txn, row.id, span)
-        if check_of(identity(key), span.group, parts) != span.check:
+    def _checked(self, key: RecordKey, span: GroupSpan, frame: list[memoryview]) -> list[memoryview]:
+        """The frame itself. Raises CorruptRecord."""
+        if check_of(identity(key), span.group, frame) != span.check:
             raise CorruptRecord(f"group {span.group} does not match its checksum")
-        return parts
+        return frame
+
+    def _frame(self, txn: "lmdb.Transaction[memoryview]", record_id: int, span: GroupSpan) -> list[memoryview]:
+        """A group's frame in one piece where that pays and can be. Raises CorruptRecord, Damaged, OSError."""
+        file, gathering = self._environment.file, self._gathering
+        if gathering is not None and span.length >= gathering.worth_bytes and file.is_usable:
+            frame = gathering.take_memory(span.length)
+            pieces = Pieces.of(record_id, span.offset, span.length, self._environment.geometry.piece_bytes)
+            if gather(txn, self._trees, file, pieces, frame):
+                return [frame]
+        return self._parts(txn, record_id, span)
 
     def _parts(self, txn: "lmdb.Transaction[memoryview]", record_id: int, span: GroupSpan) -> list[memoryview]:
+        """A group's frame as it lies in the map. Raises CorruptRecord."""
         size = self._environment.geometry.piece_bytes
         found: list[memoryview] = []
         position, end = span.offset, span.offset + span.length

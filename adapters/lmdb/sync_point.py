@@ -44,14 +44,16 @@ class SyncPoint:
     def forget(self) -> None:
         remove_durably(self.path)
 
-    def restore(self) -> bool:
-        """Put the headers back, durably; False when there are none, or no database."""
+    def restore(self) -> float | None:
+        """Put the headers back, durably. Returns the unix time at which they were kept, as their file has it; None when
+        there are none, or no database."""
         try:
+            kept_s = self.path.stat().st_mtime
             headers = opened(_NAME, read_private(self.path))
             (page_bytes,) = _PAGE.unpack_from(headers)
             handle = open_private(self._data, os.O_RDWR)
         except (FileNotFoundError, Damaged, error):
-            return False
+            return None
         try:
             for page in range(2):
                 start = _PAGE.size + page * _HEADER_BYTES
@@ -59,7 +61,7 @@ class SyncPoint:
             sync_file(handle)
         finally:
             os.close(handle)
-        return True
+        return kept_s
 
 
 __all__ = ("SyncPoint",)

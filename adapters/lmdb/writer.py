@@ -110,7 +110,7 @@ class Writer:
         return evicted
 
     def forget_names(self) -> None:
-        """The database was replaced: numbers of namespaces mean nothing any more."""
+        """The database was replaced, or went back: numbers of namespaces mean nothing any more."""
         self._spaces.clear()
 
     def _touch(self, ledger: Ledger, keys: Sequence[RecordKey]) -> None:

@@ -1,9 +1,9 @@
 """The bus between host memory and an NVIDIA GPU, used at its own speed.
 
 MLX moves an array in or out through managed memory, page by page: 1 to 1.5 GB/s where the bus carries 50, and an array
-that was read once stays in host memory. Here a kernel reads page-locked staging memory that a few threads fill, and
-the driver copies out from where an evaluated array lies, which leaves it there (`cuda_download`). Both are exact
-copies.
+that was read once stays in host memory. Here a kernel reads page-locked memory, where state was decoded to
+(`locked_memory`) or staging that a few threads fill, and the driver copies out from where an evaluated array lies,
+which leaves it there (`cuda_download`). All are exact copies.
 
 `find_link` gives None wherever there is no such GPU, or where a round trip does not return what was sent; callers
 then let MLX move the bytes.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import accumulate
+from math import prod
 from threading import Lock
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from adapters.mlx.arrays import evaluate, evaluate_soon
 from adapters.mlx.cuda_download import Downloads
 from adapters.mlx.cuda_driver import MAPPED, PORTABLE, CudaDriver
 from adapters.mlx.device import has_cuda
+from adapters.mlx.locked_memory import LOCKED
 
 HALF_BYTES = 64 * 2**20
 """Staging is two of these: one is filled while the bus empties the other."""
@@ -61,6 +63,8 @@ class CudaLink:
         self._lock = Lock()
         self._half, self._used = 0, 0
         self._due: list[tuple[NDArray[Any], NDArray[Any]]] = []  # what this half is still to be filled with
+        self._read_in_place: list[NDArray[Any]] = []  # not to be used again before `settle`
+        self.reads_in_place = True
         self._made: list[mx.array] = []
         self._moving: list[mx.array] = []  # out of the other half
 
@@ -73,10 +77,15 @@ class CudaLink:
         if size == 0:
             return mx.zeros(shape, dtype)
         padded = -(-size // _ALIGNMENT) * _ALIGNMENT
-        start = self._reserve(padded)
-        joined = self._staging[start : start + size].view(pieces[0].dtype).reshape(shape)
-        self._due += zip(_cut(joined, [piece.shape[axis] for piece in pieces], axis), pieces, strict=True)
-        moved = self._run_read_host(self._address + start, padded)
+        address = joined_at(pieces, axis)
+        if self.reads_in_place and address is not None and LOCKED.holds(address, padded):
+            self._read_in_place += pieces
+        else:
+            start = self._reserve(padded)
+            joined = self._staging[start : start + size].view(pieces[0].dtype).reshape(shape)
+            self._due += zip(_cut(joined, [piece.shape[axis] for piece in pieces], axis), pieces, strict=True)
+            address = self._address + start
+        moved = self._run_read_host(address, padded)
         self._made.append(moved)
         return mx.reshape(moved[:size].view(dtype), shape)
 
@@ -85,6 +94,7 @@ class CudaLink:
         self._send()
         evaluate([*self._made, *self._moving])
         self._made, self._moving, self._used = [], [], 0
+        self._read_in_place = []
 
     def address_of(self, array: mx.array) -> mx.array:
         """uint64 [1], lazy: where a contiguous array lies, known once it is computed. It stays there for its life,
@@ -135,6 +145,15 @@ class CudaLink:
         )[0]
 
 
+def joined_at(pieces: Sequence[NDArray[Any]], axis: int) -> int | None:
+    """The address where the pieces lie joined on `axis` already, if they do and a kernel can read them there."""
+    if any(not piece.flags.c_contiguous or prod(piece.shape[: axis % piece.ndim]) != 1 for piece in pieces):
+        return None
+    starts = [piece.ctypes.data for piece in pieces]
+    ends = [start + piece.nbytes for start, piece in zip(starts, pieces, strict=True)]
+    return starts[0] if starts[0] % _ALIGNMENT == 0 and starts[1:] == ends[:-1] else None
+
+
 def _cut(joined: NDArray[Any], lengths: Sequence[int], axis: int) -> list[NDArray[Any]]:
     """Consecutive views of these lengths along `axis`."""
     before = (slice(None),) * (axis % joined.ndim)
@@ -169,9 +188,26 @@ def find_link() -> CudaLink | None:
         link.settle()
         address = link.address_of(there)
         evaluate([there, address])
-        return link if bytes(link.download(address, sent.nbytes)) == sent.tobytes() else None
+        if bytes(link.download(address, sent.nbytes)) != sent.tobytes():
+            return None
     except (OSError, RuntimeError, AttributeError, ValueError):
         return None
+    link.reads_in_place = _does_read_in_place(link)
+    return link
 
 
-__all__ = ("HALF_BYTES", "CudaLink", "find_link")
+def _does_read_in_place(link: CudaLink) -> bool:
+    """Proven by a round trip as well."""
+    try:
+        sent = LOCKED.allocate(1 << 16)
+        sent[:] = np.arange(sent.size, dtype=np.uint32).astype(np.uint8)
+        there = link.upload([sent[16:5000], sent[5000:9999]], 0, mx.uint8)
+        link.settle()
+        address = link.address_of(there)
+        evaluate([there, address])
+        return bytes(link.download(address, there.nbytes)) == sent[16:9999].tobytes()
+    except (OSError, RuntimeError, AttributeError, ValueError):
+        return False
+
+
+__all__ = ("HALF_BYTES", "CudaLink", "find_link", "joined_at")

@@ -10,7 +10,8 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
-from adapters.mlx.device import on_cpu, spare_bytes
+from adapters.mlx.caches.fused_rows import fuse_rows
+from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
@@ -48,6 +49,8 @@ class MlxEngine:
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._bound_memory()
+        if has_cuda():
+            fuse_rows()  # before the family's module is imported, which takes the function by name
         found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
             self._models.append(found)

@@ -11,16 +11,17 @@ MAX_ARENAS = 2
 """One for the thread that computes, as far as it comes first, and one for workers: what they allocate is large and
 rare, so they hardly wait for each other."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _ARENA_VARIABLES = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
-_THRESHOLD_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_THRESHOLD_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 _TRIMMING_BYTES = 100 << 10
 """Freeing so much has glibc look at the end of a heap, and it is less than what is never allocated there."""
 
 _MMAP_BYTES = 32 << 20
 _KEPT_BYTES = 2 * _MMAP_BYTES
-"""Where glibc's own adjusting ends: blocks up to the one are cut from a heap, and up to the other stays at its end."""
+"""Where glibc's own adjusting ends: blocks up to the one are cut from a heap, and up to the other stays at its end.
+The other is also what a heap of a thread may grow to."""
 
 
 def bound_arenas() -> None:
@@ -28,9 +29,17 @@ def bound_arenas() -> None:
     keep to what they have."""
     if sys.platform != "linux" or any(name in os.environ for name in _ARENA_VARIABLES):
         return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(MAX_ARENAS))
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(MAX_ARENAS))
+
+
+def keep_freed() -> None:
+    """Have what threads free stay theirs until `trim_heap`, unless somebody has set otherwise. A transaction of the
+    store allocates all that it writes anew and frees it when it ends. Left to itself glibc gives that back each time,
+    one heap of 64 MiB after the other, so that every byte that is stored takes a page fault."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt") and _may_set_thresholds():
+        _set_thresholds(libc, _KEPT_BYTES, _KEPT_BYTES)
 
 
 def trim_heap() -> None:
@@ -46,20 +55,31 @@ def trim_heap() -> None:
     if trim is None:
         return
     trim(ctypes.c_size_t(0))
-    if hasattr(libc, "mallopt") and not any(name in os.environ for name in _THRESHOLD_VARIABLES):
+    if hasattr(libc, "mallopt") and _may_set_thresholds():
         _cut_end(libc)
 
 
 def _cut_end(libc: Any) -> None:
     """glibc cuts the end off when a large block is freed there and more than a threshold is at it. Setting that ends
-    its adjusting of both thresholds, so they are left where it would come to."""
+    its adjusting, so what it adjusts is left as `keep_freed` sets it."""
     libc.malloc.restype = ctypes.c_void_p
-    libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int(0))
+    _set_thresholds(libc, 0, 0)
     try:
         libc.free(ctypes.c_void_p(libc.malloc(ctypes.c_size_t(_TRIMMING_BYTES))))
     finally:
-        libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int(_KEPT_BYTES))
-        libc.mallopt(ctypes.c_int(_M_MMAP_THRESHOLD), ctypes.c_int(_MMAP_BYTES))
+        _set_thresholds(libc, _KEPT_BYTES, _KEPT_BYTES)
 
 
-__all__ = ("bound_arenas", "trim_heap")
+def _may_set_thresholds() -> bool:
+    return not any(name in os.environ for name in _THRESHOLD_VARIABLES)
+
+
+def _set_thresholds(libc: Any, kept_bytes: int, pad_bytes: int) -> None:
+    """`kept_bytes`: how much may be free at the end of a heap. `pad_bytes`: how much is left there when more is, and,
+    where it is as large as a heap, whole heaps that are free stay as well."""
+    libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int(kept_bytes))
+    libc.mallopt(ctypes.c_int(_M_TOP_PAD), ctypes.c_int(pad_bytes))
+    libc.mallopt(ctypes.c_int(_M_MMAP_THRESHOLD), ctypes.c_int(_MMAP_BYTES))
+
+
+__all__ = ("bound_arenas", "keep_freed", "trim_heap")

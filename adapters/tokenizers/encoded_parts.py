@@ -13,6 +13,7 @@ from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple
 
+from adapters.tokenizers.encoding_threads import work_side_by_side
 from adapters.tokenizers.library import Encoding
 from domain.id_row import IdRow
 
@@ -57,9 +58,13 @@ class PartSpans:
 class EncodedParts:
     """Any thread."""
 
-    def __init__(self, encode: Callable[[list[str]], list[Encoding]], max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(
+        self, encode: Callable[[list[str]], list[Encoding]], max_tokens: int = MAX_TOKENS, num_threads: int = 1
+    ) -> None:
+        """`encode`: from any thread; from so many at a time for one call of `of`."""
         self._encode = encode
         self._max_tokens = max_tokens
+        self._num_threads = num_threads
         self._lock = Lock()
         self._parts: OrderedDict[bytes, Part] = OrderedDict()
         self._num_tokens = 0
@@ -70,7 +75,7 @@ class EncodedParts:
         return self._num_tokens
 
     def of(self, texts: Sequence[str], owner: str) -> list[Part]:
-        """Each of them encoded, now or before. Those that are new are encoded in one call."""
+        """Each of them encoded, now or before."""
         keys = [_key(owner, text) for text in texts]
         with self._lock:
             found = {key: self._parts[key] for key in keys if key in self._parts}
@@ -78,13 +83,15 @@ class EncodedParts:
                 if key in self._parts:
                     self._parts.move_to_end(key)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
-        made = {
-            key: Part(IdRow(encoding.ids), encoding, len(text))
-            for (key, text), encoding in zip(missing.items(), self._encode(list(missing.values())), strict=True)
-        }
+        new = work_side_by_side(self._made, list(missing.values()), self._num_threads)
+        made = dict(zip(missing, new, strict=True))
         self._keep(made)
         found |= made
         return [found[key] for key in keys]
+
+    def _made(self, texts: list[str]) -> list[Part]:
+        encodings = self._encode(texts)
+        return [Part(IdRow(one.ids), one, len(text)) for one, text in zip(encodings, texts, strict=True)]
 
     def _keep(self, made: dict[bytes, Part]) -> None:
         room = self._max_tokens // 2

@@ -5,6 +5,7 @@ part of mlx_lm lowers the process's limit of open files; the limit is put back.
 """
 
 import importlib
+import json
 import os
 import resource
 from collections.abc import Generator, Mapping, Sequence
@@ -63,6 +64,12 @@ class RustTokenizer(Protocol):
     def get_added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...
     def no_truncation(self) -> None: ...
     def no_padding(self) -> None: ...
+
+
+def part_state(part: Any) -> Mapping[str, Any]:
+    """What a normalizer or pre-tokenizer is, as in `tokenizer.json`; empty where there is none. One that a class of
+    transformers brings as Python code raises what it likes."""
+    return {} if part is None else cast("dict[str, Any]", json.loads(part.__getstate__()))
 
 
 class PythonTokenizer(Protocol):
@@ -141,7 +148,7 @@ def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
             break
         if {"encode", "decode", "_encode_plus", "_decode"} & owner.__dict__.keys():
             return None
-    # A batch of one gains nothing from the library's own threads, and their use makes it complain of every fork.
+    # The library's own threads are as many as there are processors, and their use makes it complain of every fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     rust = cast(RustTokenizer, cast(Any, tokenizer).backend_tokenizer)
     rust.no_truncation()
@@ -164,6 +171,7 @@ __all__ = (
     "RustTokenizer",
     "load_tokenizer",
     "open_files_limit_kept",
+    "part_state",
     "python_chat_template",
     "rust_tokenizer",
 )

@@ -14,12 +14,11 @@ separators, an unknown-token that stands for a whole word or run, a model that s
 tokens that take the spaces beside them along.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, cast
 
-from adapters.tokenizers.library import RustTokenizer
+from adapters.tokenizers.library import RustTokenizer, part_state
 from adapters.tokenizers.token_bytes import BYTE_OF_CHARACTER
 
 _MAX_COMPOSED = 4
@@ -31,7 +30,7 @@ _SPLITTING_PRE_TOKENIZERS = frozenset({"Split", "Punctuation"})
 def token_reach(rust: RustTokenizer) -> int | None:
     """Characters of text that one token covers at most; None where no such number can be proven."""
     try:
-        shrinking, keeps_all = _shrinking(_state_of(rust.normalizer)), _keeps_all(_state_of(rust.pre_tokenizer))
+        shrinking, keeps_all = _shrinking(part_state(rust.normalizer)), _keeps_all(part_state(rust.pre_tokenizer))
     except Exception:  # a part that a class of transformers brings as Python code cannot be looked into
         return None
     if shrinking is None or not keeps_all or not _names_all(rust):
@@ -43,10 +42,6 @@ def token_reach(rust: RustTokenizer) -> int | None:
     longest = max((len(token) for token in rust.get_vocab(with_added_tokens=True)), default=0)
     longest_added = max((max(len(token.content), len(normalize(token.content))) for token in added), default=0)
     return ceil(max(longest, longest_added, 1) * shrinking)
-
-
-def _state_of(part: Any) -> Mapping[str, Any]:
-    return {} if part is None else cast("dict[str, Any]", json.loads(part.__getstate__()))
 
 
 def _normalize_with(normalizer: Any) -> Callable[[str], str]:
@@ -94,7 +89,7 @@ def _names_all(rust: RustTokenizer) -> bool:
     if model.byte_fallback:
         return all(rust.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
     is_affixed = bool(model.continuing_subword_prefix or model.end_of_word_suffix)
-    gets_bytes = not is_affixed and _is_byte_level(_state_of(rust.pre_tokenizer))
+    gets_bytes = not is_affixed and _is_byte_level(part_state(rust.pre_tokenizer))
     return gets_bytes and all(rust.token_to_id(character) is not None for character in BYTE_OF_CHARACTER)
 
 

@@ -73,7 +73,9 @@ class _ZstdPlane:
                 raise CodecError("a compressed plane has another size than its frame says")
         except ZstdError as failure:
             raise _not_zstd(failure) from None
-        source = cast(IO[bytes], stored)  # it asks for nothing but `read`
+        # A plane that lies together is decoded by one call, straight into where it goes.
+        is_whole = stored.run == stored.remaining
+        source = stored.read(stored.remaining) if is_whole else cast(IO[bytes], stored)  # of which it wants only `read`
         self._reader = _context.decompressors[index].stream_reader(source, read_size=_READ_BYTES)
 
     def take(self, size_bytes: int) -> Bytes:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from domain.codec_choice import StoreWrites
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotUsage:
@@ -59,13 +61,15 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """The store, its models by name. `evicted` and `faults` (by kind): since it was opened."""
+    """The store, its models by name. `evicted` and `faults` (by kind): since it was opened. `writes`: None where
+    nothing is on a disk."""
 
     quota_bytes: int
     stored_bytes: int
     evicted: int
     faults: Mapping[str, int]
     models: tuple[StoredModel, ...]
+    writes: StoreWrites | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,8 @@ def _watch(settings: Settings) -> Iterator[Check]:
 
 def _data(settings: Settings) -> Iterator[Check]:
     from interfaces.cli.banner import UNSYNCED
-    from interfaces.composition.store import remembered_rates, store_dir, store_durability
+    from interfaces.composition.store import store_dir, store_durability
+    from interfaces.composition.store_rates import remembered_rates
 
     if settings.store.kind != "lmdb":
         yield Check("data", f"nothing is kept on disk: the store is {settings.store.kind}")

@@ -102,14 +102,14 @@ def _run(loaded: "LoadedSettings") -> None:
     if child is not None:  # it has as much to import as this process, and does it at the same time
         with suppress(OSError):  # it is tried again where that can be told
             child.launch()
-    from domain.errors import InvalidKeys
+    from domain.errors import InvalidKeys, ServerUnavailable
     from interfaces.cli.server_process import serve_until_stopped
     from interfaces.http.server import AddressUnavailable, new_event_loop
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             outcome = runner.run(serve_until_stopped(loaded, kind, child))
-    except (AddressUnavailable, InvalidKeys) as error:
+    except (AddressUnavailable, InvalidKeys, ServerUnavailable) as error:
         fail(str(error))
     if not outcome.is_clean:
         # The compute thread hangs inside native code: a normal exit would wait for it for ever.

@@ -38,7 +38,7 @@ async def serve_until_stopped(
     loaded: LoadedSettings, kind: EngineKind, first_child: ChildProcess | None = None
 ) -> Outcome:
     """Serve until a signal, or until the default model turns out not to load. `kind`, `first_child`: as in Container.
-    Raises AddressUnavailable, and InvalidKeys."""
+    Raises AddressUnavailable, InvalidKeys, and ServerUnavailable where the engine of this process cannot be made."""
     settings = loaded.settings
     server, supervisor = HttpServer(settings.server), supervisor_here()
 

@@ -2,6 +2,7 @@
 
 from adapters.system.blas import BlasReport, load_blas
 from application.settings import Settings
+from interfaces.composition.backends import importing
 
 
 def device_and_blas(settings: Settings) -> tuple[str, BlasReport | None]:
@@ -15,8 +16,9 @@ def device_and_blas(settings: Settings) -> tuple[str, BlasReport | None]:
 
 
 def describe_computing(settings: Settings) -> str:
-    """One line: `cpu, OpenBLAS 0.3.21, 1 thread (/usr/lib/...)`."""
-    device, blas = device_and_blas(settings)
+    """One line: `cpu, OpenBLAS 0.3.21, 1 thread (/usr/lib/...)`. Raises ServerUnavailable."""
+    with importing():
+        device, blas = device_and_blas(settings)
     return f"{device}, {blas.describe()}" if blas and blas.is_needed else device
 
 

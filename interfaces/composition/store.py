@@ -1,8 +1,5 @@
 """The block store that the settings ask for: where it lies, how large it may become, how it encodes."""
 
-import json
-import os
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from shutil import disk_usage
@@ -11,26 +8,23 @@ from adapters.decorators.awaited_store import AwaitedStore
 from adapters.lmdb import faults
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.private_files import read_private, replace_durably
+from adapters.lmdb.gathering import Gathering
 from adapters.memory.block_store import MemoryBlockStore
-from adapters.system.disk_speed import measure_disk_speed
 from adapters.system.memory_probe import SystemMemory
+from adapters.zstd.buffer_pool import FRAMES
 from adapters.zstd.codec import ZstdStateCodec
-from adapters.zstd.rates import measure_decode_rate
 from application.events import StoreFault
 from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.settings import StoreSettings
-from domain.codec_choice import StoreRates, compression_pays, state_bytes_s, syncs_each_commit
+from domain.codec_choice import StoreRates, StoreWrites, compression_pays, state_bytes_s, syncs_each_commit
 from interfaces.composition.backends import cache_dir
 from interfaces.composition.store_quota import quota_bytes, remember_quota
-
-_MAX_THREADS = 8
+from interfaces.composition.store_rates import num_threads, remembered_rates, store_rates
 
 _RESERVE_SHARE = 0.03
 _MAX_RESERVE_BYTES = 5 << 30
-_PROBE_BYTES = 16 << 20
 
 
 def store_dir(settings: StoreSettings) -> Path:
@@ -44,23 +38,28 @@ def open_lmdb_store(
     """The store on disk. `keeps_planes`: as in the codec. Raises StoreOpenError."""
     path = store_dir(settings)
     if read_only:
-        options = LmdbOptions(0, read_only=True, num_threads=num_threads())
+        writes = store_writes(settings, remembered_rates(path))
+        options = LmdbOptions(0, read_only=True, num_threads=num_threads(), writes=writes)
         return LmdbBlockStore(path, options, ZstdStateCodec(), events, clock)
     # Before anything is written into it: the folder may be somebody else's.
     StoreDirectory(path).prepare()
     num_bytes = quota_bytes(settings, path)
     rates = store_rates(path) if "auto" in (settings.codec, settings.durability) else None
+    writes = store_writes(settings, rates)
     options = LmdbOptions(
         num_bytes,
-        durability=_durability(settings, rates),
+        durability=writes.durability,
+        writes=writes,
         free_reserve_bytes=free_reserve_bytes(path),
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
     # Who names a codec wants that one, however slow.
     quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
-    codec = ZstdStateCodec(compress=_compresses(settings, rates), keeps_planes=keeps_planes)
-    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick)
+    codec = ZstdStateCodec(compress=writes.codec == "zstd", keeps_planes=keeps_planes)
+    # Merging on the host is bound by the bytes, which one more copy adds to; reading planes, by the interpreter's lock.
+    gathering = Gathering(lambda size_bytes: FRAMES.take(size_bytes).data) if keeps_planes else None
+    store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick, gathering=gathering)
     try:
         remember_quota(settings, path, num_bytes)
     except OSError as failure:
@@ -72,13 +71,6 @@ def open_lmdb_store(
 def free_reserve_bytes(path: Path) -> int:
     """What writing leaves free on the volume. Raises OSError."""
     return min(int(disk_usage(path).total * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
-
-
-def num_threads() -> int:
-    """For encoding and decoding, a record each: half of the processors, so that a fast disk or a restart's whole prefix
-    in memory does not wait for two of them, and as many are left to compute."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return max(2, min(_MAX_THREADS, usable // 2))
 
 
 def build_store(
@@ -100,64 +92,39 @@ def build_store(
         return AwaitedStore(opens, failure, events, clock) if failure.failure is OpenFailure.BUSY else None
 
 
-def store_rates(path: Path) -> StoreRates | None:
-    """Measured once and remembered in the store's folder; None where it cannot be written to."""
-    if (known := remembered_rates(path)) is not None:
-        return known
-    directory = StoreDirectory(path)
-    try:
-        directory.prepare()
-        disk = measure_disk_speed(path, _PROBE_BYTES)
-        rates = StoreRates(disk.read_bytes_s, measure_decode_rate() * num_threads(), disk.write_bytes_s)
-        replace_durably(directory.rates, json.dumps(asdict(rates)).encode())
-    except (OSError, StoreOpenError):
-        return None
-    return rates
-
-
-def remembered_rates(path: Path) -> StoreRates | None:
-    """None where nothing was measured yet, or not all of it."""
-    try:
-        return StoreRates(**json.loads(read_private(StoreDirectory(path).rates)))
-    except (OSError, StoreOpenError, ValueError, TypeError):
-        return None
-
-
 def writes_state_s(settings: StoreSettings) -> float | None:
     """Raw bytes of state a second that the store's disk takes, as it was measured; None: it was not."""
     rates = remembered_rates(store_dir(settings))
     if rates is None:
         return None
-    return state_bytes_s(rates.write_bytes_s, compresses=_compresses(settings, rates))
+    return state_bytes_s(rates.write_bytes_s, compresses=store_writes(settings, rates).codec == "zstd")
 
 
 def store_durability(settings: StoreSettings) -> str:
     """safe or fast: what `auto` comes to on the store's disk, as it was measured."""
-    return _durability(settings, remembered_rates(store_dir(settings)))
+    return store_writes(settings, remembered_rates(store_dir(settings))).durability
 
 
-def _durability(settings: StoreSettings, rates: StoreRates | None) -> str:
-    if settings.durability != "auto":
-        return settings.durability
-    keeps_up = rates is None or syncs_each_commit(rates.write_bytes_s, compresses=_compresses(settings, rates))
-    return "safe" if keeps_up else "fast"
-
-
-def _compresses(settings: StoreSettings, rates: StoreRates | None) -> bool:
-    if settings.codec != "auto":
-        return settings.codec == "zstd"
-    return rates is None or compression_pays(rates)
+def store_writes(settings: StoreSettings, rates: StoreRates | None) -> StoreWrites:
+    """What is set, and what `auto` comes to at these rates: dense and safe where there are none."""
+    auto = "auto" if rates is not None else "unmeasured"
+    codec, codec_by = settings.codec, "setting"
+    if codec == "auto":
+        codec, codec_by = ("zstd" if rates is None or compression_pays(rates) else "raw"), auto
+    durability, durability_by = settings.durability, "setting"
+    if durability == "auto":
+        keeps_up = rates is None or syncs_each_commit(rates.write_bytes_s, compresses=codec == "zstd")
+        durability, durability_by = ("safe" if keeps_up else "fast"), auto
+    return StoreWrites(durability, durability_by, codec, codec_by)
 
 
 __all__ = (
     "build_store",
     "free_reserve_bytes",
-    "num_threads",
     "open_lmdb_store",
     "quota_bytes",
-    "remembered_rates",
     "store_dir",
     "store_durability",
-    "store_rates",
+    "store_writes",
     "writes_state_s",
 )

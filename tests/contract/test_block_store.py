@@ -1,5 +1,4 @@
-"""The BlockStore contract, over every adapter. Faults that the contract allows are retried, so what is asserted here is
-what must hold in spite of them."""
+"""The BlockStore contract, over every adapter. Faults that it allows are retried: what is asserted holds in spite."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from application.ports.record_writer import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Record, RecordKey, SnapshotKey
+from tests.support.gathering import GATHERS_ALL, Gathering
 from tests.support.patience import PATIENCE_S
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import BLOCK_TOKENS, EventList, chain, empty, keys_of, namespace_of, same, snapshot
@@ -28,13 +28,13 @@ ONE = namespace_of("one")
 TWO = namespace_of("two")
 
 
-def open_lmdb(path: Path) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), EventList(), FakeClock())
+def open_lmdb(path: Path, gathers: Gathering | None = None) -> LmdbBlockStore:
+    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), EventList(), FakeClock(), gathering=gathers)
 
 
 def open_faulty(path: Path) -> FaultInjectingBlockStore:
-    plan = FaultPlan(seed=1, get_misses=0.3, put_refusals=0.3, lookup_misses=0.3)
-    return FaultInjectingBlockStore(open_lmdb(path), plan)
+    store = open_lmdb(path, GATHERS_ALL)
+    return FaultInjectingBlockStore(store, FaultPlan(seed=1, get_misses=0.3, put_refusals=0.3, lookup_misses=0.3))
 
 
 class BehindQueue(ForwardingStore):
@@ -53,7 +53,7 @@ ADAPTERS: dict[str, Callable[[Path], BlockStore]] = {
     "memory": lambda path: MemoryBlockStore(QUOTA_BYTES),
     "memory-behind-a-queue": lambda path: BehindQueue(MemoryBlockStore(QUOTA_BYTES)),
     "lmdb": open_lmdb,
-    "lmdb-with-faults": open_faulty,
+    "lmdb-gathering-with-faults": open_faulty,
 }
 
 

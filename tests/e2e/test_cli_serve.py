@@ -71,6 +71,17 @@ def test_a_model_that_is_not_there_ends_it(tmp_path: Path):
         assert cairn.wait() == 1
 
 
+def test_what_computes_that_cannot_be_imported_is_one_line(tmp_path: Path):
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx" / "__init__.py").write_text("raise ImportError('libmlx.so: no such file')")
+    arguments = ("serve", "--engine", "thread", "--port", "0")
+    with cairn_process(tmp_path, arguments, PYTHONPATH=str(tmp_path)) as cairn:
+        told = cairn.read_until("cairn: the engine cannot be made")
+        assert told.endswith("ImportError: libmlx.so: no such file\n")
+        assert cairn.wait() == 1
+        assert not [line for line in cairn.seen if "Traceback" in line]
+
+
 def test_key_and_log_format_reach_the_server(tmp_path: Path):
     with cairn_process(tmp_path, (*SERVE, "--log-format", "json"), CAIRN_SERVER__API_KEY="k") as cairn:
         url = base_url(cairn)

@@ -1,5 +1,6 @@
 """Power cuts, from the real writes and syncs of every file of a store; failing syncs; and what older versions tore."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from adapters.fake.clock import FakeClock
 from adapters.lmdb import compaction
 from adapters.lmdb.background_sync import BackgroundSync
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.faults import Unsynced
+from adapters.lmdb.last_point import LastPoint
 from adapters.lmdb.private_files import sync_file
 from adapters.lmdb.sync_point import SyncPoint
 from adapters.zstd.codec import ZstdStateCodec
@@ -46,13 +49,14 @@ def faults(events: EventList) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("life", "num_cuts"), [("roomy", 50), ("tight", 50), ("fast", 60), ("fast-killed", 40), ("fast-tight", 40)]
+    ("life", "num_cuts"),
+    [("roomy", 35), ("tight", 40), ("fast", 50), ("fast-killed", 25), ("fast-failing", 25), ("fast-tight", 35)],
 )
 def test_a_power_cut_loses_what_it_may_and_nothing_else(folder: Path, life: str, num_cuts: int) -> None:
     outcomes = cut_often(life, folder, num_cuts, seed=1)
     assert outcomes.total() == num_cuts
     # Of a store whose commits are not synced some cuts find it closed, or without a point as its file is replaced.
-    if life == "fast-killed":
+    if life in {"fast-killed", "fast-failing"}:
         assert outcomes["rolled back"]
         assert set(outcomes) <= {"some groups", "rolled back"}
     elif life.startswith("fast"):
@@ -214,7 +218,11 @@ def cut_off(path: Path, num_unsynced: int) -> list[Record]:
 @pytest.fixture
 def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first sync in the background never comes."""
-    monkeypatch.setattr(BackgroundSync, "_run", lambda _background: None)
+
+    def never(_background: BackgroundSync) -> None:
+        pass
+
+    monkeypatch.setattr(BackgroundSync, "_run", never)
 
 
 def power_cut(path: Path, cut: Path) -> EventList:
@@ -244,12 +252,51 @@ def test_a_power_cut_before_the_first_sync_costs_what_came_since_it_was_opened(
     assert store.put(later) is PutOutcome.STORED
     events = power_cut(path, tmp_path / "cut")
     store.close()
+    os.utime(tmp_path / "cut" / "synced", (0, 1_000_000_000))
     store = open_store(tmp_path / "cut", events)
     assert faults(events) == ["rolled_back"]
+    assert "the last sync, at 2001-09-09 01:46:40 UTC, is gone" in str(events.events)
     assert all(map(same, store.get(keys_of(blocks)), blocks))
     assert store.get(keys_of(later)) == [None, None]
     assert store.check_integrity(payloads=True).problems == ()
     store.close()
+
+
+def test_after_a_sync_that_failed_it_goes_back_to_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may call written what it dropped: whoever opens the store next relies on none of it."""
+    path, events = tmp_path / "store", EventList()
+    before, lost, after = (chain(INFO, 3, seed=seed) for seed in range(3))
+
+    def failing(_point: LastPoint, _sync: object) -> None:
+        raise Unsynced(5, "Input/output error")
+
+    store = open_store(path, events, durability="fast", pause_s=0.0)
+    assert store._background is not None
+    store._background.close()
+    assert store.put(before) is PutOutcome.STORED
+    store.flush()
+    assert store.put(lost) is PutOutcome.STORED
+    monkeypatch.setattr(LastPoint, "_sync", failing)
+    store.flush()
+    monkeypatch.undo()
+    killed = copytree(path, tmp_path / "killed")
+    with pytest.raises(StoreOpenError, match="its disk failed to sync"):
+        open_store(killed, read_only=True)
+    assert store.put(after) is PutOutcome.STORED
+    store.flush()
+    cut_events = power_cut(path, tmp_path / "cut")
+    for one, found, kept, gone in (
+        (store, events, [*before, *after], lost),
+        (open_store(tmp_path / "cut", cut_events), cut_events, [*before, *after], lost),
+        (open_store(killed, killed_events := EventList()), killed_events, before, [*lost, *after]),
+    ):
+        assert faults(found) == [*(["io_error"] if one is store else []), "rolled_back"]
+        assert all(map(same, one.get(keys_of(kept)), kept))
+        assert one.get(keys_of(gone)) == [None] * len(gone)
+        assert one.check_integrity(payloads=True).problems == ()
+        one.close()
 
 
 def test_what_is_to_be_rolled_back_is_not_read_before(tmp_path: Path) -> None:

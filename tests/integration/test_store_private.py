@@ -14,7 +14,8 @@ from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
 from application.ports.record_writer import PutOutcome
 from application.settings import StoreSettings
-from interfaces.composition.store import open_lmdb_store, quota_bytes, store_rates
+from interfaces.composition.store import open_lmdb_store, quota_bytes
+from interfaces.composition.store_rates import store_rates
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
 INFO = namespace_of("one")

@@ -24,6 +24,7 @@ class Op(IntEnum):
     RENAME = 5
     UNLINK = 6
     MKDIR = 7
+    FAILED_SYNC = 8
 
 
 @dataclass(frozen=True, slots=True)

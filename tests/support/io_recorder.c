@@ -2,7 +2,7 @@
  *
  *   CAIRN_IO_ROOT   the folder; everything else passes unseen
  *   CAIRN_IO_LOG    records are appended here: struct record, then its path, its second path and its data
- *   CAIRN_IO_FAIL   while this file exists, every sync below the folder fails with EIO and does nothing
+ *   CAIRN_IO_FAIL   while this file exists, every sync below the folder fails with EIO, does nothing and is recorded
  *
  * One lock around each call and its record, so that their order in the log is the order in which they happened.
  */
@@ -20,7 +20,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OPEN = 1, WRITE, TRUNCATE, SYNC, RENAME, UNLINK, MKDIR };
+enum { OPEN = 1, WRITE, TRUNCATE, SYNC, RENAME, UNLINK, MKDIR, FAILED_SYNC };
 enum { CREATED = 1, EMPTIED = 2, SYNCHRONOUS = 4 };
 
 struct record {
@@ -195,14 +195,12 @@ int posix_fallocate64(int fd, off_t at, off_t size) { return reserve(fd, at, siz
 static int synced(int fd, long number) {
     if (!is_watched(fd)) return (int)syscall(number, fd);
     const char *fail = getenv("CAIRN_IO_FAIL");
-    if (fail && !faccessat(AT_FDCWD, fail, F_OK, 0)) {
-        errno = EIO;
-        return -1;
-    }
+    int fails = fail && !faccessat(AT_FDCWD, fail, F_OK, 0);
     pthread_mutex_lock(&lock);
-    int failed = (int)syscall(number, fd);
-    if (!failed) note(SYNC, 0, inode(fd), 0, NULL, NULL, NULL, 0, 0);
+    int failed = fails ? -1 : (int)syscall(number, fd);
+    if (fails || !failed) note(fails ? FAILED_SYNC : SYNC, 0, inode(fd), 0, NULL, NULL, NULL, 0, 0);
     pthread_mutex_unlock(&lock);
+    if (fails) errno = EIO;
     return failed;
 }
 int fsync(int fd) { return synced(fd, SYS_fsync); }

@@ -1,9 +1,9 @@
 """Lives of a store with every write and sync of all its files recorded, and what is left of it after a power cut.
 
-`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life (roomy, tight, fast, fast-killed or fast-tight)
-below FOLDER, cuts the power CUTS times, at each sync and at random moments in between, and checks each store. Prints one
-JSON line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot be
-opened.
+`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life below FOLDER (roomy, tight, fast, fast-killed,
+fast-failing or fast-tight), cuts the power CUTS times, at each sync and at random moments in between, and checks each
+store. Prints one JSON line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or
+the store cannot be opened.
 """
 
 import json
@@ -62,10 +62,12 @@ class Life:
         self._durability = durability
         self._acknowledge = os.open(root / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._store: LmdbBlockStore | None = None
+        self._clock = FakeClock()
+        self._fail = root.parent / "fail"
 
     def open(self, quota: ByteSize | None = None) -> None:
         settings = StoreSettings(dir=str(self._path), quota=quota, codec="auto", durability=self._durability)
-        self._store = open_lmdb_store(settings, EventList(), FakeClock())
+        self._store = open_lmdb_store(settings, EventList(), self._clock)
         self._say("open", 0)
 
     @property
@@ -90,6 +92,20 @@ class Life:
         getattr(self.store, what)()
         self._say(what, 0)
 
+    def sync_by_hand(self) -> None:
+        """Nothing happens beside what is asked for."""
+        assert self.store._background is not None
+        self.store._background.close()
+
+    def fail_to_sync(self) -> None:
+        """Once, and long enough to be noticed. Then the disk goes on, and what it did not take it calls written."""
+        self._fail.touch()
+        self.store.flush()
+        assert self.store.usage().faults["io_error"]
+        self._say("unsynced", 0)
+        self._fail.unlink()
+        self._clock.advance(3600)  # writes rest after that
+
     def _say(self, what: str, number: int) -> None:
         os.write(self._acknowledge, f"{what} {number}\n".encode())
 
@@ -98,6 +114,8 @@ def live(root: Path, kind: str) -> None:
     life = Life(root, durability_of(kind))
     if kind.endswith("killed"):
         live_until_killed(life)
+    if kind.endswith("failing"):
+        live_with_failing_syncs(life)
     if is_tight(kind):
         life.open(ByteSize(num_bytes=4 * TIGHT_BYTES))
         life.put(range(30))
@@ -122,11 +140,28 @@ def live_until_killed(life: Life) -> NoReturn:
     for first in (30, 40):
         if (child := os.fork()) == 0:
             life.open()
+            life.sync_by_hand()  # nor may it end while something is being recorded
             life.put(range(first, first + 4))
             life.durably("flush")
             life.put(range(first + 4, first + 10))
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
+    os._exit(0)
+
+
+def live_with_failing_syncs(life: Life) -> NoReturn:
+    life.open()
+    life.sync_by_hand()
+    life.put(range(30, 34))
+    life.durably("flush")
+    life.put(range(34, 38))
+    life.fail_to_sync()
+    life.put(range(38, 42))
+    life.durably("flush")
+    life.put(range(42, 45))
+    life.fail_to_sync()
+    life.put(range(45, 47))
+    life.durably("close")
     os._exit(0)
 
 
@@ -154,6 +189,9 @@ class Promise:
             return
         if what == "compacting":
             self.is_whole = False
+            return
+        if what == "unsynced":
+            self.certain, self._last = dict.fromkeys(sorted(self.synced)), ("open", 0)
             return
         self.num_steps += 1
         self._settle()
@@ -228,7 +266,7 @@ def record_life(kind: str, folder: Path) -> tuple[Path, Path, int]:
     """(log, root, inode of the root)."""
     library, root, log = build_recorder(folder), folder / "root", folder / "log"
     root.mkdir(mode=0o700)
-    environment = recording_environment(library, root, log)
+    environment = recording_environment(library, root, log, folder / "fail")
     finish(start("-m", "tests.support.power_cuts", "live", str(root), kind, environment=environment), 120)
     return log, root, root.stat().st_ino
 

@@ -29,6 +29,10 @@ class VolatileFile:
             _apply(self.content, change)
         self.pending = []
 
+    def fail(self) -> None:
+        """A sync that failed: as Linux has it, what was written counts as written and is on the disk never."""
+        self.pending = [change for change in self.pending if change[1] is None]
+
     def torn(self, random: Random) -> bytes:
         """What a power cut may leave of it: everything, nothing, or any sectors of what was not synced."""
         content, taste = bytearray(self.content), random.random()
@@ -56,6 +60,9 @@ class VolatileDisk:
             self._follow_content(record)
         elif record.op is Op.SYNC:
             self._sync(record.inode)
+        elif record.op is Op.FAILED_SYNC:
+            if record.inode in self._files:
+                self._files[record.inode].fail()
         else:
             self._follow_name(record)
 

@@ -8,6 +8,8 @@ import pytest
 from adapters.system import gpu
 from application.settings import EngineSettings, Settings
 from domain.engine_kind import AUTO, PROCESS, THREAD, ComputesOn, embedded_kind, engine_kind
+from domain.errors import ServerUnavailable
+from interfaces.composition import backends
 from interfaces.composition.engine_kind import server_kind
 
 
@@ -63,3 +65,12 @@ def test_a_gpu_is_one_that_is_there_is_not_hidden_and_has_a_build(
     monkeypatch.setattr(gpu, "version", version)
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert gpu.has_cuda(tmp_path, environment) is expected
+
+
+def test_what_computes_that_cannot_be_imported_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_settings: Settings) -> backends.Backend:
+        raise ImportError("libmlx.so: no such file")
+
+    monkeypatch.setattr(backends, "mlx_backend", failing)
+    with pytest.raises(ServerUnavailable, match=r"^the engine cannot be made: ImportError: libmlx\.so: no such file$"):
+        backends.choose_backend(Settings())

@@ -44,6 +44,48 @@ def test_threads_share_what_they_freed() -> None:
     assert num_arenas("bounded", MALLOC_ARENA_MAX="3") == 3, "somebody has set otherwise"
 
 
+_KEEP = """
+import ctypes, resource, threading
+from adapters.system.heap import bound_arenas, keep_freed, trim_heap
+libc, block_bytes, num_blocks = ctypes.CDLL(None), 256 << 10, 400
+libc.prctl(41, 1, 0, 0, 0)  # small pages only: PR_SET_THP_DISABLE
+libc.malloc.restype = ctypes.c_void_p
+def faults():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+def transaction():  # what LMDB does with what it writes, in blocks of its size
+    before = faults()
+    blocks = [ctypes.c_void_p(libc.malloc(ctypes.c_size_t(block_bytes))) for _ in range(num_blocks)]
+    [ctypes.memset(block, 1, block_bytes) for block in blocks]
+    [libc.free(block) for block in blocks]
+    return faults() - before
+def work():
+    print(transaction(), transaction(), transaction())
+    trim_heap()
+    print(transaction())
+bound_arenas()
+keep_freed()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def num_faults(**variables: str) -> list[int]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    found = subprocess.run(
+        [sys.executable, "-c", _KEEP], env=kept | variables, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return [int(count) for count in found.stdout.split()]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep what they see fit")
+def test_what_a_transaction_freed_the_next_one_touches_without_a_fault() -> None:
+    first, second, third, trimmed = num_faults()
+    assert second + third < first // 10
+    assert trimmed > first // 10, "given back when it was asked for"
+    assert min(num_faults(MALLOC_TOP_PAD_="131072")[:3]) > first // 10, "somebody has set otherwise"
+
+
 _TRIM = """
 import ctypes, resource, threading
 from pathlib import Path

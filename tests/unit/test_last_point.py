@@ -7,6 +7,7 @@ import lmdb
 import pytest
 
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.faults import Unsynced
 from adapters.lmdb.last_point import LastPoint
 from adapters.lmdb.sync_point import SyncPoint
 
@@ -76,6 +77,20 @@ def test_one_that_was_begun_earlier_does_not_replace_it(env: lmdb.Environment, k
     point.reach(early, fail)
     assert (point.transaction, kept.path.read_bytes()) == (env.info()["last_txnid"], file)
     assert guarded(env) == [point.transaction]
+
+
+def test_a_sync_that_fails_leaves_the_last_one(env: lmdb.Environment, kept: SyncPoint) -> None:
+    point = LastPoint(kept, is_wanted=True)
+    with pytest.raises(OSError, match="Input/output error") as failure:
+        point.reach(point.begin(env, PAGE_BYTES), fail)
+    assert not isinstance(failure.value, Unsynced)
+    assert (point.transaction, guarded(env), kept.path.exists()) == (None, [], False)
+    make(point, env)
+    last, file = env.info()["last_txnid"], kept.path.read_bytes()
+    commit(env)
+    with pytest.raises(Unsynced, match="Input/output error"):
+        point.reach(point.begin(env, PAGE_BYTES), fail)
+    assert (point.transaction, guarded(env), kept.path.read_bytes()) == (last, [last], file)
 
 
 def test_a_database_whose_commits_are_synced_has_none(env: lmdb.Environment, kept: SyncPoint) -> None:

@@ -1,6 +1,5 @@
 """The store that the settings ask for: where it lies, how large it may become, and what happens when it cannot open."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from shutil import disk_usage
@@ -19,7 +18,7 @@ from application.ports.block_store import StoreUsage
 from application.ports.record_writer import PutOutcome
 from application.settings import EngineSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
-from domain.codec_choice import StoreRates, compression_pays
+from domain.codec_choice import StoreRates, StoreWrites, compression_pays
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryReading
 from domain.memory.shape import MemoryShape, StateCost
@@ -33,9 +32,10 @@ from interfaces.composition.store import (
     quota_bytes,
     store_dir,
     store_durability,
-    store_rates,
+    store_writes,
     writes_state_s,
 )
+from interfaces.composition.store_rates import remember_rates, remembered_rates, store_rates
 from interfaces.composition.token_side import TokenSide
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
@@ -73,17 +73,20 @@ def test_commits_are_synced_one_by_one_where_the_disk_keeps_up(
     tmp_path: Path, asked: str, write_bytes_s: float, codec: str, comes_to: str
 ) -> None:
     settings = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec=codec, durability=asked)
-    rates = {"disk_bytes_s": 1e9, "decode_bytes_s": 1e12, "write_bytes_s": write_bytes_s}
     (tmp_path / "store").mkdir(mode=0o700)
-    (tmp_path / "store" / "rates.json").write_text(json.dumps(rates))
+    remember_rates(tmp_path / "store", StoreRates(1e9, 1e12, write_bytes_s))
     assert store_durability(settings) == comes_to
     store = open_lmdb_store(settings, EventList(), FakeClock())
     assert (tmp_path / "store" / "boot").exists() is (comes_to == "fast")
+    by = "auto" if asked == "auto" else "setting"
+    assert store.usage().writes == StoreWrites(comes_to, by, codec, "setting")
     store.close()
 
 
 def test_a_disk_that_was_not_measured_is_synced_each_time(tmp_path: Path) -> None:
-    assert store_durability(StoreSettings(dir=str(tmp_path))) == "safe"
+    settings = StoreSettings(dir=str(tmp_path))
+    assert store_durability(settings) == "safe"
+    assert store_writes(settings, None) == StoreWrites("safe", "unmeasured", "zstd", "unmeasured")
 
 
 def test_the_default_folder_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -189,25 +192,41 @@ def test_rates_are_measured_once_and_remembered(tmp_path: Path) -> None:
     assert rates.disk_bytes_s > 0
     assert rates.decode_bytes_s > 0
     assert store_rates(tmp_path / "store") == rates
-    (tmp_path / "store" / "rates.json").write_text(
-        json.dumps({"disk_bytes_s": 1.0, "decode_bytes_s": 2.0, "write_bytes_s": 3.0})
-    )
+    remember_rates(tmp_path / "store", StoreRates(1.0, 2.0, 3.0))
     assert store_rates(tmp_path / "store") == StoreRates(1.0, 2.0, 3.0)
     assert store_rates(Path("/proc/nowhere")) is None
+
+
+def test_rates_of_another_volume_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store's folder that was copied to another disk brings the rates of its old one."""
+    remember_rates(tmp_path, impossible := StoreRates(1.0, 2.0, 3.0))
+    assert remembered_rates(tmp_path) == impossible
+    monkeypatch.setattr("interfaces.composition.store_rates.volume_id", lambda _path: "another")
+    assert remembered_rates(tmp_path) is None
+    assert (measured := store_rates(tmp_path)) not in {None, impossible}
+    assert remembered_rates(tmp_path) == measured
+
+
+@pytest.mark.parametrize("text", ['{"disk_bytes_s": 1, "decode_bytes_s": 2, "write_bytes_s": 3}', "[1]", "7", "", "{"])
+def test_rates_that_cannot_be_told_are_measured_anew(tmp_path: Path, text: str) -> None:
+    """Also those of an earlier version, which did not say of which volume they are."""
+    (tmp_path / "rates.json").write_text(text)
+    assert remembered_rates(tmp_path) is None
 
 
 @pytest.mark.parametrize(("decode_bytes_s", "shrinks"), [(1e12, True), (1.0, False)])
 def test_auto_goes_by_what_was_measured(tmp_path: Path, decode_bytes_s: float, shrinks: bool) -> None:
     path = tmp_path / "store"
     path.mkdir()
-    (path / "rates.json").write_text(
-        json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": decode_bytes_s, "write_bytes_s": 1e9})
-    )
+    remember_rates(path, StoreRates(1e9, decode_bytes_s, 1e9))
     settings = StoreSettings(dir=str(path), quota=QUOTA, codec="auto")
     store = open_lmdb_store(settings, EventList(), FakeClock())
     assert store.put(chain(namespace_of("one"), 2, size_bytes=200_000)) is PutOutcome.STORED
     space = store.usage().namespaces[0]
     assert (space.stored_bytes < 0.9 * space.raw_bytes) is shrinks
+    writes = store.usage().writes
+    assert writes is not None
+    assert (writes.codec, writes.codec_by) == ("zstd" if shrinks else "raw", "auto")
     store.close()
 
 
@@ -222,7 +241,7 @@ def test_a_memory_stores_share_is_a_share_of_memory(monkeypatch: pytest.MonkeyPa
 def test_a_hurry_costs_density_unless_somebody_chose_the_codec(tmp_path: Path, codec: str, shrinks: bool) -> None:
     path = tmp_path / "store"
     path.mkdir()
-    (path / "rates.json").write_text(json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": 1e12, "write_bytes_s": 1e9}))
+    remember_rates(path, StoreRates(1e9, 1e12, 1e9))
     store = open_lmdb_store(StoreSettings(dir=str(path), quota=QUOTA, codec=codec), EventList(), FakeClock())
     records = chain(namespace_of("one"), 2, size_bytes=200_000)
     assert store.prepare(records, hurry=True)() is PutOutcome.STORED
@@ -235,9 +254,7 @@ def test_a_hurry_costs_density_unless_somebody_chose_the_codec(tmp_path: Path, c
 def test_what_the_disk_takes_is_told_of_state(tmp_path: Path) -> None:
     settings = StoreSettings(dir=str(tmp_path), quota=QUOTA, codec="raw")
     assert writes_state_s(settings) is None
-    (tmp_path / "rates.json").write_text(
-        json.dumps({"disk_bytes_s": 1e9, "decode_bytes_s": 1e12, "write_bytes_s": 1e8})
-    )
+    remember_rates(tmp_path, StoreRates(1e9, 1e12, 1e8))
     assert writes_state_s(settings) == 1e8
     dense = writes_state_s(replace(settings, codec="auto"))
     assert dense is not None

@@ -11,12 +11,14 @@ right-justified like there:
     spare row    [ whatever a row left behind       ][            ]
 
 What a row left behind may be infinite or NaN, and a masked value times zero is not zero then: a row's padding is
-written with it. Two arrays are copied together where a buffer must change its size, so the most that is held beyond
-the result is one layer. Nothing here waits for several layers.
+written with it, and so are its free slots, because attention may go over the whole buffer (`fused_rows`). Two arrays
+are copied together where a buffer must change its size, so the most that is held beyond the result is one layer.
+Nothing here waits for several layers.
 """
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 
@@ -34,9 +36,13 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
     _idx: int
     offset: mx.array
     left_padding: mx.array
+    num_passes_together: int
+    """Forward passes since a row came or went."""
 
     def __init__(self, first: Any) -> None:
         self._right_padding = None
+        self._fetched: tuple[ref[mx.array], ...] = ()
+        self.num_passes_together = 0
         self.keys, self.values = first.keys, first.values
         self._place([0], first.offset)
 
@@ -61,10 +67,16 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         elif end > self.num_slots:
             self.keys, self.values = self._resized(self.capacity, end, 0)
         self.offset = self.offset + (end - start)
-        self._idx = end
+        self._idx, self.num_passes_together = end, self.num_passes_together + 1
         self.keys[:rows, :, start:end] = keys
         self.values[:rows, :, start:end] = values
-        return self.keys[:rows, :, :end], self.values[:rows, :, :end]
+        fetched = self.keys[:rows, :, :end], self.values[:rows, :, :end]
+        self._fetched = tuple(ref(array) for array in fetched)  # a view that was held would make updates copy
+        return fetched
+
+    def is_what_was_fetched(self, keys: object, values: object) -> bool:
+        """Whether these are the very arrays that the last update gave."""
+        return len(self._fetched) == 2 and self._fetched[0]() is keys and self._fetched[1]() is values
 
     def make_mask(self, num_tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
         """None where every row may see all there is: attention without a mask is one operation on a GPU, and several
@@ -110,12 +122,16 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
                 if padding:
                     mine[at : at + 1, :, :padding] = mx.zeros((), mine.dtype)
                 mine[at : at + 1, :, padding:end] = theirs[..., : row.offset, :]
+                if end < self.num_slots:
+                    mine[at : at + 1, :, end:] = mx.zeros((), mine.dtype)
         evaluate([self.keys, self.values])
         self._place([*self._padding, *paddings], end)
+        self.num_passes_together = 0
 
     def cut(self, num_rows: int) -> None:
         """Forget the rows after these."""
         self._place(self._padding[:num_rows], self._idx)
+        self.num_passes_together = 0
 
     def narrow(self, rows: Sequence[int]) -> None:
         """These rows in this order: each stays where it is, or comes from behind the last one kept to fill a hole."""
@@ -129,6 +145,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
                 del moved
                 evaluate([self.keys, self.values])
         self._place([self._padding[row] for row in rows], self._idx)
+        self.num_passes_together = 0
         common = min(self._padding)
         is_roomy = self.capacity - count > max(1, count // _SPARE_SHARE)
         if self.keys is not None and (is_roomy or common > max(self.step, self._idx // _SPARE_SHARE)):

@@ -30,8 +30,7 @@ RECORDS_PER_READ = 4
 """Records one worker reads and decodes in a row; a long prefix is spread over all workers."""
 
 READS_AHEAD = 4
-"""Reads under way or waiting to be landed by the compute thread: two that the lane's threads work on, and as many more,
-so that neither waits for the other's next one."""
+"""Reads under way or waiting to be landed by the compute thread: those that the lane's threads work on, and one."""
 
 
 @dataclass(slots=True)

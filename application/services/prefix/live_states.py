@@ -69,6 +69,8 @@ class LiveState:
 
     def reach(self, chain: BlockChain, grid: BlockGrid) -> int:
         """Where a prompt may go on from it; 0: nowhere."""
+        if not grid.last_resumable(chain.block_size - 1) and self.chain.hashes[:1] != chain.hashes[:1]:
+            return 0  # most states of most prompts: without looking at a token
         shared = min(chain.num_shared(self.chain), chain.num_prompt - 1, self.left.position)
         position = grid.last_resumable(min(shared, self.num_canonical) if grid.is_exact else shared)
         return position if position >= self.least else 0

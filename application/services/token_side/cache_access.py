@@ -81,6 +81,7 @@ def _stats(usage: StoreUsage) -> StoreStats:
         evicted=usage.evicted,
         faults=dict(usage.faults),
         models=models,
+        writes=usage.writes,
     )
 
 

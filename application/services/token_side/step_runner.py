@@ -4,12 +4,12 @@ A failure belongs to the sequence it happened to: that one ends with Failed, the
 raised. What a step decoded is delivered before it prefills, everything else at its end.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from application.events import RequestWaits, StepCompleted
+from application.events import StepCompleted
 from application.ports.compute import ComputeEngine
 from application.ports.engine import Ended, EngineError, EngineModel, LoadProgress, Submission
 from application.ports.token_constraint import ConstraintCompiler
@@ -25,12 +25,13 @@ from application.services.token_side.run_table import RunTable
 from application.services.token_side.sequence_run import SequenceRun
 from application.services.token_side.step_clock import StepClock
 from application.services.token_side.step_guard import StepGuard, Unguarded
+from application.services.token_side.step_planner import StepPlanner
 from application.services.token_side.submission_constraint import constraint_of
 from domain.errors import ComputeFailed, DomainError, ServerUnavailable
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
 from domain.request import FinishReason
-from domain.scheduling import SequenceView, StepLimits, StepPlan, admission_order, plan_step
+from domain.scheduling import StepLimits, StepPlan
 from domain.sequence import WAITING, Phase
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ LOOK_AHEAD = 4
 
 
 class StepRunner:
-    """The models that are loaded, and the sequences they compute. `is_held`: the next turn waits for a lookup."""
+    """The models that are loaded, and the sequences they compute."""
 
     def __init__(
         self,
@@ -59,15 +60,20 @@ class StepRunner:
         self._limits = limits
         self._constraints = constraints
         self._guard = guard or Unguarded()
-        self._waits = waits or QueueWaits()
         self._pulse = pulse or Pulse(outlet.now_ns)
         self._runs = RunTable()
         self._step_clock = StepClock()
         self._models = LoadedModels(outlet, prefix_cache, constraints, self._guard)
-        self._queue: tuple[SequenceId, ...] = ()
         self._next_id = 0
-        self._last_plan, self._num_standing = StepPlan(), 0
-        self.is_held = False
+        self._planner = StepPlanner(
+            self._runs,
+            limits,
+            self._guard,
+            waits or QueueWaits(),
+            self._step_clock,
+            outlet=outlet,
+            prefix_cache=prefix_cache,
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -82,6 +88,11 @@ class StepRunner:
     def num_waiting(self) -> int:
         """As `num_running`, of those in the queue, preempted ones too."""
         return len(self._runs) - self._runs.num_running
+
+    @property
+    def is_held(self) -> bool:
+        """The next turn waits for a lookup."""
+        return self._planner.is_held
 
     @property
     def loading(self) -> LoadProgress | None:
@@ -102,7 +113,7 @@ class StepRunner:
     def unload(self, engine: ComputeEngine, id: ModelId) -> None:
         """What it still computes fails."""
         for run in [run for run in self._runs if run.submission.model == id and id in self._models]:
-            self._fail(run, ServerUnavailable(f"model {id} was unloaded"))
+            self.fail(run, ServerUnavailable(f"model {id} was unloaded"))
         self._models.unload(engine, id)
         self._outlet.deliver()
 
@@ -121,7 +132,7 @@ class StepRunner:
         leader, others = runs[0], runs[1:]
         self._queue_up(leader)
         are_new = all(run.phase is Phase.QUEUED for run in others) and not leader.sequence.output_ids
-        leads = others and are_new and leader in self._runs and self._guarded(leader, leader.can_fork)
+        leads = others and are_new and leader in self._runs and self.guarded(leader, leader.can_fork)
         for run in others:
             if leads:
                 run.leader = leader
@@ -133,7 +144,7 @@ class StepRunner:
         it failed over it."""
         if (model := self._models.get(run.submission.model)) is not None:
             vocab_size = model.description.vocab_size
-            self._guarded(run, lambda: run.hold_to(constraint_of(run.submission, vocab_size, self._constraints)))
+            self.guarded(run, lambda: run.hold_to(constraint_of(run.submission, vocab_size, self._constraints)))
         return run in self._runs
 
     def cancel(
@@ -154,7 +165,7 @@ class StepRunner:
 
     def end_all(self, error: DomainError) -> None:
         for run in self._runs:
-            self._fail(run, error)
+            self.fail(run, error)
         self._outlet.deliver()
 
     def step(self) -> bool:
@@ -162,11 +173,11 @@ class StepRunner:
         started, num_before = self._outlet.now_ns(), len(self._runs)
         restoring = self._runs.in_phase(Phase.RESTORING)
         self._pulse.begin("restore", restoring)
-        num_restored = sum(bool(self._guarded(run, run.try_restore)) for run in restoring)
+        num_restored = sum(bool(self.guarded(run, run.try_restore)) for run in restoring)
         self._pulse.begin("plan")
-        plan = self._standing() or self._plan()
+        plan = self._planner.next(self)
         for run in self._runs.of_ids(plan.admit):
-            self._guarded(run, run.admit)
+            self.guarded(run, run.admit)
         leaving = self._runs.of_ids(plan.preempt)
         for run in leaving:
             run.suspend()
@@ -175,9 +186,9 @@ class StepRunner:
         if plan.prefill:
             self._outlet.deliver()
         num_prefilled = self._prefill(plan)
-        ahead = [run for run in self._runs.of_ids(self._queue) if run.phase in WAITING][:LOOK_AHEAD]
+        ahead = [run for run in self._runs.of_ids(self._planner.queue) if run.phase in WAITING][:LOOK_AHEAD]
         self._pulse.begin("look up", ahead)
-        num_found = sum(bool(self._guarded(run, run.look_ahead)) for run in ahead)
+        num_found = sum(bool(self.guarded(run, run.look_ahead)) for run in ahead)
         if not plan.is_empty:
             self._tell_step(started, num_prefilled, num_decoded)
         self._outlet.deliver()
@@ -187,7 +198,18 @@ class StepRunner:
     def rest(self) -> None:
         """Nothing runs. A plan for nobody: what the last ones held or waited for is counted no more, no turn is held
         for them, and what was given back for them comes back."""
-        self._plan()
+        self._planner.anew(self)
+
+    def guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
+        """Run one sequence's work; an exception ends that sequence and gives None."""
+        try:
+            return work()
+        except Exception as error:
+            self._contain(run, error)
+            return None
+
+    def fail(self, run: SequenceRun, error: DomainError) -> None:
+        self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self._runs.num_running
@@ -202,47 +224,12 @@ class StepRunner:
             )
         )
 
-    def _standing(self) -> StepPlan | None:
-        """The last plan once more, where making it anew would cost a step of many rows a tenth and change nothing: it
-        only decodes, and whoever is open is who it decodes."""
-        plan, self._num_standing = self._last_plan, self._num_standing - 1
-        is_same = self._num_standing >= 0 and len(self._runs.of_ids(plan.decode)) == len(plan.decode) == len(self._runs)
-        return plan if is_same else None
-
-    def _plan(self) -> StepPlan:
-        self._prefix_cache.tidy()
-        found = [(run, self._guarded(run, run.shape)) for run in self._runs.unled()]
-        runs = [run for run, _ in found if run in self._runs]
-        shapes = {run.id: shape for run, shape in found if shape is not None}
-        views = [run.view() for run in runs]
-        budget = self._guard.budget(views, shapes)
-        plan = plan_step(views, self._limits, budget, self._step_clock.pace)
-        self._last_plan, self._num_standing = plan, budget.lasts if plan.only_decodes else 0
-        self._prefix_cache.room.promise(plan.admitted_bytes)
-        for run in runs:
-            run.num_waited = plan.num_waited.get(run.id, run.num_waited)
-        self._queue = tuple(view.id for view in admission_order(views, self._limits))
-        self.is_held = plan.is_held
-        if plan.is_held:
-            self._step_clock.held()
-        self._look_at_queue(views, plan)
-        return plan
-
-    def _look_at_queue(self, views: Sequence[SequenceView], plan: StepPlan) -> None:
-        now = self._outlet.now_ns()
-        waits = self._waits.look(views, self._limits, plan, now)
-        for id, reason in waits.changed.items():
-            for run in self._runs.of_ids((id,)):
-                self._outlet.emit(RequestWaits(run.request_id, reason.value, now))
-        for run in self._runs.of_ids(waits.overdue):
-            self._fail(run, self._waits.error())
-
     def _new_run(self, submission: Submission, choice: int) -> SequenceRun:
         id, model = SequenceId(self._next_id), self._models.get(submission.model)
         self._next_id += 1
         run = SequenceRun(id, submission, choice, model=model, outlet=self._outlet)
         self._runs.add(run)
-        self._guarded(run, partial(self._charge, run))
+        self.guarded(run, partial(self._charge, run))
         return run
 
     def _charge(self, run: SequenceRun) -> None:
@@ -251,7 +238,7 @@ class StepRunner:
             run.charge_bytes = self._guard.charge_bytes(shape, len(run.sequence.fed_ids), num_new)
 
     def _queue_up(self, run: SequenceRun) -> None:
-        self._guarded(run, partial(run.queue_up, self._prefix_cache))
+        self.guarded(run, partial(run.queue_up, self._prefix_cache))
 
     def _preempt(self, leaving: Iterable[SequenceRun]) -> None:
         for run in leaving:
@@ -259,9 +246,9 @@ class StepRunner:
             if run in self._runs:
                 others_wait = len(self._runs) > len(self._runs.choices(run.submission.id))
                 how = {"is_alone": self.num_running == 1, "others_wait": others_wait}
-                self._guarded(run, partial(run.preempt, self._prefix_cache, **how))
+                self.guarded(run, partial(run.preempt, self._prefix_cache, **how))
             if run in self._runs:
-                self._guarded(run, partial(self._charge, run))
+                self.guarded(run, partial(self._charge, run))
 
     def _prefill(self, plan: StepPlan) -> int:
         if not plan.prefill:
@@ -273,7 +260,7 @@ class StepRunner:
                 self._pulse.begin("prefill", (run,))
                 if run.ends_prompt(chunk):
                     self._fork(run, room)
-                num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
+                num_tokens += self.guarded(run, partial(run.prefill, chunk)) or 0
                 if run in self._runs and (finished := run.end_of_prompt()) is not None:
                     self._end(run, Phase.FINISHED, finished)
         self._step_clock.prefilled(self._outlet.now_ns() - started)
@@ -283,7 +270,7 @@ class StepRunner:
         """Let the choices that wait for this one go on from its state; those that find no room queue up."""
         for run in self._runs.followers(leader):
             if room.takes(run.charge_bytes):
-                self._guarded(run, partial(run.fork_from, leader))
+                self.guarded(run, partial(run.fork_from, leader))
             else:
                 self._queue_up(run)
 
@@ -297,10 +284,10 @@ class StepRunner:
                 self._contain(run, result)
                 continue
             if result.error is not None:
-                self._fail(run, result.error)
+                self.fail(run, result.error)
                 continue
             num_before = len(run.sequence.output_ids)
-            finished = self._guarded(run, partial(run.take, result))
+            finished = self.guarded(run, partial(run.take, result))
             num_tokens += len(run.sequence.output_ids) - num_before
             if finished is not None:
                 self._end(run, Phase.FINISHED, finished)
@@ -308,22 +295,11 @@ class StepRunner:
             self._step_clock.decoded(self._outlet.now_ns() - started)
         return num_tokens
 
-    def _guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
-        """Run one sequence's work; an exception ends that sequence and gives None."""
-        try:
-            return work()
-        except Exception as error:
-            self._contain(run, error)
-            return None
-
     def _contain(self, run: SequenceRun, error: Exception) -> None:
         if not isinstance(error, DomainError):
             self._outlet.fault("engine.sequence", error)
             error = ComputeFailed(f"computing this request failed: {described(error)}")
-        self._fail(run, error)
-
-    def _fail(self, run: SequenceRun, error: DomainError) -> None:
-        self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
+        self.fail(run, error)
 
     def _end(self, run: SequenceRun, phase: Phase, item: Ended) -> None:
         if run not in self._runs:  # it failed when its leader, which was ended before it, left it to itself
