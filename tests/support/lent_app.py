@@ -22,7 +22,7 @@ from interfaces.http.dialects import DIALECTS
 from interfaces.http.services import Services
 
 _VERSION = "9.9"
-_USUAL = ServerSettings(port=0)
+_MAX_KINDS = 8
 
 
 class _StandIn:
@@ -42,14 +42,14 @@ class _StandIn:
 
 
 class _LentApp:
-    def __init__(self, names: frozenset[str], default_model: str) -> None:
+    def __init__(self, settings: ServerSettings, default_model: str, names: frozenset[str]) -> None:
         self._parts = {name: _StandIn() for name in names}
         admin = {field.name: self._parts[field.name] for field in fields(AdminServices)}
         given = {field.name: self._parts.get(field.name) for field in fields(Services)}
         self._parts["clock"].stands_for(FakeClock())  # read once for when the server began, as every such clock tells
         self.app = create_app(
             Services(**{**given, "admin": AdminServices(**admin)}),
-            _USUAL,
+            settings,
             default_model=default_model,
             version=_VERSION,
             keys=cast(KeyRing, self._parts["keys"]),
@@ -60,23 +60,26 @@ class _LentApp:
             stand_in.stands_for(parts.get(name))
 
 
-_idle: dict[tuple[frozenset[str], str], list[_LentApp]] = {}
-"""By the parts that they have, for one that is None makes other routes, and the default model."""
+_idle: dict[tuple[ServerSettings, str, frozenset[str]], list[_LentApp]] = {}
+"""By all that they are made of: settings, default model, and which parts there are. The last few kinds."""
 
 
 @contextmanager
 def lent_app(
     services: Services, settings: ServerSettings, default_model: str, dialects: Dialects, keys: KeyRing
 ) -> Iterator[Litestar]:
-    """The application for a server of these parts until the block ends; one of its own where anything is unusual."""
-    if settings != _USUAL or dialects is not DIALECTS:
+    """The application for a server of these parts until the block ends; one of its own where it speaks otherwise."""
+    if dialects is not DIALECTS:
         yield create_app(
             services, settings, default_model=default_model, version=_VERSION, dialects=dialects, keys=keys
         )
         return
     parts = {"keys": keys, **_parts(services.admin), **_parts(services)}
-    kind = frozenset(parts), default_model
-    idle = _idle.setdefault(kind, [])
+    kind = settings, default_model, frozenset(parts)
+    idle = _idle.pop(kind, [])
+    _idle[kind] = idle
+    if len(_idle) > _MAX_KINDS:
+        del _idle[next(iter(_idle))]
     lent = idle.pop() if idle else _LentApp(*kind)
     lent.serves(parts)
     yield lent.app
