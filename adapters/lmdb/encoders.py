@@ -5,7 +5,7 @@
     write                   batch 1 ███   batch 2 ███
 
 Reading has other threads, so that nobody who waits for a prefix waits behind what is being stored. Where the store
-falls behind, batches may be written as they are.
+falls behind, batches may be encoded otherwise.
 """
 
 from collections.abc import Callable, Sequence

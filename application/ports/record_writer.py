@@ -65,7 +65,7 @@ class RecordWriter(Protocol):
         """Begin to put a batch, on threads of the store: what takes long and needs no transaction. So one batch is
         made ready while another is written, the parents of its records perhaps. Returns at once and never raises.
 
-        `hurry`: the store falls behind, so state may take more room if it gets there sooner.
+        `hurry`: the store falls behind, so state may be encoded otherwise, if it gets there sooner.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from domain.codec_choice import TYPICAL_RATIO
 from domain.write_pace import NUM_TRIED, WritePace
 
 MB = 1_000_000
@@ -64,3 +65,10 @@ def test_who_is_late_with_writing_hurries_once_compressing_is_what_it_waits_for(
         pace.stored(64 * MB, 0.2, waited_s, hurried=[False, *chosen][-1], ahead=True)
         chosen.append(pace.hurries(0, 5.0))
     assert chosen == [False, False, False, *[True] * NUM_TRIED, False, False, False], "no batch was stored faster"
+
+
+def test_who_writes_state_as_it_is_compresses_in_a_hurry() -> None:
+    pace = WritePace(target_s=2.0, hurry_ratio=1 / TYPICAL_RATIO)
+    pace.stored(64 * MB, 0.2, 0.0, hurried=False, ahead=True)
+    assert not pace.hurries(0, 0.5)
+    assert pace.hurries(0, 5.0)

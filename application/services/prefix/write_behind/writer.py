@@ -26,6 +26,7 @@ from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
+from domain.codec_choice import TYPICAL_RATIO
 from domain.id_row import IdRow
 from domain.ids import NOBODY, BlockHash, GroupIndex, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
@@ -72,10 +73,11 @@ class WriteBehind:
         batch_bytes: int = 64 << 20,
         ahead_bytes: int = 256 << 20,
         idle_s: float = 30.0,
+        hurry_ratio: float = TYPICAL_RATIO,
     ) -> None:
         """`max_bytes`: payload that may wait. The thread writes `batch_bytes` or so at a time, and has the store
         prepare more until `ahead_bytes` are, or one batch more; after `idle_s` without work held-back recency is
-        flushed."""
+        flushed. `hurry_ratio`: as in WritePace."""
         self.store = store
         self._queue = WriteQueue(max_bytes)
         self._events = events
@@ -84,7 +86,7 @@ class WriteBehind:
         self._ahead_bytes = min(ahead_bytes, max_bytes // 4)
         self._ahead: deque[_Batch] = deque()
         self._prepared_bytes = 0
-        self._pace = WritePace()
+        self._pace = WritePace(hurry_ratio=hurry_ratio)
         self._written_ns = 0
         self._idle_s = idle_s
         self._thread = Thread(target=self._run, name="cairn-write-behind", daemon=True)
