@@ -5,12 +5,12 @@ foreseen from what waits and what the last batches took; where it nears the targ
 
     calm ──half of the target is foreseen──► late ──a quarter──► calm
 
-State that is written as it is takes less of the processor and more of the one thread that writes, and of the disk;
-compressed state the other way round. So a store that compresses hurries where that thread waits for those that do it,
-and one that does not where the thread has more to write than it can. Whether state does get there sooner is tried: for a
-few batches, and as long as that stores more a second.
+State that is written as it is takes less of the processors and more of the one thread that writes, and of the disk;
+compressed state the other way round. So a store that compresses does not hurry where that thread is always at work.
+Where it waits, be it for those that compress, for a processor or for the disk, it is tried whether state gets there
+sooner: for a few batches, and as long as that stores more a second. A store that does not compress tries it at once.
 
-    late ──writing the other number of bytes would be clearly faster──► tries ──stores clearly more──► hurries
+    late ──the thread alone could write the other number of bytes clearly faster──► tries ──stores more──► hurries
 """
 
 from dataclasses import dataclass
@@ -51,20 +51,20 @@ class WritePace:
         self._target_s = target_s
         self._hurry_ratio = hurry_ratio
         self._stored, self._calm, self._hurried = Rate(), Rate(), Rate()
-        self._written = Rate()  # in no hurry, while nobody was waited for
+        self._written = Rate()  # in no hurry, by the time that the thread was at work
         self._is_late = False
         self._num_tried = 0
 
-    def stored(self, raw_bytes: int, seconds: float, waited_s: float, *, hurried: bool, ahead: bool) -> None:
-        """A batch was written; `seconds` since the one before, or since it was begun if that was later. `waited_s`: how
-        much of it went by until the batch was encoded. `ahead`: that began before another was written, or the time
-        is that of one batch from end to end, and tells nothing of what a store that falls behind waits for."""
+    def stored(self, raw_bytes: int, seconds: float, worked_s: float, *, hurried: bool, ahead: bool) -> None:
+        """A batch was written; `seconds` since the one before, or since it was begun if that was later. `worked_s`: for
+        how much of it the thread that writes had a processor. `ahead`: the batch was begun before another was written,
+        or the time is that of one from end to end, and tells nothing of what a store that falls behind waits for."""
         self._stored.add(raw_bytes, seconds)
         if not ahead:
             return
         (self._hurried if hurried else self._calm).add(raw_bytes, seconds)
         if not hurried:
-            self._written.add(raw_bytes, seconds - waited_s)
+            self._written.add(raw_bytes, worked_s)
 
     def hurries(self, waiting_bytes: int, waited_s: float) -> bool:
         """Asked for each batch. `waiting_bytes`: all that is not stored yet; `waited_s`: how long the oldest of it has
@@ -77,7 +77,7 @@ class WritePace:
         return self._is_late and self._tries_or_pays()
 
     def _may_pay(self) -> bool:
-        """Whether it could be clearly faster in a hurry. What writing takes grows with the bytes."""
+        """Whether it could be clearly faster in a hurry. The work of writing grows with the bytes."""
         calm, written = self._calm.bytes_s, self._written.bytes_s
         return calm is not None and (written is None or written > calm * self._hurry_ratio * _CLEARLY)
 

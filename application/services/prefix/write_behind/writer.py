@@ -239,22 +239,20 @@ class WriteBehind:
 
     def _write(self, batch: _Batch) -> None:
         started_ns = max(batch.begun_ns, self._written_ns)
-        waits_ns = self._clock.now_ns()
-        if batch.put is not None:
-            self._guarded(batch.put.await_ready)
-        waited_s = (self._clock.now_ns() - waits_ns) / 1e9
+        worked_ns = self._clock.thread_ns()
         reason = self._put(batch.put) if batch.put is not None else "failed"
+        worked_ns = self._clock.thread_ns() - worked_ns
         self._written_ns = self._clock.now_ns()
         self._prepared_bytes -= batch.raw_bytes
         if reason is None:
             seconds = (self._written_ns - started_ns) / 1e9
-            self._pace.stored(batch.raw_bytes, seconds, waited_s, hurried=batch.hurried, ahead=batch.ahead)
+            self._pace.stored(batch.raw_bytes, seconds, worked_ns / 1e9, hurried=batch.hurried, ahead=batch.ahead)
         for offer in batch.offers:
             # One bad offer must not take the others with it.
             retry = reason is not None and len(batch.offers) > 1
             self._settle(offer, self._put(partial(self.store.put, offer.records)) if retry else reason, started_ns)
 
-    def _put(self, put: Callable[[], PutOutcome]) -> str | None:
+    def _put(self, put: PreparedPut) -> str | None:
         """None when stored, or else the reason."""
         outcome = self._guarded(put)
         if outcome is None:
