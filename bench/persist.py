@@ -1,9 +1,10 @@
 """Whether the store keeps up with prefill: offers of captured state at given rates, through the queue in front of it.
 
-    python -m bench.persist [--dir DIR] [--rates 100 300 600 1200] [--seconds 6] [--codec auto] [--durability safe]
-        [--flush-seconds 60] [--scale 1] [--json FILE]
+    python -m bench.persist [--dir DIR] [--rates 100 300 600 1200 1500] [--seconds 6] [--codec auto] [--durability safe]
+        [--flush-seconds 60] [--blocks 8] [--scale 1] [--json FILE]
 
-State of Qwen3-4B's shape (147 KB a token, blocks of 37.7 MB), two blocks an offer, at so many raw MB/s. For each rate:
+State of Qwen3-4B's shape (147 KB a token, blocks of 37.7 MB), at so many raw MB/s, and as many blocks an offer as a GPU
+computes at a time (`--blocks 2`: a CPU). For each rate:
 
     persisted_MB_s      in the store while state was offered, a second
     lag_*_s             from an offer to its being in the store; p50, p95 and the longest
@@ -12,6 +13,11 @@ State of Qwen3-4B's shape (147 KB a token, blocks of 37.7 MB), two blocks an off
     stored_over_raw     0.70 where all was compressed, 1.00 where nothing was
     catch_up_s          from the last offer to everything being in the store; null: not within `--flush-seconds`
     cpu_s_per_GB        of this process, without `--busy`
+    faults_per_GB       pages that this process touched for the first time; 244,000 are a GB
+    waited_share        of the writer's time, for state to be compressed; the rest it wrote
+    hurried_share       of the batches
+
+All but the first two are of what was stored until the end, and a GB is one of raw state.
 
 `--scale`: blocks so many times as small, for a first try. `disk`: what the volume takes in the same run, without a
 store: written and synced by 64 MiB, and into the page cache alone. `--busy`: share of the time in which another thread
@@ -21,20 +27,25 @@ holds the interpreter's lock, as one that computes does.
 import argparse
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from statistics import quantiles
 
 import numpy as np
 
+from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.system.clock import SystemClock
+from adapters.system.heap import bound_arenas, keep_freed
 from application.cache_events import RecordsOffered
 from application.events import Event, RecordsDropped, RecordsPersisted, StoreFault
+from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind import WriteBehind
 from application.settings import StoreSettings
 from bench.results import Results
@@ -48,7 +59,6 @@ from interfaces.composition.store import open_lmdb_store
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
 
 NUM_TENSORS = 72
-OFFERED_BLOCKS = 2
 SAMPLE_S = 0.05
 BASELINE_BYTES, BASELINE_SYNC_BYTES = 512 << 20, 64 << 20
 
@@ -80,6 +90,32 @@ class Account:
     def oldest_s(self, now_ns: int) -> float:
         with self._lock:
             return (now_ns - min(self._waiting, default=now_ns)) / 1e9
+
+
+class Metered(ForwardingStore):
+    """Tells what the thread that writes waited for."""
+
+    waited_s = wrote_s = 0.0
+    num_batches = num_hurried = 0
+
+    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+        prepared = self._store.prepare(records, hurry=hurry)
+        self.num_batches += 1
+        self.num_hurried += hurry
+
+        def await_ready() -> None:
+            started = time.perf_counter()
+            prepared.await_ready()
+            self.waited_s += time.perf_counter() - started
+
+        def store() -> PutOutcome:
+            started = time.perf_counter()
+            try:
+                return prepared.store()
+            finally:
+                self.wrote_s += time.perf_counter() - started
+
+        return PreparedPut(store, await_ready)
 
 
 def payloads(count: int, scale: int) -> list[HostPayload]:
@@ -147,13 +183,13 @@ class Beside:
         self.held_s = time.thread_time()
 
 
-def offer_at(writer: WriteBehind, rate_mb_s: float, seconds: float, sources: list[HostPayload]) -> int:
-    """Offers for so long; returns the bytes offered."""
+def offer_at(writer: WriteBehind, rate_mb_s: float, seconds: float, sources: list[HostPayload], num_blocks: int) -> int:
+    """Offers `num_blocks` at a time for so long; returns the bytes offered."""
     parent, number, offered_bytes, started = BlockHash(INFO.namespace), 0, 0, time.perf_counter()
     while (now_s := time.perf_counter() - started) < seconds:
         time.sleep(max(0.0, offered_bytes / rate_mb_s / 1e6 - now_s))
         batch: list[Record] = []
-        for _ in range(OFFERED_BLOCKS):
+        for _ in range(num_blocks):
             batch.append(chained(number, parent, sources[number % len(sources)]))
             parent, number = BlockHash(batch[-1].key.hash), number + 1  # type: ignore[union-attr]
         offered_bytes += sum(record.raw_bytes for record in batch)
@@ -168,15 +204,17 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
     settings = StoreSettings(
         dir=str(folder), quota=ByteSize(num_bytes=16 << 30), codec=options.codec, durability=options.durability
     )
-    store = open_lmdb_store(settings, account, clock)
+    store = Metered(open_lmdb_store(settings, account, clock))
     writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20)
     with Beside(account, clock, options.busy) as beside:
-        used_s, started = time.process_time(), time.perf_counter()
-        offered_bytes = offer_at(writer, rate_mb_s, options.seconds, sources)
+        used_s, started, num_faults = time.process_time(), time.perf_counter(), _num_faults()
+        offered_bytes = offer_at(writer, rate_mb_s, options.seconds, sources, options.blocks)
         spent_s, persisted_bytes = time.perf_counter() - started, account.persisted_bytes
         is_flushed = writer.flush(options.flush_seconds)
         catch_up_s = time.perf_counter() - started - spent_s if is_flushed else None
     used_s = time.process_time() - used_s - beside.held_s
+    num_faults = _num_faults() - num_faults
+    raw_gb = max(account.persisted_bytes, 1) / 1e9
     usage = store.usage()
     stored_bytes = sum(one.stored_bytes for one in usage.namespaces)
     raw_bytes = sum(one.raw_bytes for one in usage.namespaces)
@@ -194,25 +232,36 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
         "dropped_MB": account.dropped_bytes / 1e6,
         "stored_over_raw": stored_bytes / max(raw_bytes, 1),
         "catch_up_s": catch_up_s,
-        "cpu_s_per_GB": used_s / (max(account.persisted_bytes, 1) / 1e9),
+        "cpu_s_per_GB": used_s / raw_gb,
+        "faults_per_GB": num_faults / raw_gb,
+        "waited_share": store.waited_s / max(store.waited_s + store.wrote_s, 1e-9),
+        "hurried_share": store.num_hurried / max(store.num_batches, 1),
         "faults": account.faults,
     }
+
+
+def _num_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, help="where to measure; default: the temporary folder")
-    parser.add_argument("--rates", type=float, nargs="+", default=[100, 300, 600, 1200], help="raw MB/s")
+    parser.add_argument("--rates", type=float, nargs="+", default=[100, 300, 600, 1200, 1500], help="raw MB/s")
     parser.add_argument("--seconds", type=float, default=6.0, help="of offering, for each rate")
     parser.add_argument("--queue-mib", type=int, default=2048, help="what may wait")
     parser.add_argument("--busy", type=float, default=0.3)
     parser.add_argument("--codec", default="auto")
     parser.add_argument("--durability", default="safe")
     parser.add_argument("--flush-seconds", type=float, default=60.0)
+    parser.add_argument("--blocks", type=int, default=8, help="an offer")
     parser.add_argument("--scale", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = Results(options.json, "persist")
+    # As the server does.
+    bound_arenas()
+    keep_freed()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sources = payloads(16, options.scale)
     for rate in options.rates:

@@ -10,6 +10,7 @@ falls behind, batches may be written as they are.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 from adapters.lmdb.payload import EncodedRecord, encode
@@ -55,6 +56,12 @@ class Encoders:
             except ServerUnavailable:  # closed in between
                 break
         return Begun(records, futures)
+
+    def await_ready(self, begun: Begun) -> None:
+        """Return once `finish` would not wait."""
+        for future in begun.futures:
+            with suppress(CancelledError):
+                future.exception()
 
     def finish(self, begun: Begun) -> list[EncodedRecord] | None:
         """Wait for a batch; None when a record of it could not be encoded."""

@@ -13,8 +13,9 @@ Contract
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from domain.record import NamespaceInfo, Record, RecordKey
 
@@ -29,8 +30,23 @@ class PutOutcome(Enum):
     UNAVAILABLE = "unavailable"
 
 
-PreparedPut: TypeAlias = Callable[[], PutOutcome]
-"""Stores what was prepared, as `put` does. Called once, or never, by any thread."""
+def _is_ready() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedPut:
+    """A put that has begun. By any thread, each once or never.
+
+    `store` ends it, as `put` does. `await_ready`: returns once `store` would wait for no other thread of the store, so
+    that its caller learns what it waits for: what is made ready, or what is written.
+    """
+
+    store: Callable[[], PutOutcome]
+    await_ready: Callable[[], None] = _is_ready
+
+    def __call__(self) -> PutOutcome:
+        return self.store()
 
 
 class RecordWriter(Protocol):

@@ -212,7 +212,7 @@ def test_what_is_dropped_after_it_was_offered_says_so() -> None:
 
 
 class PreparingStore(MemoryBlockStore):
-    """Tells what was prepared, how, and when it was put. A put waits for `gate`."""
+    """Tells what was prepared, how, and when it was put. A put is ready once `gate` is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,12 +222,11 @@ class PreparingStore(MemoryBlockStore):
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
         self._tell("hurry" if hurry else "prepare")
-        return super().prepare(records)
+        return PreparedPut(super().prepare(records).store, self._get_ready)
 
-    def put(self, records: Sequence[Record]) -> PutOutcome:
+    def _get_ready(self) -> None:
         self._tell("put")
         assert self.gate.wait(WAIT_S)
-        return super().put(records)
 
     def await_put(self) -> None:
         with self._changed:
@@ -237,6 +236,17 @@ class PreparingStore(MemoryBlockStore):
         with self._changed:
             self.log.append(what)
             self._changed.notify_all()
+
+
+class AheadStore(PreparingStore):
+    """Offers come while the first is being prepared: none is put before `offered`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offered = Event()
+
+    def open_namespace(self, info: NamespaceInfo) -> None:
+        assert self.offered.wait(WAIT_S)
 
 
 def test_batches_are_prepared_while_another_waits_to_be_written_as_far_as_there_is_room() -> None:
@@ -263,36 +273,56 @@ def test_batches_are_prepared_while_another_waits_to_be_written_as_far_as_there_
     assert writer.held_bytes == 0
 
 
-def test_what_waits_too_long_is_stored_in_a_hurry_until_the_rest_comes_in_time() -> None:
-    store, clock = PreparingStore(), FakeClock()
-    blocks = chain(INFO, 20)
-    writer = WriteBehind(store, EventList(), clock, max_bytes=1 << 20, batch_bytes=1)
-    assert writer.offer(INFO, blocks[:1])
-    store.await_put()
-    assert writer.offer(INFO, blocks[1:2])
-    clock.advance(1.5)
+def test_one_batch_is_prepared_while_another_is_written_however_large_they_are() -> None:
+    """A chunk's blocks come together, and may be more than what is to be prepared ahead."""
+    store = AheadStore()
+    blocks = chain(INFO, 4)
+    writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, batch_bytes=1, ahead_bytes=1)
+    assert all(writer.offer(INFO, [record]) for record in blocks)
+    store.offered.set()
+    store.gate.set()
+    assert writer.close(WAIT_S).persisted == 4
+    assert store.log == [*("prepare", "prepare"), *("put", "prepare") * 2, *("put", "put")]
+
+
+@pytest.mark.parametrize(("ready_s", "write_s", "third"), [(0.6, 0.0, "hurry"), (0.0, 0.6, "prepare")])
+def test_what_waits_too_long_to_be_ready_is_stored_in_a_hurry_until_the_rest_comes_in_time(
+    ready_s: float, write_s: float, third: str
+) -> None:
+    """Not so what waits too long to be written."""
+
+    class TimedStore(AheadStore):
+        def put(self, records: Sequence[Record]) -> PutOutcome:
+            clock.advance(write_s if is_slow else 0.0)
+            return super().put(records)
+
+        def _get_ready(self) -> None:
+            clock.advance(ready_s if is_slow else 0.0)
+            super()._get_ready()
+
+    store, clock, is_slow = TimedStore(), FakeClock(), True
+    blocks = chain(INFO, 24)
+    writer = WriteBehind(store, EventList(), clock, max_bytes=1 << 20, batch_bytes=1, ahead_bytes=1)
+    assert all(writer.offer(INFO, [record]) for record in blocks[:6])
+    store.offered.set()
     store.gate.set()
     assert writer.flush(WAIT_S)
-    for record in blocks[2:]:
+    is_slow = False
+    for record in blocks[6:]:
         assert writer.offer(INFO, [record])
         assert writer.flush(WAIT_S)
     writer.close(WAIT_S)
-    assert store.log[:4] == ["prepare", "put", "hurry", "put"]
+    assert store.log[:6] == ["prepare", "prepare", "put", "prepare", "put", third]
+    assert ("hurry" in store.log) is (third == "hurry")
     assert store.log[-2:] == ["prepare", "put"]
 
 
 def test_what_was_prepared_is_dropped_at_shutdown_when_there_is_no_time() -> None:
-    class AheadStore(PreparingStore):
-        """Offers come while the first is being prepared, so that all are prepared before any is put."""
-
-        def open_namespace(self, info: NamespaceInfo) -> None:
-            assert offered.wait(WAIT_S)
-
-    offered, store = Event(), AheadStore()
+    store = AheadStore()
     blocks = chain(INFO, 5)
     writer = WriteBehind(store, EventList(), FakeClock(), max_bytes=1 << 20, batch_bytes=1)
     assert all(writer.offer(INFO, [record]) for record in blocks)
-    offered.set()
+    store.offered.set()
     store.await_put()
     assert store.log == ["prepare"] * 5 + ["put"]
     counts = writer.close(0.05)

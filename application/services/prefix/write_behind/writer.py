@@ -4,8 +4,8 @@ From the moment an offer is taken until its records are stored they are read her
 ask the queue first and the store second, and a record leaves the queue only once it is in the store, so there is no
 moment at which one that was accepted is in neither. One that is dropped after all is a miss from then on.
 
-Batches are prepared ahead of the one that is written, so that the store encodes while it writes. Where it falls behind
-it is told to hurry (`domain/write_pace`).
+Batches are prepared ahead of the one that is written, one at least however large they are, so that the store encodes
+while it writes. Where it falls behind it is told to hurry (`domain/write_pace`).
 
 One bad offer does not take others with it, and a store that fails costs what was offered meanwhile: counted, reported,
 and never an error of the one who offered.
@@ -42,12 +42,14 @@ FAILED_FAULT = "contract"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """Offers that are stored together. `begun_ns`: since when the store prepares them; None: it would not."""
+    """Offers that are stored together. `put` None: the store would not prepare them. `begun_ns`: since when it does.
+    `ahead`: begun before others were written."""
 
     offers: Sequence[Offer]
     put: PreparedPut | None
     begun_ns: int
     hurried: bool
+    ahead: bool
 
     @property
     def raw_bytes(self) -> int:
@@ -72,7 +74,8 @@ class WriteBehind:
         idle_s: float = 30.0,
     ) -> None:
         """`max_bytes`: payload that may wait. The thread writes `batch_bytes` or so at a time, and has the store
-        prepare more until `ahead_bytes` are; after `idle_s` without work held-back recency is flushed."""
+        prepare more until `ahead_bytes` are, or one batch more; after `idle_s` without work held-back recency is
+        flushed."""
         self.store = store
         self._queue = WriteQueue(max_bytes)
         self._events = events
@@ -210,7 +213,7 @@ class WriteBehind:
 
     def _take(self) -> list[Offer] | None:
         """Offers to prepare. Empty when enough is prepared, or nothing waits; None when nothing will any more."""
-        if self._ahead and self._prepared_bytes >= self._ahead_bytes:
+        if len(self._ahead) > 1 and self._prepared_bytes >= self._ahead_bytes:
             return []
         return self._queue.take(self._batch_bytes, 0.0 if self._ahead else self._idle_s)
 
@@ -227,23 +230,29 @@ class WriteBehind:
             self._guarded(partial(self.store.open_namespace, info))
         hurry = self._pace.hurries(self._queue.queued_bytes, (now_ns - oldest_ns) / 1e9)
         records = [record for offer in offers for record in offer.records]
-        batch = _Batch(offers, self._guarded(partial(self.store.prepare, records, hurry=hurry)), now_ns, hurry)
+        put = self._guarded(partial(self.store.prepare, records, hurry=hurry))
+        batch = _Batch(offers, put, now_ns, hurry, ahead=bool(self._ahead))
         self._prepared_bytes += batch.raw_bytes
         return batch
 
     def _write(self, batch: _Batch) -> None:
         started_ns = max(batch.begun_ns, self._written_ns)
+        waits_ns = self._clock.now_ns()
+        if batch.put is not None:
+            self._guarded(batch.put.await_ready)
+        waited_s = (self._clock.now_ns() - waits_ns) / 1e9
         reason = self._put(batch.put) if batch.put is not None else "failed"
         self._written_ns = self._clock.now_ns()
         self._prepared_bytes -= batch.raw_bytes
         if reason is None:
-            self._pace.stored(batch.raw_bytes, (self._written_ns - started_ns) / 1e9, hurried=batch.hurried)
+            seconds = (self._written_ns - started_ns) / 1e9
+            self._pace.stored(batch.raw_bytes, seconds, waited_s, hurried=batch.hurried, ahead=batch.ahead)
         for offer in batch.offers:
             # One bad offer must not take the others with it.
             retry = reason is not None and len(batch.offers) > 1
             self._settle(offer, self._put(partial(self.store.put, offer.records)) if retry else reason, started_ns)
 
-    def _put(self, put: PreparedPut) -> str | None:
+    def _put(self, put: Callable[[], PutOutcome]) -> str | None:
         """None when stored, or else the reason."""
         outcome = self._guarded(put)
         if outcome is None:
