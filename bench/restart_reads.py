@@ -48,7 +48,7 @@ from bench.store_support import INFO, Facts, drop_caches, timed
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey
 from interfaces.composition.backends import share_locked_memory
-from interfaces.composition.store import num_threads
+from interfaces.composition.store_rates import num_threads
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
 
 NUM_SOURCES = 8
