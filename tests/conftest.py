@@ -1,5 +1,5 @@
-"""Set before anything imports MLX: no run-time C++ compiler, MLX's own BLAS whatever the machine has, no telemetry, no
-hub.
+"""Set before anything imports MLX: no run-time C++ compiler, MLX's own BLAS whatever the machine has (or the same bits
+sooner), no telemetry, no hub.
 
 `CAIRN_BLAS= make test` tests with the OpenBLAS that users get: quicker, but in kernels that depend on shapes, as GPUs'.
 
@@ -37,10 +37,13 @@ from adapters.system.blas import load_blas
 from tests.support.effort import IS_LONG, scaled
 from tests.support.frozen_tests import freeze_tests
 from tests.support.patience import PATIENCE_S
+from tests.support.plain_blas import load_plain_blas
 from tests.support.quiet_device import start_device
 
 sys.dont_write_bytecode = False
 gc.disable()
+if os.environ["CAIRN_BLAS"] == "off":
+    load_plain_blas()
 load_blas()
 start_device()
 constraint.MASK_TIMEOUT_S = constraint.COMPILE_TIMEOUT_S = PATIENCE_S

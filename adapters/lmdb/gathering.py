@@ -9,14 +9,15 @@ checks it or decodes it: with eight threads, that takes longer than the bytes do
 the leaf pages that name them, over a hundred at a time, and all bytes come by a call or two.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import lmdb
 import numpy as np
 
-from adapters.lmdb.environment import Tree
+from adapters.lmdb.environment import Tree, Trees
 from adapters.lmdb.page_file import PageFile
 from adapters.lmdb.rows import PIECE_KEY_BYTES, piece_key
 
@@ -24,7 +25,10 @@ _MAX_GAP_BYTES = 1 << 16
 """Between two pieces that are read by one call."""
 
 _MAX_VIEWS = 1000
-"""Of one call: systems take 1024."""
+"""Of one call, and two more: systems take 1024."""
+
+_junk = bytearray(_MAX_GAP_BYTES)
+"""Written by all, read by nobody."""
 
 _MAX_PAGES = 1 << 40
 """More than any file has."""
@@ -54,78 +58,70 @@ class Gathering:
     worth_bytes: int = 1 << 20
 
 
-class Part(NamedTuple):
-    """`length` bytes of a piece from `within` on."""
+class Pieces(NamedTuple):
+    """Those of a record that hold a part of its stream: from `within` in the first on, cut where they end and begin
+    (`cuts`, from 0 to the part's length)."""
 
-    piece: int
+    record: int
+    first: int
     within: int
-    length: int
+    cuts: list[int]
+
+    @classmethod
+    def of(cls, record: int, offset: int, length: int, piece_bytes: int) -> "Pieces":
+        """`length`: not 0."""
+        before, within = divmod(offset, piece_bytes)  # piece 0 is the head
+        return cls(record, before + 1, within, [0, *range(piece_bytes - within, length, piece_bytes), length])
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.cuts) - 2
 
 
-def parts_of(offset: int, length: int, piece_bytes: int) -> list[Part]:
-    """Where a part of a record's stream lies. Piece 0 is the head."""
-    found: list[Part] = []
-    end = offset + length
-    while offset < end:
-        piece, within = divmod(offset, piece_bytes)
-        found.append(Part(piece + 1, within, min(piece_bytes - within, end - offset)))
-        offset += found[-1].length
-    return found
-
-
-def gather(
-    txn: "lmdb.Transaction[memoryview]",
-    tree: Tree,
-    file: PageFile,
-    record: int,
-    parts: Sequence[Part],
-    out: memoryview,
-) -> bool:
-    """Fill `out` with the parts, end to end. False where the map has to be read instead: it knows why. Raises Damaged,
-    OSError."""
-    places = _places(txn, tree, file, record, parts)
+def gather(txn: "lmdb.Transaction[memoryview]", trees: Trees, file: PageFile, pieces: Pieces, out: memoryview) -> bool:
+    """Fill `out` with the pieces. False where the map has to be read instead: it knows why. Raises Damaged, OSError."""
+    places = _places(txn, trees.dat, file, pieces)
     if places is None:
         return False
-    junk = memoryview(bytearray(_MAX_GAP_BYTES))
+    junk = memoryview(_junk)
     views: list[memoryview] = []
-    start = end = at = 0
-    for part in parts:
-        target = out[at : at + part.length]
-        at += part.length
-        place = places.get(part.piece)
-        if place is None:
+    within, start, end = pieces.within, 0, 0
+    for piece, (at, until) in enumerate(pairwise(pieces.cuts), pieces.first):
+        length = until - at
+        if piece not in places:
             # What is too small for pages of its own lies in the leaf page.
-            value = txn.get(piece_key(record, part.piece), db=tree)
-            if value is None or value.nbytes < part.within + part.length or value.nbytes >= file.page_bytes:
+            value = txn.get(piece_key(pieces.record, piece), db=trees.dat)
+            if value is None or not within + length <= value.nbytes < file.page_bytes:
                 return False
-            target[:] = value[part.within : part.within + part.length]
+            out[at:until] = value[within : within + length]
+            within = 0
             continue
-        offset, size_bytes = place
-        if size_bytes < part.within + part.length:
+        offset, size_bytes = places[piece]
+        if size_bytes < within + length:
             return False
-        offset += part.within
-        if views and end < offset <= end + _MAX_GAP_BYTES and len(views) + 2 <= _MAX_VIEWS:
-            views += (junk[: offset - end], target)
+        offset += within
+        within = 0
+        if views and end < offset <= end + _MAX_GAP_BYTES and len(views) < _MAX_VIEWS:
+            views += (junk[: offset - end], out[at:until])
         else:
             if views and not file.read(start, views):
                 return False
-            start, views = offset, [target]
-        end = offset + part.length
+            start, views = offset, [out[at:until]]
+        end = offset + length
     return not views or file.read(start, views)
 
 
 def _places(
-    txn: "lmdb.Transaction[memoryview]", tree: Tree, file: PageFile, record: int, parts: Sequence[Part]
+    txn: "lmdb.Transaction[memoryview]", tree: Tree, file: PageFile, pieces: Pieces
 ) -> dict[int, tuple[int, int]] | None:
     """By piece: offset in the file and bytes; without those in leaf pages. None when the pages are not understood."""
     found: dict[int, tuple[int, int]] = {}
-    cursor = txn.cursor(tree)
-    piece, last = parts[0].piece, parts[-1].piece
-    while piece <= last and cursor.set_key(piece_key(record, piece)):
+    cursor, piece = txn.cursor(tree), pieces.first
+    while piece <= pieces.last and cursor.set_key(piece_key(pieces.record, piece)):
         page = file.leaf_page(cursor.key())
         if page is None:
             return None
-        fresh = _places_in(page, record, file.page_bytes)
+        fresh = _places_in(page, pieces.record, file.page_bytes)
         found |= fresh
         piece = max(max(fresh, default=0), piece) + 1
     return found
@@ -144,4 +140,4 @@ def _places_in(page: bytes, record: int, page_bytes: int) -> dict[int, tuple[int
     return dict(zip(nodes["piece"].tolist(), zip(offsets.tolist(), sizes.tolist(), strict=True), strict=True))
 
 
-__all__ = ("Gathering", "Part", "gather", "parts_of")
+__all__ = ("Gathering", "Pieces", "gather")

@@ -13,7 +13,7 @@ import lmdb
 
 from adapters.lmdb.environment import Environment, Trees
 from adapters.lmdb.faults import Damaged
-from adapters.lmdb.gathering import Gathering, gather, parts_of
+from adapters.lmdb.gathering import Gathering, Pieces, gather
 from adapters.lmdb.payload import GroupSpan, Head, check_of
 from adapters.lmdb.rows import (
     NamespaceRow,
@@ -178,19 +178,24 @@ class Reader:
         file, gathering = self._environment.file, self._gathering
         if gathering is not None and span.length >= gathering.worth_bytes and file.is_usable:
             frame = gathering.take_memory(span.length)
-            parts = parts_of(span.offset, span.length, self._environment.geometry.piece_bytes)
-            if gather(txn, self._trees.dat, file, record_id, parts, frame):
+            pieces = Pieces.of(record_id, span.offset, span.length, self._environment.geometry.piece_bytes)
+            if gather(txn, self._trees, file, pieces, frame):
                 return [frame]
         return self._parts(txn, record_id, span)
 
     def _parts(self, txn: "lmdb.Transaction[memoryview]", record_id: int, span: GroupSpan) -> list[memoryview]:
         """A group's frame as it lies in the map. Raises CorruptRecord."""
+        size = self._environment.geometry.piece_bytes
         found: list[memoryview] = []
-        for piece, within, length in parts_of(span.offset, span.length, self._environment.geometry.piece_bytes):
-            value = txn.get(piece_key(record_id, piece), db=self._trees.dat)
+        position, end = span.offset, span.offset + span.length
+        while position < end:
+            piece, within = divmod(position, size)
+            value = txn.get(piece_key(record_id, piece + 1), db=self._trees.dat)
+            length = min(size - within, end - position)
             if value is None or value.nbytes < within + length:
                 raise CorruptRecord("a piece is missing or too short")
             found.append(value[within : within + length])
+            position += length
         return found
 
 

@@ -51,7 +51,7 @@ class LockedMemory:
         try:
             return self._locked(capacity)
         except (OSError, RuntimeError, AttributeError) as error:
-            self._max_bytes = 0  # not asked again for each plane
+            self._max_bytes = sum(list(self._sizes.values()))  # not asked again for each plane
             _logger.warning("what is read from the store crosses to the device slower: %s", error)
             return np.empty(size_bytes, np.uint8)
         finally:

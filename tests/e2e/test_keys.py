@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.e2e.test_cli_serve import SERVE, base_url
-from tests.support.cli_process import PATIENCE_S, cairn_process, run_cairn
+from tests.support.cli_process import PATIENCE_S, cairn_process, run_cairn, run_here
 
 BODY = {"prompt": "x", "max_tokens": 2}
 TRACED = {
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> str:
 
 
 def made(home: Path, file: str, name: str, *options: str) -> str:
-    done = run_cairn(home, "keys", "add", name, *options, CAIRN_SERVER__KEY_FILE=file)
+    done = run_here(home, "keys", "add", name, *options, CAIRN_SERVER__KEY_FILE=file)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -41,18 +41,17 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
     text = Path(file).read_text()
     assert key not in text
     assert Path(file).stat().st_mode & 0o777 == 0o600
-    listed = run_cairn(tmp_path, "keys", "list", "--json", "--file", file)
+    listed = run_here(tmp_path, "keys", "list", "--json", "--file", file)
     none = {"requests_per_minute": None, "max_concurrent": None, "models": None, "priority": "interactive"}
     assert json.loads(listed.stdout) == [
         none | {"name": "ci", "has_salt": False, "requests_per_minute": 60, "models": ["m"], "admin": False},
         none | {"name": "laptop", "has_salt": True, "admin": True},
     ]
-    assert "no limit" in run_cairn(tmp_path, "keys", "list", "--file", file).stdout
+    assert "no limit" in run_here(tmp_path, "keys", "list", "--file", file).stdout
     assert run_cairn(tmp_path, "keys", "remove", "ci", "--file", file).returncode == 0
     assert "[keys.ci]" not in Path(file).read_text()
-    assert json.loads(run_cairn(tmp_path, "keys", "add", "x", "--json", "--file", file).stdout)["key"].startswith(
-        "cairn_"
-    )
+    added = run_cairn(tmp_path, "keys", "add", "x", "--json", "--file", file)
+    assert json.loads(added.stdout)["key"].startswith("cairn_")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
     ids=["name", "reserved", "limit", "absent", "none"],
 )
 def test_what_commands_refuse(tmp_path: Path, file: str, arguments: list[str], told: str) -> None:
-    done = run_cairn(tmp_path, "keys", *arguments, CAIRN_SERVER__KEY_FILE=file)
+    done = run_here(tmp_path, "keys", *arguments, CAIRN_SERVER__KEY_FILE=file)
     assert done.returncode in (1, 2)
     assert told in done.stderr
     assert "Traceback" not in done.stderr
@@ -75,7 +74,7 @@ def test_what_commands_refuse(tmp_path: Path, file: str, arguments: list[str], t
 
 
 def test_without_a_file_to_write_to(tmp_path: Path) -> None:
-    done = run_cairn(tmp_path, "keys", "add", "x")
+    done = run_here(tmp_path, "keys", "add", "x")
     assert (done.returncode, done.stdout) == (2, "")
     assert "server.key_file" in done.stderr
 

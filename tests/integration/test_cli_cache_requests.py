@@ -11,7 +11,7 @@ import pytest
 from adapters.fake.options import FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
-from tests.support.cli_process import run_cairn
+from tests.support.cli_process import run_cairn, run_here
 from tests.support.fake_service import FakeService, fake_service
 
 SYSTEM = {"role": "system", "content": "Be brief.\n" * 40}
@@ -63,7 +63,7 @@ def test_explain_as_json_from_stdin_is_the_server_s_answer(service: FakeService,
 def test_several_prompts_are_numbered(service: FakeService, tmp_path: Path) -> None:
     request = {"prompt": ["one", "two"], "model": "unheard-of"}
     arguments = ("--url", service.base_url, "--api-key", "hunter2", "--model", "fake-hybrid")
-    result = run_cairn(tmp_path, "cache", "explain", write(tmp_path, request), *arguments)
+    result = run_here(tmp_path, "cache", "explain", write(tmp_path, request), *arguments)
     heads = [line for line in result.stdout.splitlines() if "prompt tokens" in line]
     assert [head.partition(":")[0] for head in heads] == ["fake-hybrid, prompt 1 of 2", "fake-hybrid, prompt 2 of 2"]
 
@@ -72,15 +72,15 @@ def test_warm_computes_once(service: FakeService, tmp_path: Path) -> None:
     file = write(tmp_path, {"prompt": "a fresh one " * 50})
     arguments = ("cache", "warm", file, "--url", service.base_url, "--api-key", "hunter2")
     told = "fake-attention: 600 prompt tokens, {} reused, {} computed, 599 stored\n"
-    assert run_cairn(tmp_path, *arguments).stdout == told.format(0, 600)
-    assert run_cairn(tmp_path, *arguments).stdout == told.format(599, 1)
-    answer = json.loads(run_cairn(tmp_path, *arguments, "--json").stdout)
+    assert run_here(tmp_path, *arguments).stdout == told.format(0, 600)
+    assert run_here(tmp_path, *arguments).stdout == told.format(599, 1)
+    answer = json.loads(run_here(tmp_path, *arguments, "--json").stdout)
     assert answer["prompts"][0]["stored_tokens"] == 599
 
 
 def test_warm_says_when_nothing_is_persisted(tmp_path: Path) -> None:
     with fake_service(reuses=True) as service:
-        result = run_cairn(tmp_path, "cache", "warm", write(tmp_path, MONDAY), "--url", service.base_url)
+        result = run_here(tmp_path, "cache", "warm", write(tmp_path, MONDAY), "--url", service.base_url)
         assert result.stdout.endswith(" computed, kept in memory only: the server has no store\n")
 
 
@@ -97,7 +97,7 @@ def test_warm_says_when_nothing_is_persisted(tmp_path: Path) -> None:
 def test_what_the_server_refuses_is_told(
     service: FakeService, tmp_path: Path, request_body: Any, arguments: list[str], message: str
 ) -> None:
-    result = run_cairn(
+    result = run_here(
         tmp_path, "cache", "explain", write(tmp_path, request_body), "--url", service.base_url, *arguments
     )
     assert (result.returncode, result.stdout) == (1, "")
@@ -108,7 +108,7 @@ def test_no_server_there(tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # taken and not listened on
         port = closed.getsockname()[1]
-        result = run_cairn(
+        result = run_here(
             tmp_path,
             "cache",
             "warm",
@@ -134,13 +134,13 @@ def test_files_that_are_no_requests(tmp_path: Path, content: str | None, status:
     file = tmp_path / "request.json"
     if content is not None:
         file.write_text(content)
-    result = run_cairn(tmp_path, "cache", "explain", str(file))
+    result = run_here(tmp_path, "cache", "explain", str(file))
     assert result.returncode == status
     assert result.stderr.startswith(f"cairn: {file} {message}")
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://[::1", "ftp://127.0.0.1"])
 def test_addresses_that_are_none(tmp_path: Path, url: str) -> None:
-    result = run_cairn(tmp_path, "cache", "explain", write(tmp_path, MONDAY), "--url", url)
+    result = run_here(tmp_path, "cache", "explain", write(tmp_path, MONDAY), "--url", url)
     assert result.returncode == 2
     assert result.stderr.startswith(f"cairn: {url} is no address to ask: ")

@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from adapters.fake.options import FakeOptions
+from application.ports.engine import EngineModel
 from application.services.text_side.generation import Generation
 from application.services.text_side.served_model import ServedModel
 from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import SequenceId
-from domain.model_card import LoadOptions
+from domain.model_card import LoadOptions, ModelSource
 from domain.stream import Finished
 from tests.integration.test_model_pool import A, B, Bench
 from tests.support.patience import PATIENCE_S
@@ -43,16 +44,28 @@ def test_a_stream_ends_while_a_load_waits_for_its_files() -> None:
 def test_between_two_pieces_of_a_load_is_a_step_of_what_runs() -> None:
     calls: list[str] = []
     begun: Future[None] = Future()
+    asked: Future[None] = Future()
 
     def note(operation: str, _id: SequenceId | None, _count: int) -> None:
         calls.append(operation)
         if operation == "decode" and not begun.done():
             begun.set_result(None)
+            asked.result(PATIENCE_S)  # so that the load finds tokens left to compute
 
     bench = Bench(max_loaded=2, options={A: FakeOptions(hook=note), B: FakeOptions(hook=note, load_pieces=20)})
+    load = bench.loop.load
+
+    async def told_load(source: ModelSource, options: LoadOptions) -> EngineModel:
+        loading = asyncio.create_task(load(source, options))
+        await asyncio.sleep(0)  # it is asked for in its first turn
+        if source.id == B:
+            asked.set_result(None)
+        return await loading
+
+    bench.loop.load = told_load  # type: ignore[method-assign]
 
     async def work() -> None:
-        stream = await bench.start(A, num_tokens=30_000)  # more than are computed before it is given up
+        stream = await bench.start(A, num_tokens=1_000)  # more than are computed beside twenty pieces
         await asyncio.wrap_future(begun)
         await bench.use(B)
         stream.close()

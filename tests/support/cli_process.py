@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from interfaces.cli.main import app
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +44,17 @@ def run_cairn(home: Path, *arguments: str, stdin: str = "", **variables: str) ->
         timeout=PATIENCE_S,
         check=False,
     )
+
+
+def run_here(home: Path, *arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, for commands that end as soon as they were answered: to start another one and import
+    everything takes it half a second. Raises what a process would die of."""
+    wanted = environment(home, **variables)
+    changed: dict[str, str | None] = {**dict.fromkeys(os.environ.keys() - wanted.keys()), **wanted}
+    result = CliRunner().invoke(app, arguments, input=stdin, env=changed)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
 class CairnProcess:
@@ -118,4 +132,4 @@ def cairn_process(
         process.close()
 
 
-__all__ = ("PATIENCE_S", "CairnProcess", "cairn_process", "command", "environment", "run_cairn")
+__all__ = ("PATIENCE_S", "CairnProcess", "cairn_process", "command", "environment", "run_cairn", "run_here")
