@@ -277,7 +277,7 @@ def main() -> None:
     # As the server does.
     bound_arenas()
     keep_freed()
-    block_store.Encoders = MeteredEncoders
+    block_store.Encoders = MeteredEncoders  # type: ignore[attr-defined]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sources = payloads(16, options.scale)
     for rate in options.rates:
