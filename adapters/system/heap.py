@@ -20,8 +20,8 @@ _TRIMMING_BYTES = 100 << 10
 
 _MMAP_BYTES = 32 << 20
 _HEAP_BYTES = 2 * _MMAP_BYTES
-"""Where glibc's own adjusting ends: blocks up to the one are cut from a heap, and at its end as much as the other may be
-free. So large may each heap of a thread become, too."""
+"""Where glibc's own adjusting ends: blocks up to the one are cut from a heap, and as much as the other may be free at
+its end. A thread's heap grows to as much, and then it gets another."""
 
 _KEPT_BYTES = 384 << 20
 """More than the blocks of a GPU's chunk are (8 of 37.7 MB for a model of 4B). The first heap has no such bound."""
