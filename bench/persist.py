@@ -14,7 +14,8 @@ computes at a time (`--blocks 2`: a CPU). For each rate:
     catch_up_s          from the last offer to everything being in the store; null: not within `--flush-seconds`
     cpu_s_per_GB        of this process, without `--busy`
     faults_per_GB       pages that this process touched for the first time; 244,000 are a GB
-    waited_share        of the writer's time, for state to be compressed; the rest it wrote
+    worked_share        of the time of the thread that writes, with a processor, the kernel's part of it included
+    waited_share        of it, for state to be encoded; the rest it waited for a processor or the disk
     hurried_share       of the batches
 
 All but the first two are of what was stored until the end, and a GB is one of raw state.
@@ -41,6 +42,9 @@ from statistics import quantiles
 import numpy as np
 
 from adapters.decorators.forwarding_store import ForwardingStore
+from adapters.lmdb import block_store
+from adapters.lmdb.encoders import Begun, Encoders
+from adapters.lmdb.payload import EncodedRecord
 from adapters.system.clock import SystemClock
 from adapters.system.heap import bound_arenas, keep_freed
 from application.cache_events import RecordsOffered
@@ -55,7 +59,7 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, Record
-from interfaces.composition.store import open_lmdb_store
+from interfaces.composition.store import hurry_ratio, open_lmdb_store
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
 
 NUM_TENSORS = 72
@@ -93,9 +97,9 @@ class Account:
 
 
 class Metered(ForwardingStore):
-    """Tells what the thread that writes waited for."""
+    """Tells what the thread that writes spent its time on."""
 
-    waited_s = wrote_s = 0.0
+    put_s = worked_s = 0.0
     num_batches = num_hurried = 0
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
@@ -103,19 +107,28 @@ class Metered(ForwardingStore):
         self.num_batches += 1
         self.num_hurried += hurry
 
-        def await_ready() -> None:
-            started = time.perf_counter()
-            prepared.await_ready()
-            self.waited_s += time.perf_counter() - started
-
-        def store() -> PutOutcome:
-            started = time.perf_counter()
+        def put() -> PutOutcome:
+            started, began = time.perf_counter(), time.thread_time()
             try:
-                return prepared.store()
+                return prepared()
             finally:
-                self.wrote_s += time.perf_counter() - started
+                self.put_s += time.perf_counter() - started
+                self.worked_s += time.thread_time() - began
 
-        return PreparedPut(store, await_ready)
+        return put
+
+
+class MeteredEncoders(Encoders):
+    """Tells how long they were all waited for."""
+
+    waited_s = 0.0
+
+    def finish(self, begun: Begun) -> list[EncodedRecord] | None:
+        started = time.perf_counter()
+        try:
+            return super().finish(begun)
+        finally:
+            MeteredEncoders.waited_s += time.perf_counter() - started
 
 
 def payloads(count: int, scale: int) -> list[HostPayload]:
@@ -204,8 +217,9 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
     settings = StoreSettings(
         dir=str(folder), quota=ByteSize(num_bytes=16 << 30), codec=options.codec, durability=options.durability
     )
+    MeteredEncoders.waited_s = 0.0
     store = Metered(open_lmdb_store(settings, account, clock))
-    writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20)
+    writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20, hurry_ratio=hurry_ratio(settings))
     with Beside(account, clock, options.busy) as beside:
         used_s, started, num_faults = time.process_time(), time.perf_counter(), _num_faults()
         offered_bytes = offer_at(writer, rate_mb_s, options.seconds, sources, options.blocks)
@@ -234,7 +248,8 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
         "catch_up_s": catch_up_s,
         "cpu_s_per_GB": used_s / raw_gb,
         "faults_per_GB": num_faults / raw_gb,
-        "waited_share": store.waited_s / max(store.waited_s + store.wrote_s, 1e-9),
+        "worked_share": store.worked_s / max(store.put_s, 1e-9),
+        "waited_share": MeteredEncoders.waited_s / max(store.put_s, 1e-9),
         "hurried_share": store.num_hurried / max(store.num_batches, 1),
         "faults": account.faults,
     }
@@ -262,6 +277,7 @@ def main() -> None:
     # As the server does.
     bound_arenas()
     keep_freed()
+    block_store.Encoders = MeteredEncoders  # type: ignore[attr-defined]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sources = payloads(16, options.scale)
     for rate in options.rates:

@@ -1,7 +1,7 @@
 """What a restart waits for: all of a long prefix read from the store, decoded, and taken to the device if there is one.
 
     python -m bench.restart_reads [--dir DIR] [--gb 8] [--records raw zstd mixed] [--ways gather map] [--rounds 3]
-        [--threads N] [--scale 1] [--cold] [--json FILE]
+        [--threads N] [--scale 1] [--cold] [--busy] [--json FILE]
 
 Blocks of Qwen3-4B's shape (37.7 MB each), read in the order of the prompt as `PrefixFetch` does: RECORDS_PER_READ a
 read, READS_AHEAD of them. Ways take turns, each in a store opened anew: `gather`, a frame put together by the kernel;
@@ -14,7 +14,8 @@ read, READS_AHEAD of them. Ways take turns, each in a store opened anew: `gather
     over_copy           times as long as the file's bytes take, copied out of a map by as many threads
     over_codec          times as long as decoding the same frames in memory by as many threads
 
-`--cold`: with the file's pages dropped from the page cache. `--scale`: blocks so many times as small, for a first try.
+`--cold`: with the file's pages dropped from the page cache. `--busy`: while another thread wants the interpreter's lock
+all the time, so that each hand-over of it shows. `--scale`: blocks so many times as small, for a first try.
 """
 
 import argparse
@@ -47,7 +48,7 @@ from bench.store_support import INFO, Facts, drop_caches, timed
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey
 from interfaces.composition.backends import share_locked_memory
-from interfaces.composition.store import num_threads
+from interfaces.composition.store_rates import num_threads
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
 
 NUM_SOURCES = 8
@@ -111,18 +112,17 @@ def read_all(
         waited_s, landed_s = waited_s + between_s - before_s, landed_s + time.perf_counter() - between_s
         if (coming := at + READS_AHEAD) < len(parts):
             reads.append(tier.fetch(parts[coming], [wanted] * len(parts[coming]), arrived.set))
-    spent_s = time.perf_counter() - started_s
-    used_s = time.process_time() - used_s
+    spent_s, used_s = time.perf_counter() - started_s, time.process_time() - used_s
     assert num_read == len(keys)
     lanes.close()
     store.close()
-    return {
-        "GB_s": raw_bytes / spent_s / 1e9,
-        "spent_s": spent_s,
-        "cpu_s": used_s,
-        "waited_s": waited_s,
-        "landed_s": landed_s,
-    }
+    times = {"spent_s": spent_s, "cpu_s": used_s, "waited_s": waited_s, "landed_s": landed_s}
+    return {"GB_s": raw_bytes / spent_s / 1e9, **times}
+
+
+def hold_the_lock() -> None:
+    while True:
+        pass
 
 
 def in_threads(count: int, work: Callable[[int], object], num_items: int) -> float:
@@ -144,13 +144,15 @@ def copied_s(folder: Path, count: int) -> float:
     return in_threads(count, copy, -(-source.size // COPY_BYTES))
 
 
-def decoded_s(records: str, count: int, num_records: int, options: argparse.Namespace) -> float:
+def decoded_s(records: str, num_records: int, options: argparse.Namespace) -> float:
     codecs = [
         ZstdStateCodec(compress=compress, keeps_planes=True) for compress in {records != "raw", records == "zstd"}
     ]
     sources = payloads(2, options.scale)
     frames = [[memoryview(b"".join(codec.encode(one)))] for codec in codecs for one in sources]
-    return in_threads(count, lambda number: codecs[0].decode(frames[number % len(frames)]).size_bytes, num_records)
+    return in_threads(
+        options.threads, lambda number: codecs[0].decode(frames[number % len(frames)]).size_bytes, num_records
+    )
 
 
 def main() -> None:
@@ -163,10 +165,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=num_threads())
     parser.add_argument("--scale", type=int, default=1)
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--busy", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = Results(options.json, "restart_reads")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    if options.busy:
+        threading.Thread(target=hold_the_lock, daemon=True).start()
     upload = share_locked_memory()
     for records in options.records:
         folder = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=options.dir))
@@ -176,11 +181,12 @@ def main() -> None:
             for _ in range(options.rounds + 1):
                 for way in options.ways:
                     rounds[way].append(read_all(folder, keys, way, upload, options))
+            copy_s = median(copied_s(folder, options.threads) for _ in range(options.rounds))
+            codec_s = median(decoded_s(records, len(keys), options) for _ in range(options.rounds))
             for way, found in rounds.items():
                 facts: Facts = {name: median(one[name] for one in found[1:]) for name in found[0]}
                 facts["first_GB_s"] = found[0]["GB_s"]
-                facts["over_copy"] = facts["spent_s"] / copied_s(folder, options.threads)
-                facts["over_codec"] = facts["spent_s"] / decoded_s(records, options.threads, len(keys), options)
+                facts["over_copy"], facts["over_codec"] = facts["spent_s"] / copy_s, facts["spent_s"] / codec_s
                 results.add("restart", records=records, way=way, uploads=upload is not None, **facts)
                 print(records, way, json.dumps(facts, indent=2), flush=True)
         finally:

@@ -142,7 +142,7 @@ class _AbsentStore:
         return PutOutcome.UNAVAILABLE
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
-        return PreparedPut(partial(self.put, records))
+        return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return 0

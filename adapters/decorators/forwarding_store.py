@@ -51,7 +51,7 @@ class ForwardingStore:
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
         """By way of `put`, which is what is overridden."""
-        return PreparedPut(partial(self.put, records))
+        return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return self._store.delete(keys)

@@ -180,10 +180,7 @@ class LmdbBlockStore:
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
         begun = self._write(lambda: self._begin(records, hurry=hurry), None)
-        return PreparedPut(
-            lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE),
-            lambda: self._encoders.await_ready(begun) if begun is not None else None,
-        )
+        return lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         return self._write(lambda: sum(self._writer.delete(key) for key in keys), 0)

@@ -5,12 +5,11 @@
     write                   batch 1 ███   batch 2 ███
 
 Reading has other threads, so that nobody who waits for a prefix waits behind what is being stored. Where the store
-falls behind, batches may be written as they are.
+falls behind, batches may be encoded otherwise.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from dataclasses import dataclass
 
 from adapters.lmdb.payload import EncodedRecord, encode
@@ -56,12 +55,6 @@ class Encoders:
             except ServerUnavailable:  # closed in between
                 break
         return Begun(records, futures)
-
-    def await_ready(self, begun: Begun) -> None:
-        """Return once `finish` would not wait."""
-        for future in begun.futures:
-            with suppress(CancelledError):
-                future.exception()
 
     def finish(self, begun: Begun) -> list[EncodedRecord] | None:
         """Wait for a batch; None when a record of it could not be encoded."""

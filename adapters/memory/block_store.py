@@ -101,7 +101,7 @@ class MemoryBlockStore:
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
         """There is nothing to do ahead."""
-        return PreparedPut(partial(self.put, records))
+        return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         with self._lock:

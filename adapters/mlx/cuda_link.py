@@ -77,8 +77,9 @@ class CudaLink:
         if size == 0:
             return mx.zeros(shape, dtype)
         padded = -(-size // _ALIGNMENT) * _ALIGNMENT
-        address = joined_at(pieces, axis)
-        if self.reads_in_place and address is not None and LOCKED.holds(address, padded):
+        is_locked = self.reads_in_place and LOCKED.holds(pieces[0].ctypes.data, pieces[0].nbytes)
+        address = joined_at(pieces, axis) if is_locked else None
+        if address is not None and LOCKED.holds(address, padded):
             self._read_in_place += pieces
         else:
             start = self._reserve(padded)
@@ -93,7 +94,11 @@ class CudaLink:
         """Wait until every upload so far is in device memory."""
         self._send()
         evaluate([*self._made, *self._moving])
-        self._made, self._moving, self._used = [], [], 0
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget every upload so far."""
+        self._due, self._made, self._moving, self._used = [], [], [], 0
         self._read_in_place = []
 
     def address_of(self, array: mx.array) -> mx.array:
@@ -201,12 +206,13 @@ def _does_read_in_place(link: CudaLink) -> bool:
     try:
         sent = LOCKED.allocate(1 << 16)
         sent[:] = np.arange(sent.size, dtype=np.uint32).astype(np.uint8)
-        there = link.upload([sent[16:5000], sent[5000:9999]], 0, mx.uint8)
+        there = link.upload([sent[16:5008], sent[5008:10000]], 0, mx.uint8)
         link.settle()
         address = link.address_of(there)
         evaluate([there, address])
-        return bytes(link.download(address, there.nbytes)) == sent[16:9999].tobytes()
+        return bytes(link.download(address, there.nbytes)) == sent[16:10000].tobytes()
     except (OSError, RuntimeError, AttributeError, ValueError):
+        link.abandon()
         return False
 
 

@@ -50,7 +50,7 @@ class MlxEngine:
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._bound_memory()
         if has_cuda():
-            fuse_rows()  # before the family's module is imported, which takes the function by name
+            fuse_rows()
         found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
             self._models.append(found)

@@ -20,6 +20,9 @@ from adapters.mlx.cuda_driver import MAPPED, PORTABLE, CudaDriver, Driver
 MAX_LOCKED_BYTES = 1 << 30
 """A few reads of a large model (`fetch.READS_AHEAD`)."""
 
+MAX_FAILURES = 4
+"""A driver may refuse for a moment only, while something else goes on."""
+
 _PAGE_BYTES = 4096
 
 _logger = logging.getLogger("cairn.mlx")
@@ -33,6 +36,7 @@ class LockedMemory:
         self._max_bytes = max_bytes
         self._lock = Lock()
         self._driver: Driver | None = None
+        self._num_failures = 0
         self._coming_bytes = 0  # being allocated
         self._sizes: dict[int, int] = {}  # by address; changed without the lock where the last view of one goes
 
@@ -51,8 +55,10 @@ class LockedMemory:
         try:
             return self._locked(capacity)
         except (OSError, RuntimeError, AttributeError) as error:
-            self._max_bytes = sum(list(self._sizes.values()))  # not asked again for each plane
-            _logger.warning("what is read from the store crosses to the device slower: %s", error)
+            self._num_failures += 1
+            if self._num_failures == MAX_FAILURES:  # not asked for each plane for ever
+                self._max_bytes = sum(list(self._sizes.values()))
+                _logger.warning("what is read from the store crosses to the device slower: %s", error)
             return np.empty(size_bytes, np.uint8)
         finally:
             with self._lock:
@@ -85,4 +91,4 @@ LOCKED = LockedMemory()
 """The process's own: who decodes for the device allocates here, and the link reads it."""
 
 
-__all__ = ("LOCKED", "MAX_LOCKED_BYTES", "LockedMemory")
+__all__ = ("LOCKED", "MAX_FAILURES", "MAX_LOCKED_BYTES", "LockedMemory")

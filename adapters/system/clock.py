@@ -4,10 +4,13 @@ import time
 
 
 class SystemClock:
-    """A Clock on the operating system's monotonic and wall clocks."""
+    """A Clock on the operating system's."""
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
+
+    def thread_ns(self) -> int:
+        return time.thread_time_ns()
 
     def unix_ns(self) -> int:
         return time.time_ns()

@@ -19,9 +19,12 @@ _TRIMMING_BYTES = 100 << 10
 """Freeing so much has glibc look at the end of a heap, and it is less than what is never allocated there."""
 
 _MMAP_BYTES = 32 << 20
-_KEPT_BYTES = 2 * _MMAP_BYTES
-"""Where glibc's own adjusting ends: blocks up to the one are cut from a heap, and up to the other stays at its end.
-The other is also what a heap of a thread may grow to."""
+_HEAP_BYTES = 2 * _MMAP_BYTES
+"""Where glibc's own adjusting ends: blocks up to the one are cut from a heap, and as much as the other may be free at
+its end. A thread's heap grows to as much, and then it gets another."""
+
+_KEPT_BYTES = 384 << 20
+"""More than the blocks of a GPU's chunk are (8 of 37.7 MB for a model of 4B). The first heap has no such bound."""
 
 
 def bound_arenas() -> None:
@@ -37,9 +40,9 @@ def bound_arenas() -> None:
 def keep_freed() -> None:
     """Have what threads free stay theirs until `trim_heap`, unless somebody has set otherwise. A transaction of the
     store allocates all that it writes anew and frees it when it ends. Left to itself glibc gives that back each time,
-    one heap of 64 MiB after the other, so that every byte that is stored takes a page fault."""
+    one heap of 64 MiB after the other, so that every page that is stored takes a fault."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt") and _may_set_thresholds():
-        _set_thresholds(libc, _KEPT_BYTES, _KEPT_BYTES)
+        _set_thresholds(libc, _KEPT_BYTES, _HEAP_BYTES)
 
 
 def trim_heap() -> None:
@@ -67,7 +70,7 @@ def _cut_end(libc: Any) -> None:
     try:
         libc.free(ctypes.c_void_p(libc.malloc(ctypes.c_size_t(_TRIMMING_BYTES))))
     finally:
-        _set_thresholds(libc, _KEPT_BYTES, _KEPT_BYTES)
+        _set_thresholds(libc, _KEPT_BYTES, _HEAP_BYTES)
 
 
 def _may_set_thresholds() -> bool:
@@ -75,8 +78,8 @@ def _may_set_thresholds() -> bool:
 
 
 def _set_thresholds(libc: Any, kept_bytes: int, pad_bytes: int) -> None:
-    """`kept_bytes`: how much may be free at the end of a heap. `pad_bytes`: how much is left there when more is, and,
-    where it is as large as a heap, whole heaps that are free stay as well."""
+    """`kept_bytes`: how much may be free at the end of a heap. `pad_bytes`: how much is left there when more is; where
+    that is as much as a thread's heap may have, all its heaps stay."""
     libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int(kept_bytes))
     libc.mallopt(ctypes.c_int(_M_TOP_PAD), ctypes.c_int(pad_bytes))
     libc.mallopt(ctypes.c_int(_M_MMAP_THRESHOLD), ctypes.c_int(_MMAP_BYTES))

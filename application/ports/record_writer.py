@@ -13,9 +13,8 @@ Contract
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from domain.record import NamespaceInfo, Record, RecordKey
 
@@ -30,23 +29,8 @@ class PutOutcome(Enum):
     UNAVAILABLE = "unavailable"
 
 
-def _is_ready() -> None:
-    return
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedPut:
-    """A put that has begun. By any thread, each once or never.
-
-    `store` ends it, as `put` does. `await_ready`: returns once `store` would wait for no other thread of the store, so
-    that its caller learns what it waits for: what is made ready, or what is written.
-    """
-
-    store: Callable[[], PutOutcome]
-    await_ready: Callable[[], None] = _is_ready
-
-    def __call__(self) -> PutOutcome:
-        return self.store()
+PreparedPut: TypeAlias = Callable[[], PutOutcome]
+"""Stores what was prepared, as `put` does. Called once, or never, by any thread."""
 
 
 class RecordWriter(Protocol):
@@ -65,7 +49,7 @@ class RecordWriter(Protocol):
         """Begin to put a batch, on threads of the store: what takes long and needs no transaction. So one batch is
         made ready while another is written, the parents of its records perhaps. Returns at once and never raises.
 
-        `hurry`: the store falls behind, so state may take more room if it gets there sooner.
+        `hurry`: the store falls behind, so state may be encoded otherwise, if it gets there sooner.
         """
         ...
 

@@ -31,7 +31,7 @@ _UPLOAD_POOL_BYTES = 2 << 30
 page-locked (`locked_memory`), so that what is locked is used again before it is forgotten. The first touch
 of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
 
-_NUM_ATTENTION_PLANS = 512
+_NUM_ATTENTION_PLANS = 192
 _MAX_ENCODING_THREADS = 8
 """For one long text: 200,000 tokens take a quarter of a second of one processor."""
 
@@ -216,8 +216,8 @@ def _prepare_mlx() -> BlasReport:
     bound_arenas()
     keep_freed()
     _keep_kernels_private()
-    # A plan of cuDNN's takes 40 ms or more to make, for every length that a chunk or a step attends to: MLX keeps too
-    # few for two turns of one long conversation.
+    # cuDNN makes a plan (40 to 90 ms, 1.6 MB) for every length that a chunk or a step attends to. Chunks of a prompt of
+    # 200,000 tokens have a hundred, which the next such prompt needs as well.
     os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", str(_NUM_ATTENTION_PLANS))
     return load_blas()
 

@@ -25,6 +25,7 @@ from application.settings import Settings
 from domain.block_grid import BlockGrid
 from domain.memory.ledger import MemoryLimits
 from domain.scheduling import StepLimits
+from interfaces.composition.store import hurry_ratio
 
 FLUSH_TIMEOUT_S = 25.0
 """How long shutting down may write captured state that still waits for the store."""
@@ -63,7 +64,8 @@ class CacheTiers:
         stored: list[StoredTier] = []
         if store is not None:
             max_bytes = int(total_bytes * QUEUE_SHARE)
-            self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
+            ratio = hurry_ratio(settings.store)
+            self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes, hurry_ratio=ratio)
             stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land, upload))
         cache = settings.cache
         self.hot = HotTier(hot_bytes)

@@ -18,7 +18,14 @@ from application.ports.block_store import BlockStore, OpenFailure, StoreOpenErro
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.settings import StoreSettings
-from domain.codec_choice import StoreRates, StoreWrites, compression_pays, state_bytes_s, syncs_each_commit
+from domain.codec_choice import (
+    TYPICAL_RATIO,
+    StoreRates,
+    StoreWrites,
+    compression_pays,
+    state_bytes_s,
+    syncs_each_commit,
+)
 from interfaces.composition.backends import cache_dir
 from interfaces.composition.store_quota import quota_bytes, remember_quota
 from interfaces.composition.store_rates import num_threads, remembered_rates, store_rates
@@ -54,9 +61,10 @@ def open_lmdb_store(
         num_threads=num_threads(),
         max_age_s=settings.max_age.num_seconds if settings.max_age is not None else None,
     )
+    compresses = writes.codec == "zstd"
     # Who names a codec wants that one, however slow.
-    quick = ZstdStateCodec(compress=False, keeps_planes=keeps_planes) if settings.codec == "auto" else None
-    codec = ZstdStateCodec(compress=writes.codec == "zstd", keeps_planes=keeps_planes)
+    quick = ZstdStateCodec(compress=not compresses, keeps_planes=keeps_planes) if settings.codec == "auto" else None
+    codec = ZstdStateCodec(compress=compresses, keeps_planes=keeps_planes)
     # Merging on the host is bound by the bytes, which one more copy adds to; reading planes, by the interpreter's lock.
     gathering = Gathering(lambda size_bytes: FRAMES.take(size_bytes).data) if keeps_planes else None
     store = LmdbBlockStore(path, options, codec, events, clock, quick_codec=quick, gathering=gathering)
@@ -100,6 +108,12 @@ def writes_state_s(settings: StoreSettings) -> float | None:
     return state_bytes_s(rates.write_bytes_s, compresses=store_writes(settings, rates).codec == "zstd")
 
 
+def hurry_ratio(settings: StoreSettings) -> float:
+    """How many times as many bytes a store writes in a hurry: `auto` takes the other codec then."""
+    compresses = store_writes(settings, remembered_rates(store_dir(settings))).codec == "zstd"
+    return TYPICAL_RATIO if compresses else 1 / TYPICAL_RATIO
+
+
 def store_durability(settings: StoreSettings) -> str:
     """safe or fast: what `auto` comes to on the store's disk, as it was measured."""
     return store_writes(settings, remembered_rates(store_dir(settings))).durability
@@ -121,6 +135,7 @@ def store_writes(settings: StoreSettings, rates: StoreRates | None) -> StoreWrit
 __all__ = (
     "build_store",
     "free_reserve_bytes",
+    "hurry_ratio",
     "open_lmdb_store",
     "quota_bytes",
     "store_dir",

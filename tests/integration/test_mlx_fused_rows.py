@@ -1,11 +1,12 @@
 """Attention over rows of different lengths, fused: what mlx-lm's own gives, of the cache's arrays alone."""
 
+import sys
 from typing import Any, cast
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.caches.fused_rows import PASSES_TOGETHER, FusedRows
+from adapters.mlx.caches.fused_rows import PASSES_TOGETHER, FusedRows, fuse_rows
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, merge
@@ -148,3 +149,14 @@ def test_what_it_does_not_know_is_left_to_mlx_lm(fused: FusedRows, calls: list[A
     for number, (asked, given_keys, given_values, of, held) in enumerate(others, 1):
         fused(asked, given_keys, given_values, cache=of, scale=1.0, mask=held)
         assert len(calls) == number
+
+
+def test_families_that_were_imported_before_attend_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, family = (mlx_lm_module(f"models.{name}") for name in ("base", "qwen3"))
+    name = "scaled_dot_product_attention"
+    for module in [module for module in list(sys.modules.values()) if getattr(module, name, None) is not None]:
+        monkeypatch.setattr(module, name, getattr(module, name))  # given back as it was
+    fuse_rows()
+    fuse_rows()
+    assert isinstance(base.scaled_dot_product_attention, FusedRows)
+    assert family.scaled_dot_product_attention is base.scaled_dot_product_attention

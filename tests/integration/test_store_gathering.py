@@ -16,9 +16,12 @@ from adapters.lmdb.page_file import PageFile
 from adapters.lmdb.pages import PageGeometry
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
+from application.settings import StoreSettings
+from domain.byte_size import ByteSize
 from domain.ids import GroupIndex
 from domain.payload import HostPayload, StatePayload, TensorSpec
 from domain.record import Record
+from interfaces.composition.store import open_lmdb_store
 from tests.support.gathering import GATHERS_ALL
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
@@ -206,3 +209,19 @@ def test_a_copy_that_replaced_the_file_is_the_one_that_is_read(store: LmdbBlockS
     reads.calls.clear()
     assert all(is_whole(store, record) for record in records[1:])
     assert len(reads) >= 2
+
+
+@pytest.mark.parametrize("keeps_planes", [True, False])
+def test_the_store_of_a_device_that_merges_planes_gathers_what_is_large(
+    tmp_path: Path, reads: Reads, *, keeps_planes: bool
+) -> None:
+    settings = StoreSettings(
+        dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=QUOTA_BYTES), codec="raw", durability="fast"
+    )
+    store = open_lmdb_store(settings, EventList(), FakeClock(), keeps_planes=keeps_planes)
+    small, large = put(store, 1 << 19), put(store, 5 << 20, 1)
+    assert is_whole(store, small)
+    assert not reads.calls
+    assert is_whole(store, large)
+    assert len(reads) == (2 if keeps_planes else 0)
+    store.close()

@@ -38,7 +38,7 @@ class HangingStore:
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
         """What hangs is to put."""
-        return PreparedPut(partial(self.put, records))
+        return partial(self.put, records)
 
     def hang(self, operations: Sequence[str] = READS) -> None:
         with self._changed:

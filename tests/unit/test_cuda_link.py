@@ -96,3 +96,15 @@ def test_what_it_cannot_read_is_staged(bus: Bus, what: str) -> None:
     ((address, _),) = bus.asked
     assert not bus.memory.holds(address, 1)
     assert bus.read()[0].startswith(b"".join(piece.tobytes() for piece in pieces))
+
+
+def test_a_round_trip_that_fails_leaves_nothing_behind(bus: Bus) -> None:
+    bus.link.reads_in_place = cuda_link._does_read_in_place(bus.link)  # this kernel returns nothing of what was sent
+    assert not bus.link.reads_in_place
+    assert len(bus.driver.locked) == bus.num_locked
+    bus.asked.clear()
+    locked = bus.decoded(4)
+    bus.link.upload([locked], 0, mx.uint8)
+    bus.link.settle()
+    assert bus.read()[0].startswith(locked.tobytes())
+    assert not bus.memory.holds(bus.asked[0][0], 1)

@@ -67,6 +67,7 @@ keep_freed()
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
+work()  # the first thread's heap is of another kind
 """
 
 
@@ -80,10 +81,11 @@ def num_faults(**variables: str) -> list[int]:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep what they see fit")
 def test_what_a_transaction_freed_the_next_one_touches_without_a_fault() -> None:
-    first, second, third, trimmed = num_faults()
-    assert second + third < first // 10
-    assert trimmed > first // 10, "given back when it was asked for"
-    assert min(num_faults(MALLOC_TOP_PAD_="131072")[:3]) > first // 10, "somebody has set otherwise"
+    found = num_faults()
+    for first, second, third, trimmed in (found[:4], found[4:]):
+        assert second + third < first // 10
+        assert trimmed > first // 10, "given back when it was asked for"
+    assert min(num_faults(MALLOC_TOP_PAD_="131072")) > found[0] // 10, "somebody has set otherwise"
 
 
 _TRIM = """

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.mlx.cuda_driver import Driver
 from adapters.mlx.cuda_link import joined_at
-from adapters.mlx.locked_memory import LockedMemory
+from adapters.mlx.locked_memory import MAX_FAILURES, LockedMemory
 from adapters.zstd.buffer_pool import BufferPool
 from tests.support.fake_driver import FakeDriver
 from tests.support.patience import PATIENCE_S
@@ -50,14 +50,24 @@ def test_no_more_is_locked_than_may_be() -> None:
     assert memory.holds(memory.allocate(SIZE).ctypes.data, SIZE)
 
 
-def test_a_driver_that_locks_nothing_is_asked_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_that_locks_nothing_is_asked_a_few_times(caplog: pytest.LogCaptureFixture) -> None:
     driver = FakeDriver(num_host_allocations=0)
     memory = locked_by(driver)
-    arrays = [memory.allocate(SIZE) for _ in range(3)]
+    arrays = [memory.allocate(SIZE) for _ in range(3 * MAX_FAILURES)]
     assert not any(memory.holds(array.ctypes.data, 1) for array in arrays)
-    assert driver.calls == ["cuMemHostAlloc"]
+    assert driver.calls == ["cuMemHostAlloc"] * MAX_FAILURES
     assert len(caplog.messages) == 1
     assert memory.locked_bytes == 0
+
+
+def test_a_driver_that_refuses_for_a_moment_is_asked_again() -> None:
+    driver = FakeDriver()
+    memory = locked_by(driver)
+    driver.fails_on = "cuMemHostAlloc"
+    memory.allocate(SIZE)
+    driver.fails_on = ""
+    array = memory.allocate(SIZE)
+    assert memory.holds(array.ctypes.data, SIZE)
 
 
 def test_without_a_driver_it_is_ordinary() -> None:

@@ -28,6 +28,7 @@ from interfaces.cli.banner import describe_slow_disk
 from interfaces.composition.backends import fake_backend
 from interfaces.composition.store import (
     build_store,
+    hurry_ratio,
     open_lmdb_store,
     quota_bytes,
     store_dir,
@@ -237,12 +238,19 @@ def test_a_memory_stores_share_is_a_share_of_memory(monkeypatch: pytest.MonkeyPa
     assert store.usage().quota_bytes == 250
 
 
-@pytest.mark.parametrize(("codec", "shrinks"), [("auto", False), ("zstd", True)])
-def test_a_hurry_costs_density_unless_somebody_chose_the_codec(tmp_path: Path, codec: str, shrinks: bool) -> None:
+@pytest.mark.parametrize(
+    ("codec", "decode_bytes_s", "shrinks", "ratio"),
+    [("auto", 1e12, False, 1.47), ("auto", 1.0, True, 1 / 1.47), ("zstd", 1e12, True, 1.47)],
+)
+def test_in_a_hurry_the_other_codec_is_taken_unless_somebody_chose_one(
+    tmp_path: Path, codec: str, decode_bytes_s: float, shrinks: bool, ratio: float
+) -> None:
     path = tmp_path / "store"
     path.mkdir()
-    remember_rates(path, StoreRates(1e9, 1e12, 1e9))
-    store = open_lmdb_store(StoreSettings(dir=str(path), quota=QUOTA, codec=codec), EventList(), FakeClock())
+    remember_rates(path, StoreRates(1e9, decode_bytes_s, 1e9))
+    settings = StoreSettings(dir=str(path), quota=QUOTA, codec=codec)
+    assert hurry_ratio(settings) == ratio
+    store = open_lmdb_store(settings, EventList(), FakeClock())
     records = chain(namespace_of("one"), 2, size_bytes=200_000)
     assert store.prepare(records, hurry=True)() is PutOutcome.STORED
     space = store.usage().namespaces[0]

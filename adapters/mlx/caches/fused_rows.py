@@ -16,6 +16,7 @@ that way for rows of a batch; everything else is left to it.
 """
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ import mlx.core as mx
 from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.file_limit import mlx_lm_module
+
+_FAMILIES, _NAME = "mlx_lm.models.", "scaled_dot_product_attention"
 
 Attention = Callable[..., mx.array]
 
@@ -131,9 +134,15 @@ def _is_of_rows(mask: Any, num_rows: int, num_slots: int) -> bool:
 
 
 def fuse_rows() -> None:
-    """From now on, for the families that are imported later. Repeating it does nothing."""
-    if not isinstance(_base.scaled_dot_product_attention, FusedRows):
-        _base.scaled_dot_product_attention = FusedRows(_base.scaled_dot_product_attention)
+    """From now on, for all families: they take the function by name when they are imported. Repeating it does
+    nothing."""
+    otherwise = _base.scaled_dot_product_attention
+    if isinstance(otherwise, FusedRows):
+        return
+    fused = FusedRows(otherwise)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is otherwise:
+            setattr(module, _NAME, fused)
 
 
 __all__ = ("FusedRows", "fuse_rows")

@@ -26,6 +26,7 @@ from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
+from domain.codec_choice import TYPICAL_RATIO
 from domain.id_row import IdRow
 from domain.ids import NOBODY, BlockHash, GroupIndex, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
@@ -72,10 +73,11 @@ class WriteBehind:
         batch_bytes: int = 64 << 20,
         ahead_bytes: int = 256 << 20,
         idle_s: float = 30.0,
+        hurry_ratio: float = TYPICAL_RATIO,
     ) -> None:
         """`max_bytes`: payload that may wait. The thread writes `batch_bytes` or so at a time, and has the store
         prepare more until `ahead_bytes` are, or one batch more; after `idle_s` without work held-back recency is
-        flushed."""
+        flushed. `hurry_ratio`: as in WritePace."""
         self.store = store
         self._queue = WriteQueue(max_bytes)
         self._events = events
@@ -84,7 +86,7 @@ class WriteBehind:
         self._ahead_bytes = min(ahead_bytes, max_bytes // 4)
         self._ahead: deque[_Batch] = deque()
         self._prepared_bytes = 0
-        self._pace = WritePace()
+        self._pace = WritePace(hurry_ratio=hurry_ratio)
         self._written_ns = 0
         self._idle_s = idle_s
         self._thread = Thread(target=self._run, name="cairn-write-behind", daemon=True)
@@ -237,22 +239,20 @@ class WriteBehind:
 
     def _write(self, batch: _Batch) -> None:
         started_ns = max(batch.begun_ns, self._written_ns)
-        waits_ns = self._clock.now_ns()
-        if batch.put is not None:
-            self._guarded(batch.put.await_ready)
-        waited_s = (self._clock.now_ns() - waits_ns) / 1e9
+        worked_ns = self._clock.thread_ns()
         reason = self._put(batch.put) if batch.put is not None else "failed"
+        worked_ns = self._clock.thread_ns() - worked_ns
         self._written_ns = self._clock.now_ns()
         self._prepared_bytes -= batch.raw_bytes
         if reason is None:
             seconds = (self._written_ns - started_ns) / 1e9
-            self._pace.stored(batch.raw_bytes, seconds, waited_s, hurried=batch.hurried, ahead=batch.ahead)
+            self._pace.stored(batch.raw_bytes, seconds, worked_ns / 1e9, hurried=batch.hurried, ahead=batch.ahead)
         for offer in batch.offers:
             # One bad offer must not take the others with it.
             retry = reason is not None and len(batch.offers) > 1
             self._settle(offer, self._put(partial(self.store.put, offer.records)) if retry else reason, started_ns)
 
-    def _put(self, put: Callable[[], PutOutcome]) -> str | None:
+    def _put(self, put: PreparedPut) -> str | None:
         """None when stored, or else the reason."""
         outcome = self._guarded(put)
         if outcome is None:
