@@ -1,13 +1,14 @@
 """Decoding over HTTP against the bare loop on the same weights, each in a process of its own, in turns.
 
-    python -m bench.streams --model DIR | --shape NAME [--streams 1 8 32] [--tokens 128] [--rounds 3]
+    python -m bench.streams --model DIR | --shape NAME [--streams 1 8 32] [--prompt 60] [--tokens 128] [--rounds 3]
         [--serve "--engine thread" ...] [--seconds 240] [--json FILE]
 
 Each `--serve` is one server with these arguments, and room for as many streams as are asked. Told: the mean step while
 all streams run, and the median over the rounds of its ratio to the bare loop in that round; who goes first changes from
 round to round, after a shorter round that does not count. The bare loop is the network, its batch caches and an argmax,
-read back once a step and a step late, without a server; its prompts are as long as the servers'. They compute the same
-and a bias for ten tokens more (`PLAIN_TEXT`), since a token that shows no text would not be seen to arrive. A server is
+read back once a step and a step late, without a server. `--prompt`: its tokens a prompt, and about the servers'; of
+its rows each is a token shorter than the one before, for a server's are never of one length. They compute the same and
+a bias for ten tokens more (`PLAIN_TEXT`), since a token that shows no text would not be seen to arrive. A server is
 asked each prompt before, for one token: so all begin to decode nearly at once. `--seconds` bounds the rounds, and each
 number of streams has its share: two rounds at least. A server that fails is left out and told, also by the status.
 """
@@ -39,18 +40,22 @@ from domain.ids import ModelId  # noqa: E402
 
 BARE = "bare loop"
 WARM_UP_TOKENS = 16
+WORD_TOKENS = 10
+"""Of what `text_of` repeats."""
 
 
 class Bare:
     """The loop without a server, in this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
         self._network, facts = whole(load_folder(folder, "auto", Digests(b"")))
         self.description = whole(assemble(self._network, ModelId(folder.name), facts)).description
 
     def step_s(self, num_streams: int, num_tokens: int) -> float:
         num_tokens += 2 * num_streams  # as the servers' streams
-        prompts = [prompt_of(PROMPT_TOKENS, index, self.description.vocab_size) for index in range(num_streams)]
+        lengths = [max(2, self._prompt_tokens - index) for index in range(num_streams)]
+        prompts = [prompt_of(length, index, self.description.vocab_size) for index, length in enumerate(lengths)]
         # The mean, as `mean_step_s` has it: a median leaves out whatever interrupts.
         return statistics.mean(bare_loop(self._network, prompts, num_tokens))
 
@@ -58,7 +63,8 @@ class Bare:
 class Served:
     """A server. Prompts differ each time, and a stream has two tokens more for each that joins after it."""
 
-    def __init__(self, server: ServerProcess, model: str) -> None:
+    def __init__(self, server: ServerProcess, model: str, prompt_tokens: int) -> None:
+        self._num_words = max(1, prompt_tokens // WORD_TOKENS)
         self._server = server
         self._model = model
         self._num_asked = 0
@@ -67,12 +73,15 @@ class Served:
         requests: list[dict[str, Any]] = []
         for _ in range(num_streams):
             self._num_asked += 1
-            asked = completion(text_of(6, start=1000 * self._num_asked), num_tokens + 2 * num_streams, self._model)
+            asked = completion(self._text(), num_tokens + 2 * num_streams, self._model)
             # No end: random weights may choose one at any step, and who ends early would leave the others alone.
             asked["body"] = asked["body"] | {"ignore_eos": True}
             requests.append(asked)
         measure(self._server.url, [one | {"body": one["body"] | {"max_tokens": 1}} for one in requests])
         return mean_step_s(measure(self._server.url, requests))
+
+    def _text(self) -> str:
+        return text_of(self._num_words, start=1000 * self._num_asked)
 
 
 class HardlyTogether(RuntimeError):
@@ -151,6 +160,7 @@ def main() -> None:
     model.add_argument("--model", type=Path)
     model.add_argument("--shape", help="of bench.shapes, written to the temporary folder")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt", type=int, default=PROMPT_TOKENS)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=240)
@@ -161,7 +171,7 @@ def main() -> None:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory()))
         folder = options.model or made(options.shape, scratch / "model")
-        bare = Bare(folder)
+        bare = Bare(folder, options.prompt)
         results.add("model", dtype=bare.description.dtype, weight_bytes=bare.description.weight_bytes)
         sides: dict[str, Bare | Served] = {BARE: bare}
         turns = Turns(sides, options.tokens, results)
@@ -176,7 +186,7 @@ def main() -> None:
             except RuntimeError as error:
                 turns.failed(name, error)
             else:
-                sides[name] = Served(server, str(folder))
+                sides[name] = Served(server, str(folder), options.prompt)
         deadline_s = time.monotonic() + options.seconds
         for at, num_streams in enumerate(options.streams):
             turns.run(num_streams, options.rounds, (deadline_s - time.monotonic()) / (len(options.streams) - at))
