@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.support.patience import PATIENCE_S
+
 _SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-shared", "-fPIC", "-O3", "-march=native", "-ffp-contract=off")  # as the reference: no fused products
 
@@ -24,7 +26,9 @@ def load_plain_blas() -> bool:
         return False
     with TemporaryDirectory(prefix="cairn-blas-") as folder:
         library = os.path.join(folder, "plain_blas.so")
-        built = subprocess.run([compiler, *_FLAGS, "-o", library, str(_SOURCE)], capture_output=True)
+        built = subprocess.run(
+            [compiler, *_FLAGS, "-o", library, str(_SOURCE)], capture_output=True, timeout=PATIENCE_S
+        )
         if built.returncode == 0:
             ctypes.CDLL(library, mode=os.RTLD_GLOBAL | os.RTLD_NOW)
         return built.returncode == 0
