@@ -12,7 +12,7 @@ shorter than the one before.
     unmasked   shared, without a mask: as the server decodes rows of equal lengths, and wrong here
     whole      attention over the whole buffer, what is beyond a row masked
     compiled   whole, under mx.compile: states are inputs and outputs, positions are arrays
-    fused      the server's caches, attention with a mask fused as `doubled` does it
+    fused      as the server on CUDA: today, with heads that share keys asked as several queries (`caches/fused_rows`)
     doubled    whole, each query twice and the mask added: CUDA fuses attention with a mask for two queries, not for one
 
 Told of a step: medians of all its time, of building the graph (and of that thread's processor time alone), of queueing
