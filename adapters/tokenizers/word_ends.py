@@ -35,7 +35,7 @@ _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
 
-_WORDS = (
+WORDS = (
     r" ?\p{L}+",
     r"[^\r\n\p{L}\p{N}]?\p{L}+",
     r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
@@ -45,7 +45,7 @@ _WORDS = (
 )
 """Each takes any letter."""
 
-_OTHERS = (
+OTHERS = (
     "'s|'t|'re|'ve|'m|'ll|'d",
     _SUFFIX,
     "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])",
@@ -68,7 +68,7 @@ _OTHERS = (
     r"\s+",
 )
 
-_EACH = "|".join(map(re.escape, (*_WORDS, *_OTHERS)))
+_EACH = "|".join(map(re.escape, (*WORDS, *OTHERS)))
 _KNOWN = re.compile(rf"(?:{_EACH})(?:\|(?:{_EACH}))*")
 
 
@@ -113,7 +113,7 @@ def _begins_words(step: Mapping[str, Any]) -> bool:
     """Of a known step."""
     if step["type"] == "Split":
         regex = f"|{_spelled(step['pattern']['Regex'])}|"
-        return any(f"|{word}|" in regex for word in _WORDS)
+        return any(f"|{word}|" in regex for word in WORDS)
     return step["type"] == "ByteLevel" and bool(step["use_regex"])
 
 
@@ -132,4 +132,4 @@ def _crosses(content: str) -> bool:
     return WORD_END.search(f"{normalize('NFC', content)}|") is not None
 
 
-__all__ = ("WORD_END", "ends_words")
+__all__ = ("OTHERS", "WORDS", "WORD_END", "ends_words")

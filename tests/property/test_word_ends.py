@@ -3,6 +3,7 @@ a tokenizer of which that is not certain is not cut there."""
 
 import json
 from functools import cache
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.encoded_parts import EncodedParts, PartSpans
 from adapters.tokenizers.text_cuts import TextCuts
-from adapters.tokenizers.word_ends import WORD_END, ends_words
+from adapters.tokenizers.word_ends import OTHERS, WORD_END, ends_words
+from adapters.tokenizers.word_ends import WORDS as TAKE_LETTERS
 from tests.support.tiny_tokenizers import FAMILIES
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -51,7 +53,8 @@ WORDS = "the don't we'LL 's x'ſ Word naïve 2345 漢字 かな か\u3099 가나
 MARKUP = "<|im_start|> <|im_end|> <|im_ end|>"
 CHARACTERS = "aB1²½İªßйー\u11a8😀\ufe0f\u0301\u0338_-,.:\"'/{，。、 \n\t\u00a0\u3000\u2028\ufeff\0"
 RUNS = ["  ", "\n\n", "\r\n", "foo bar", "a, b"]
-PIECES = st.sampled_from([*WORDS.split(" "), *MARKUP.split(" "), *CHARACTERS, *RUNS])
+ALL_PIECES = [*WORDS.split(" "), *MARKUP.split(" "), *CHARACTERS, *RUNS]
+PIECES = st.sampled_from(ALL_PIECES)
 
 
 def steps_of(name: str) -> Any:
@@ -122,6 +125,19 @@ NAMES = ["gpt_2", *REGEXES, *EMBEDDED_IDS]
 @given(pieces=st.lists(PIECES, max_size=60), part_chars=st.integers(1, 8))
 def test_parts_give_what_the_whole_gives(name: str, pieces: list[str], part_chars: int):
     check_parts(tokenizer_of(name), "".join(pieces), part_chars)
+
+
+@pytest.mark.parametrize("letters", TAKE_LETTERS)
+def test_pieces_are_the_same_whichever_known_alternative_stands_beside_one_that_takes_letters(letters: str):
+    """Not only as the families above have them."""
+    rng = Random(1)
+    for other in (*OTHERS, *TAKE_LETTERS):
+        text = "".join([*TEXT[:4], *(rng.choice(ALL_PIECES) for _ in range(200))])
+        parts = list(TextCuts(None, frozenset(), WORD_END).parts(text, 1))
+        for regex in (f"{other}|{letters}", f"{letters}|{other}"):
+            steps = split(regex)
+            whole = [piece for piece, _ in steps.pre_tokenize_str(text)]
+            assert [piece for part in parts for piece, _ in steps.pre_tokenize_str(part)] == whole
 
 
 @pytest.mark.parametrize("name", NAMES)
