@@ -38,7 +38,7 @@ REAL = Sizes(
     streams=(1, 8, 32, 64),
     rows=(1, 8, 31),
     crowd=(32, 8000),
-    rates=(300, 600, 1200),
+    rates=(300, 1200, 1500),
     persist=(),
 )
 TINY = Sizes(
