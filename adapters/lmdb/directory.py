@@ -201,7 +201,7 @@ class StoreDirectory:
     def mark_unsynced(self) -> None:
         """Whoever opens it next goes back to the last sync point. Not durable: after a power cut they do that anyway.
         Raises OSError: then this process does, and one that comes after a kill does not."""
-        self._has_failed = True
+        self._has_failed = self._boot.exists()  # without it all was synced before
         handle = open_private(self._boot, os.O_WRONLY | os.O_TRUNC)
         try:
             os.write(handle, _UNSYNCED)

@@ -109,7 +109,8 @@ class Environment:
             )
             self._verification.start()
             if not self._read_only:
-                self._last_point.open(env, self.geometry.page_bytes)
+                with self._failure_marked():
+                    self._last_point.open(env, self.geometry.page_bytes)
             self.file.open(self.geometry.page_bytes)
             self._note_file(env)
             self._env = env  # readers may come from here on
@@ -240,12 +241,17 @@ class Environment:
             with self._write_lock:
                 env = held.enter_context(self._entered())
                 begun = self._last_point.begin(env, self.geometry.page_bytes)
-            try:
+            with self._failure_marked():
                 self._last_point.reach(begun, lambda: env.sync(True))
-            except Unsynced:
-                with suppress(OSError):  # where that cannot be written either, this process remembers it
-                    self._directory.mark_unsynced()
-                raise
+
+    @contextmanager
+    def _failure_marked(self) -> Generator[None]:
+        try:
+            yield
+        except Unsynced:
+            with suppress(OSError):  # where that cannot be written either, this process remembers it
+                self._directory.mark_unsynced()
+            raise
 
     def let_go(self) -> bool:
         """Pages that were freed since the last sync can be used again; False when there are none. For the writer."""

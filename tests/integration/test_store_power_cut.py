@@ -11,7 +11,7 @@ from shutil import copytree, rmtree
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.lmdb import compaction, directory
+from adapters.lmdb import compaction
 from adapters.lmdb.background_sync import BackgroundSync
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.lmdb.faults import Unsynced
@@ -297,40 +297,6 @@ def test_after_a_sync_that_failed_it_goes_back_to_the_one_before(
         assert one.get(keys_of(gone)) == [None] * len(gone)
         assert one.check_integrity(payloads=True).problems == ()
         one.close()
-
-
-def test_a_sync_that_failed_is_remembered_although_it_cannot_be_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file system that became read-only with the failure, and was repaired."""
-    before, lost = (chain(INFO, 3, seed=seed) for seed in range(2))
-    store = open_store(tmp_path / "store", events := EventList(), durability="fast", pause_s=0.0)
-    assert store._background is not None
-    store._background.close()
-    assert store.put(before) is PutOutcome.STORED
-    store.flush()
-    assert store.put(lost) is PutOutcome.STORED
-
-    def failing(_point: LastPoint, _sync: object) -> None:
-        raise Unsynced(5, "Input/output error")
-
-    def refused(_path: Path, _flags: int) -> int:
-        raise OSError(30, "Read-only file system")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(LastPoint, "_sync", failing)
-        broken.setattr(directory, "open_private", refused)
-        store.flush()
-    store.flush()
-    assert faults(events) == ["io_error", "rolled_back"]
-    assert all(map(same, store.get(keys_of(before)), before))
-    assert store.get(keys_of(lost)) == [None] * 3
-    assert store.put(lost) is PutOutcome.STORED
-    store.close()
-    again = open_store(tmp_path / "store", events)
-    assert faults(events) == ["io_error", "rolled_back"], "once"
-    assert all(map(same, again.get(keys_of(lost)), lost))
-    again.close()
 
 
 def test_what_is_to_be_rolled_back_is_not_read_before(tmp_path: Path) -> None:
