@@ -55,6 +55,7 @@ class StoreDirectory:
         self._boot = path / "boot"
         self._lock = WriterLock(path / "writer.lock")
         self._old_copy = path / "compact"  # where earlier versions copied to
+        self._has_failed = False  # to sync
 
     @property
     def _files(self) -> tuple[Path, ...]:
@@ -186,6 +187,8 @@ class StoreDirectory:
 
     def is_unsynced(self) -> bool:
         """Whether a store that does not sync was left open by an earlier run of this machine, or its disk failed to."""
+        if self._has_failed:
+            return True
         if not self._boot.exists():
             return False
         here = boot_id()
@@ -197,7 +200,8 @@ class StoreDirectory:
 
     def mark_unsynced(self) -> None:
         """Whoever opens it next goes back to the last sync point. Not durable: after a power cut they do that anyway.
-        Raises OSError."""
+        Raises OSError: then this process does, and one that comes after a kill does not."""
+        self._has_failed = self._boot.exists()  # without it all was synced before
         handle = open_private(self._boot, os.O_WRONLY | os.O_TRUNC)
         try:
             os.write(handle, _UNSYNCED)
@@ -207,6 +211,7 @@ class StoreDirectory:
     def clear_boot(self) -> None:
         """Only once everything is synced."""
         remove_durably(self._boot, self.point.path)
+        self._has_failed = False
 
     def _refuse_others(self) -> None:
         refuse_folder_of_others(self.path)

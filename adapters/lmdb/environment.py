@@ -109,12 +109,12 @@ class Environment:
             )
             self._verification.start()
             if not self._read_only:
-                self._last_point.open(env, self.geometry.page_bytes)
+                with self._failure_marked():
+                    self._last_point.open(env, self.geometry.page_bytes)
             self.file.open(self.geometry.page_bytes)
-            self._env = env
-            self._note_file()
+            self._note_file(env)
+            self._env = env  # readers may come from here on
         except BaseException:
-            self._env = None
             self._last_point.end()
             self.file.close()
             env.close()
@@ -205,7 +205,7 @@ class Environment:
             self._verification.wait()
             with env.begin(write=True) as txn:
                 yield txn
-            self._note_file()
+            self._note_file(env)
 
     def info(self) -> tuple[int, int]:
         """(bytes of the file in pages ever used, bytes of the map)."""
@@ -241,12 +241,17 @@ class Environment:
             with self._write_lock:
                 env = held.enter_context(self._entered())
                 begun = self._last_point.begin(env, self.geometry.page_bytes)
-            try:
+            with self._failure_marked():
                 self._last_point.reach(begun, lambda: env.sync(True))
-            except Unsynced:
-                with suppress(OSError):  # where that cannot be written either, nothing is
-                    self._directory.mark_unsynced()
-                raise
+
+    @contextmanager
+    def _failure_marked(self) -> Generator[None]:
+        try:
+            yield
+        except Unsynced:
+            with suppress(OSError):  # where that cannot be written either, this process remembers it
+                self._directory.mark_unsynced()
+            raise
 
     def let_go(self) -> bool:
         """Pages that were freed since the last sync can be used again; False when there are none. For the writer."""
@@ -308,9 +313,7 @@ class Environment:
         """0: what the writer set."""
         return 0 if self._read_only else max(self._map_bytes, self._directory.size_bytes + spare_bytes)
 
-    def _note_file(self) -> None:
-        env = self._env
-        assert env is not None  # only called while entered or opening
+    def _note_file(self, env: lmdb.Environment) -> None:
         status = os.stat(self._directory.data)
         needed_bytes = (env.info()["last_pgno"] + 1) * self.geometry.page_bytes
         if status.st_size < needed_bytes and not self._read_only:

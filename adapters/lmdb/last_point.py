@@ -40,7 +40,7 @@ class LastPoint:
 
     def open(self, env: lmdb.Environment, page_bytes: int) -> None:
         """Sync what is there, and make it the point before anybody commits, instead of one that an earlier life left.
-        Raises what `reach` raises; what that one left is as it was then."""
+        Raises what `reach` raises, Unsynced where there is that one; it is as it was then."""
         begun = self.begin(env, page_bytes)
         self.reach(begun, lambda: env.sync(True))
         if begun is None:
@@ -91,7 +91,7 @@ class LastPoint:
         try:
             sync()
         except (lmdb.Error, OSError) as failure:
-            if self._last is None:
+            if self._last is None and not self._kept.path.exists():
                 raise
             code = failure.code if isinstance(failure, lmdb.Error) else failure.errno
             raise Unsynced(code, str(failure)) from None

@@ -8,6 +8,7 @@ anything else is believed; where it does not hold, or the system has no such cal
 import ctypes
 import os
 from collections.abc import Sequence
+from errno import EINVAL, ENOSYS, EOPNOTSUPP, EPERM
 from mmap import PAGESIZE
 from pathlib import Path
 from struct import Struct
@@ -19,6 +20,8 @@ from adapters.lmdb.faults import Damaged
 
 _HEADER = Struct("<QHHHH")
 _LEAF = 2
+_NO_SUCH_CALL = {ENOSYS, EOPNOTSUPP, EINVAL, EPERM}
+"""The last from what confines a process."""
 
 
 class PageFile:
@@ -59,10 +62,18 @@ class PageFile:
         page = bytes(mapped)
         number, _, flags, _, _ = _HEADER.unpack_from(page)
         if self._is_proven is None:
-            offset = number * self.page_bytes
-            is_offset = offset < 1 << 62
-            self._is_proven = is_offset and os.pread(self._handle, self.page_bytes, offset) == page
+            self._is_proven = self._has_page(page, number * self.page_bytes)
         return page if self._is_proven and flags == _LEAF else None
+
+    def _has_page(self, page: bytes, offset: int) -> bool:
+        """False as well where the system, or the file system, refuses the call that `read` makes. Raises OSError."""
+        found = bytearray(len(page))
+        try:
+            return offset < 1 << 62 and os.preadv(self._handle, [found], offset) == len(page) and found == page
+        except OSError as failure:
+            if failure.errno not in _NO_SUCH_CALL:
+                raise
+            return False
 
     def read(self, offset: int, views: Sequence[memoryview]) -> bool:
         """Fill consecutive bytes of the file into these; one call, without the interpreter's lock. False when the

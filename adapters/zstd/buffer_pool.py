@@ -62,6 +62,8 @@ class BufferPool:
             if found is not None:
                 found.taken_at = self._num_takes
                 return found.buffer[:size_bytes]
+            if size_bytes > self._keep_bytes:
+                return _ordinary(size_bytes)
             allocate, taken_at = self._allocate, self._num_takes
         made = _Kept(allocate(size_bytes), taken_at)  # outside the lock: it may take as long as touching all of it
         taken = made.buffer[:size_bytes]  # before anybody else could find it unused

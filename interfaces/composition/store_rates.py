@@ -5,6 +5,7 @@ remembered in its folder.
 import json
 import os
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,15 @@ def remember_rates(path: Path, rates: StoreRates) -> None:
 
 
 def remembered_rates(path: Path) -> StoreRates | None:
-    """None where nothing was measured yet, or not all of it, or on another volume: a folder may have been copied."""
+    """None where nothing was measured yet, or not all of it, or on another volume: a folder may have been copied. Nor
+    is believed what no disk can be."""
     try:
         known: dict[str, Any] = json.loads(read_private(StoreDirectory(path).rates))
-        return StoreRates(**known) if known.pop("volume") == volume_id(path) else None
-    except (OSError, StoreOpenError, ValueError, TypeError, LookupError, AttributeError):
+        if known.pop("volume") != volume_id(path):
+            return None
+        rates = StoreRates(**{name: float(rate) for name, rate in known.items()})
+        return rates if all(0 < rate < inf for rate in known.values()) else None
+    except (OSError, StoreOpenError, ValueError, TypeError, LookupError, OverflowError, AttributeError):
         return None
 
 

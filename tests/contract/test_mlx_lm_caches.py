@@ -7,6 +7,7 @@ import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 import pytest
@@ -170,6 +171,8 @@ def contents(held: object) -> object:
         return held.shape, held.tolist()
     if isinstance(held, list | tuple):
         return [contents(one) for one in held]
+    if isinstance(held, ref):
+        return contents(held())
     return {name: contents(value) for name, value in vars(held).items()} if hasattr(held, "__dict__") else held
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from errno import EIO, ENOSYS, EPERM
 from pathlib import Path
 from random import Random
 
@@ -164,6 +165,38 @@ def test_without_the_call_the_map_is_read(tmp_path: Path, reads: Reads, monkeypa
     store = open_store(tmp_path / "store")
     assert is_whole(store, put(store, 4 * PIECE_BYTES))
     assert not reads.calls
+    store.close()
+
+
+@pytest.mark.parametrize("code", [ENOSYS, EPERM])
+def test_where_the_call_is_refused_the_map_is_read(
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """By the kernel's stand-in of a sandbox, or by what confines a process."""
+
+    def refuse(*_arguments: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    store = open_store(tmp_path / "store")
+    assert is_whole(store, put(store, 4 * PIECE_BYTES))
+    assert not reads.calls
+    assert not store.usage().faults
+    store.close()
+
+
+def test_a_disk_that_fails_to_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path / "store")
+    record = put(store, 4 * PIECE_BYTES)
+
+    def fail(*_arguments: object) -> int:
+        raise OSError(EIO, os.strerror(EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "preadv", fail)
+        assert not is_whole(store, record)
+    assert set(store.usage().faults) == {"io_error"}
+    assert is_whole(store, record)
     store.close()
 
 

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
+from adapters.lmdb.environment import Environment
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
 from domain.record import Record
@@ -61,3 +63,23 @@ def test_full_of_what_is_being_read_is_full(store: LmdbBlockStore) -> None:
         assert outcome is PutOutcome.FULL
         assert all(present(store, kept))
     assert store.put(chain(INFO, 1, seed=999, size_bytes=100_000)) is PutOutcome.STORED
+
+
+def test_who_reads_while_a_copy_takes_the_files_place_finds_nothing_wrong(
+    store: LmdbBlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody gets in before it is known which file is open: to them it would be a stranger's."""
+    kept = fill(store, range(3))
+    num_read, note_file = [0], Environment._note_file
+
+    def read_first(environment: Environment, *arguments: lmdb.Environment) -> None:
+        num_read[0] += 1
+        present(store, kept)
+        note_file(environment, *arguments)
+
+    with monkeypatch.context() as opening:
+        opening.setattr(Environment, "_note_file", read_first)
+        store.compact()
+    assert num_read[0]
+    assert not store.usage().faults
+    assert present(store, kept) == [True] * 3

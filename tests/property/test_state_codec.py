@@ -176,6 +176,14 @@ def test_the_pool_keeps_no_more_than_it_may() -> None:
     assert len({buffer.ctypes.data for buffer in held}) == 10
 
 
+def test_what_is_more_than_the_pool_may_keep_costs_nothing_of_what_it_keeps() -> None:
+    pool = BufferPool(keep_bytes=1 << 20)
+    address = pool.take(400_000).ctypes.data
+    assert pool.take(2 << 20).size == 2 << 20
+    assert pool.kept_bytes == 400_000
+    assert pool.take(400_000).ctypes.data == address
+
+
 def test_how_much_the_pool_keeps_may_change() -> None:
     pool = BufferPool(keep_bytes=1 << 20)
     burst = [pool.take(400_000) for _ in range(4)]

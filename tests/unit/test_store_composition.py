@@ -215,6 +215,16 @@ def test_rates_that_cannot_be_told_are_measured_anew(tmp_path: Path, text: str) 
     assert remembered_rates(tmp_path) is None
 
 
+@pytest.mark.parametrize("rate", ['"fast"', "null", "NaN", "Infinity", "0", "-1", "[1]", '"1"', f"1{'0' * 400}"])
+def test_a_rate_that_no_disk_has_is_measured_anew(tmp_path: Path, rate: str) -> None:
+    """Somebody may have written to the file: the server starts all the same."""
+    remember_rates(tmp_path, StoreRates(1.0, 2.0, 3.5))
+    text = (tmp_path / "rates.json").read_text()
+    assert text.count("3.5") == 1
+    (tmp_path / "rates.json").write_text(text.replace("3.5", rate))
+    assert remembered_rates(tmp_path) is None
+
+
 @pytest.mark.parametrize(("decode_bytes_s", "shrinks"), [(1e12, True), (1.0, False)])
 def test_auto_goes_by_what_was_measured(tmp_path: Path, decode_bytes_s: float, shrinks: bool) -> None:
     path = tmp_path / "store"
