@@ -69,7 +69,8 @@ class PageFile:
         """False as well where the system, or the file system, refuses the call that `read` makes. Raises OSError."""
         found = bytearray(len(page))
         try:
-            return offset < 1 << 62 and os.preadv(self._handle, [found], offset) == len(page) and found == page
+            is_whole = offset < 1 << 62 and os.preadv(self._handle, [found], offset) == len(page)
+            return is_whole and bytes(found) == page
         except OSError as failure:
             if failure.errno not in _NO_SUCH_CALL:
                 raise
