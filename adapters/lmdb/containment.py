@@ -87,7 +87,7 @@ class Containment:
         self._log.note(kind, f"{self._directory.path}: {failure}")
         if kind in {faults.DAMAGED, faults.VOLUME_GONE} or isinstance(failure, lmdb.PanicError | Unsynced):
             self.broken = kind
-        if kind != faults.DAMAGED:
+        if kind not in {faults.DAMAGED, faults.MAP_FULL}:  # a full file is full for this write; nothing ails the volume
             self._paused_until_ns = self._clock.now_ns() + int(self._pause_s * 1e9)
 
     def repair(self) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from adapters.fake.clock import FakeClock
@@ -266,6 +267,19 @@ def test_a_reader_that_stands_still_costs_writes_and_nothing_else(tmp_path: Path
     assert writer.check_integrity(payloads=True).problems == ()
     assert writer.put(chain(INFO, 1, seed=1000, size_bytes=100_000)) is PutOutcome.STORED
     writer.close()
+
+
+def test_a_write_that_finds_the_file_full_holds_no_other_up(tmp_path: Path) -> None:
+    events = EventList()
+    store = open_store(tmp_path / "store", events)
+
+    def fill() -> None:
+        raise lmdb.MapFullError("mdb_del: Environment mapsize limit reached")
+
+    store._containment.write(fill, None)  # pyright: ignore[reportPrivateUsage]
+    assert faults(events) == ["map_full"]
+    assert store.put(chain(INFO, 1)) is PutOutcome.STORED
+    store.close()
 
 
 def test_a_lowered_quota_is_kept_from_the_start(tmp_path: Path) -> None:
