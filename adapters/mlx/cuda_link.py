@@ -91,10 +91,13 @@ class CudaLink:
         return mx.reshape(moved[:size].view(dtype), shape)
 
     def settle(self) -> None:
-        """Wait until every upload so far is in device memory."""
-        self._send()
-        evaluate([*self._made, *self._moving])
-        self.abandon()
+        """Wait until every upload so far is in device memory. What failed then is forgotten: it would fail all later
+        ones as well."""
+        try:
+            self._send()
+            evaluate([*self._made, *self._moving])
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Forget every upload so far."""

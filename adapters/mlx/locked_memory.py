@@ -21,7 +21,7 @@ MAX_LOCKED_BYTES = 1 << 30
 """A few reads of a large model (`fetch.READS_AHEAD`)."""
 
 MAX_FAILURES = 4
-"""A driver may refuse for a moment only, while something else goes on."""
+"""In a row: a driver may refuse for a moment only, while something else goes on."""
 
 _PAGE_BYTES = 4096
 
@@ -53,13 +53,16 @@ class LockedMemory:
             self._coming_bytes += capacity
         # Outside the lock: locking pages takes as long as touching them.
         try:
-            return self._locked(capacity)
+            found = self._locked(capacity)
         except (OSError, RuntimeError, AttributeError) as error:
             self._num_failures += 1
             if self._num_failures == MAX_FAILURES:  # not asked for each plane for ever
                 self._max_bytes = sum(list(self._sizes.values()))
                 _logger.warning("what is read from the store crosses to the device slower: %s", error)
             return np.empty(size_bytes, np.uint8)
+        else:
+            self._num_failures = 0
+            return found
         finally:
             with self._lock:
                 self._coming_bytes -= capacity

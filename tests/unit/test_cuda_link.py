@@ -108,3 +108,20 @@ def test_a_round_trip_that_fails_leaves_nothing_behind(bus: Bus) -> None:
     bus.link.settle()
     assert bus.read()[0].startswith(locked.tobytes())
     assert not bus.memory.holds(bus.asked[0][0], 1)
+
+
+def test_an_upload_that_failed_fails_no_later_one(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[list[mx.array]] = []
+
+    def evaluate(arrays: list[mx.array]) -> None:
+        evaluated.append(arrays)
+        if len(evaluated) == 1:
+            raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(cuda_link, "evaluate", evaluate)
+    bus.link.upload([bus.decoded(1)], 0, mx.uint8)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        bus.link.settle()
+    bus.link.upload([bus.decoded(2)], 0, mx.uint8)
+    bus.link.settle()
+    assert [len(arrays) for arrays in evaluated] == [1, 1]

@@ -70,6 +70,17 @@ def test_a_driver_that_refuses_for_a_moment_is_asked_again() -> None:
     assert memory.holds(array.ctypes.data, SIZE)
 
 
+def test_momentary_refusals_do_not_add_up() -> None:
+    driver = FakeDriver()
+    memory = locked_by(driver)
+    for _ in range(2 * MAX_FAILURES):
+        driver.fails_on = "cuMemHostAlloc"
+        memory.allocate(SIZE)
+        driver.fails_on = ""
+        array = memory.allocate(SIZE)
+        assert memory.holds(array.ctypes.data, SIZE)
+
+
 def test_without_a_driver_it_is_ordinary() -> None:
     def find_driver() -> Driver:
         raise OSError("libcuda.so.1: cannot open shared object file")
