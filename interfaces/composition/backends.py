@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from adapters.system.blas import BlasReport, load_blas
 from adapters.system.machine import usable_cpus
@@ -25,6 +25,9 @@ from domain.errors import ServerUnavailable
 from domain.ids import ModelId
 from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
+
+if TYPE_CHECKING:
+    from adapters.tokenizers.loader import HfTokenizerLoader
 
 _UPLOAD_POOL_BYTES = 2 << 30
 """What readers may keep of memory to decode into: a few reads of a large model (`fetch.READS_AHEAD`), half of it
@@ -101,6 +104,10 @@ def tokenizers_of(settings: Settings) -> TokenizerLoader:
         from adapters.fake.tokenizer import FakeTokenizers
 
         return FakeTokenizers()
+    return _real_tokenizers(settings)
+
+
+def _real_tokenizers(settings: Settings) -> "HfTokenizerLoader":
     from adapters.tokenizers.loader import HfTokenizerLoader
 
     return HfTokenizerLoader(settings.parser_of, encoding_threads())
@@ -160,9 +167,8 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.memory_probe import MlxMemory
     from adapters.mlx.planned_network import plan_model
     from adapters.mlx.preflight import check_source
-    from adapters.tokenizers.loader import HfTokenizerLoader
 
-    tokenizers = HfTokenizerLoader(settings.parser_of, encoding_threads())
+    tokenizers = _real_tokenizers(settings)
     upload = share_locked_memory()
     return Backend(
         lambda: MlxEngine(cache_dir(), blas.identity, give_back),

@@ -6,9 +6,13 @@ from typing import Any, cast
 import pytest
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
+from adapters.tokenizers import encoded_parts
 from adapters.tokenizers.encoding_threads import BATCH_CHARS, work_side_by_side
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
 from adapters.tokenizers.text_codec import TextCodec
+from application.settings import Settings
+from domain.model_card import ModelSource
+from interfaces.composition import backends
 from tests.support.counting_rust import CountingRust
 from tests.support.patience import PATIENCE_S
 
@@ -72,3 +76,17 @@ def test_one_long_text_is_encoded_by_threads_and_only_its_end_again() -> None:
     counting.num_chars = 0
     assert codec.encode(TEXT + "And what is the code of Bob?").ids[: len(whole) - 8] == whole.ids[:-8]
     assert counting.num_chars < 3_000
+
+
+def test_a_server_grants_half_of_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    granted: list[int] = []
+
+    def note(encode: Any, texts: list[str], num_threads: int) -> Any:
+        granted.append(num_threads)
+        return work_side_by_side(encode, texts, num_threads)
+
+    monkeypatch.setattr(backends, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(encoded_parts, "work_side_by_side", note)
+    id = EMBEDDED_IDS[0]
+    backends.tokenizers_of(Settings()).load(ModelSource(id, str(embedded_folder(id)))).encode(TEXT)
+    assert set(granted) == {4}

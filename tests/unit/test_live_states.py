@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from adapters.fake import LAYOUTS, FakeOptions
+from application.ports.state_access import LeftState
+from application.services.prefix.live_states import LiveState
+from domain.block_grid import BlockGrid
 from domain.fork_point import ForkKind, ForkPoint
+from domain.hashing import BlockChain
+from domain.ids import SequenceId
 from domain.namespace_choice import EVERYTHING, NamespaceChoice
+from domain.prompt_content import PromptContent
+from domain.record import Namespace
 from tests.support.cache_driver import GRID, VOCAB, CacheDriver, memory_store, plain_answer
 
 TOY = FakeOptions(vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
@@ -239,3 +246,21 @@ def test_what_is_found_is_foretold() -> None:
     told = driver.cache.explain(driver.model.description.id, driver.submit(prompt).prompt)
     found = driver.run(prompt).explanation
     assert (told.reused, told.reason) == (found.reused, found.reason)
+
+
+def test_a_prompt_without_a_block_in_common_is_not_compared_token_by_token() -> None:
+    """On the grid it could not go on from there, and many states may begin at the same place."""
+
+    class Compared(BlockChain):
+        def num_shared(self, other: BlockChain) -> int:
+            raise AssertionError("compared")
+
+    namespace = Namespace(bytes(32))
+    size, grid = 16, BlockGrid(16, 64, is_exact=True)
+    of_state, of_prompt = (PromptContent.of_text((first, *range(1, 4 * size))) for first in (5, 6))
+    unused: Any = None
+    left = LeftState(4 * size, 1, 1)
+    state = LiveState(SequenceId(1), unused, BlockChain(namespace, size, of_state), unused, left, 1, 4 * size)
+    assert state.reach(Compared(namespace, size, of_prompt), grid) == 0
+    with pytest.raises(AssertionError, match="compared"):
+        state.reach(Compared(namespace, size, of_state), grid)
