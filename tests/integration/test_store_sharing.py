@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from subprocess import Popen
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,7 +65,8 @@ def test_a_writer_that_grows_the_file_in_mid_reading_is_no_damage(path: Path, mo
 
     reader = StoreDirectory(path)
     with monkeypatch.context() as patch:
-        patch.setattr(header.os, "pread", grow_first)
+        # The header's own `os`, not everybody's: other threads of this process may read a file meanwhile.
+        patch.setattr(header, "os", SimpleNamespace(**{**vars(os), "pread": grow_first}))
         for _ in range(4):
             reader.inspect()
     writer.close()
