@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from domain.memory.buffer_slots import buffer_slots
 from domain.memory.score_cost import ScoreCost
 
-NUM_LAST_TOKENS = 256
+NUM_LAST_TOKENS = 512
 """Tokens whose logits are computed at the end of a prompt, at most (`StepLimits.max_last_chunk` of any device)."""
 
 
