@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx import graph_trace
+from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches import cuda_attention
 from adapters.mlx.caches.cuda_attention import CudaAttention, replace_attention
 from adapters.mlx.caches.layout import layout_of, new_caches
@@ -102,10 +103,10 @@ def test_it_is_the_exact_attention_to_rounding(
 ) -> None:
     attention = CudaAttention(cast(Any, calls.append), {lib.KVCache: ShortQueries(8 * MOST)})
     for mask in ("causal", None):
-        *given, cache = asked(queries, keys, heads, dtype)
-        found = attention(*given, cache=cache, scale=0.3, mask=mask)
+        rows, held, values, cache = asked(queries, keys, heads, dtype)
+        found = attention(rows, held, values, cache=cache, scale=0.3, mask=mask)
         assert found.dtype == dtype
-        assert apart(found, exact(*given, 0.3, is_causal=mask is not None)) < 0.02
+        assert apart(found, exact(rows, held, values, 0.3, is_causal=mask is not None)) < 0.02
     assert not calls
 
 
@@ -160,7 +161,7 @@ def states(network: Any, lengths: tuple[int, ...]) -> list[mx.array]:
     for number, length in enumerate(lengths):
         tokens = mx.array([[(17 * index + 5 * number) % 90 for index in range(length)]])
         found.append(network(tokens, cache=caches).astype(mx.float32))
-        mx.eval(found)
+        evaluate(found)
     return found
 
 
@@ -237,7 +238,7 @@ def test_a_chunk_with_scores_says_nothing_of_those_without() -> None:
         kept: list[PeakCorrection] = []
         meter = PeakMeter(shape, PeakCorrection(), kept.append, is_ahead=False)
         assert meter.begin(mx.synchronize)
-        mx.eval(mx.zeros(taken, mx.uint8))
+        evaluate([mx.zeros(taken, mx.uint8)])
         meter.end(chunk, 6000, mx.synchronize)
         assert not kept, "the estimate was right"
 

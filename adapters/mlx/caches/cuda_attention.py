@@ -48,7 +48,7 @@ class CudaAttention:
         mask: Any,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        way = self._ways.get(type(cache)) if sinks is None else None
+        way = self._ways.get(cache.__class__) if sinks is None else None
         found = way(queries, keys, values, cache, scale, mask) if way is not None else None
         if found is not None:
             return found
