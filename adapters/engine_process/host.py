@@ -3,8 +3,8 @@
     waiting for Begin ──► serving ──Stop──► stopping ──► Stopped is sent, and all that was told before it
                              └──end of file: nobody is left, so only the store is seen to──┘
 
-Whatever goes wrong here ends the process: the other end makes a new one. Event loop only: what the engine puts out passes
-by it, through `teller`.
+Whatever goes wrong here ends the process: the other end makes a new one. Event loop only: what the engine puts out goes
+past it, through `teller`.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ def test_a_reader_that_stops_bounds_what_is_unsent_and_gets_all_when_it_goes_on(
     while thread.is_alive():
         unsent.read(100)
     assert unsent.num_turns == 100
-    assert unsent.most_bytes == 4 * TURN_BYTES
+    assert unsent.most_bytes <= HIGH_BYTES + TURN_BYTES
 
 
 def test_at_the_end_nothing_waits_for_a_reader() -> None:
