@@ -8,7 +8,7 @@ CPU_GRID = 512
 GPU_GRID = 2048
 CPU_LAST_CHUNK = 32
 METAL_LAST_CHUNK = 64
-CUDA_LAST_CHUNK = 256
+CUDA_LAST_CHUNK = 512
 
 
 def on_cpu() -> bool:
@@ -40,8 +40,9 @@ def preferred_last_chunk() -> int:
 
     Logits cost every token of a pass the output matrix and most of the last layer, which prefill spares; a pass of its
     own costs the last token all weights once more. Both sides cost the same at about 40 tokens on a CPU (8 layers) and
-    at 600 and more on an H200 (models of 4B and 8B), where up to 256 one pass takes 4 to 5 ms less of 11 to 34. Metal
-    was not measured: with prefill 10 to 20 times as fast as decode, 64 is well on the safe side.
+    at 600 and more on an H200 (models of 4B and 8B), where up to 256 one pass takes 4 to 5 ms less of 11 to 34; behind
+    78,000 tokens on an H100 that pass takes 11 to 15 ms. Metal was not measured: with prefill 10 to 20 times as fast as
+    decode, 64 is well on the safe side.
     """
     if on_cpu():
         return CPU_LAST_CHUNK
