@@ -1,14 +1,16 @@
 """A long conversation over HTTP, on a model of real shape with random weights: what a client waits for.
 
-    python -m bench.long_context [--shape qwen3-4b | --model DIR] [--words 3200] [--turns 3] [--without cancel kill]
-        [--seconds 600] [--no-peer] [--dir DIR] [--json FILE]
+    python -m bench.long_context [--shape qwen3-4b | --model DIR] [--words 3200] [--turns 3]
+        [--without cancel kill alone] [--seconds 600] [--no-peer] [--dir DIR] [--json FILE]
 
 One conversation at a time: a long first prompt (about eight tokens a word), the same once more, turns that each add a
 reply and as many new words as a tool's result has, another user behind the same system prompt, the conversation going
 on after a restart, another prompt as long after Cairn was killed two seconds behind its first token, and a third one
 after it was cancelled at 60 %. Figures are milliseconds to the first token; the baseline is mlx_lm.server on the same
-weights in the same run, and for the steps after the first one `cold` of the same server. `share`: how far of the killed
-server's prompt its store reached. What is read after a restart lies in the page cache, as far as that holds it.
+weights in the same run, for the steps after the first one `cold` of the same server, and for Cairn's turns computing
+alone (`bench.computing_alone`): as many tokens on as long a state by a process that does nothing else. `share`: how
+far of the killed server's prompt its store reached. What is read after a restart lies in the page cache, as far as that
+holds it.
 
 A step that fails ends its server's conversation and not the other's; Cairn's is told by the status too.
 `--seconds` is for both servers: no step is begun that it does not allow. Answers are held to a few words (`wordy`): of
@@ -32,6 +34,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from bench.computing_alone import tell_computing_alone
 from bench.http_client import measure
 from bench.model_folder import made
 from bench.prefix_scenarios import chat
@@ -233,6 +236,8 @@ def compare(
         turns = [figure[0] for step, figure in conversation.figures.items() if step.startswith("turn ")]
         if turns:
             results.add("turns", server=name, ttft_ms=statistics.median(turns), turns=len(turns))
+        if name == CAIRN and "alone" not in options.without:
+            tell_computing_alone(options.model, conversation.figures, scratch, results, options.deadline_s)
     return figures, failures
 
 
@@ -262,7 +267,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder that bench.model_folder made, instead of --shape")
     parser.add_argument("--words", type=int, default=3200)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--without", nargs="*", default=[], choices=["cancel", "kill"])
+    parser.add_argument("--without", nargs="*", default=[], choices=["alone", "cancel", "kill"])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--dir", type=Path, help="for weights and stores; default: the temporary folder")

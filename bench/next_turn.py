@@ -1,15 +1,15 @@
 """The next turn of a long conversation: its state taken over, or put together from the blocks in memory.
 
-    python -m bench.next_turn [--shape qwen3-4b] [--tokens 72000] [--new 200] [--rounds 5]
-        [--seconds 60] [--json FILE]
+    python -m bench.next_turn [--shape qwen3-4b | --model DIR] [--tokens 72000] [--new 200] [--rounds 5]
+        [--ways "taken over" restored] [--seconds 60] [--json FILE]
 
-Both ways take turns on one model with random weights: the state of `--tokens` tokens is put in place, and `--new` ones
-are computed on it. Figures: milliseconds until the state is in place (`placed`) and until the new tokens are computed
-(`turn`), as a ratio to computing them in that turn (`computing`), and bytes: the most that was held beyond what was
-held before (`peak`, where computing that takes as much as the state tells of buffers copied to grow), and what was
-copied out of blocks (`copied`). Medians of the rounds, without the first. The adapter alone: what HTTP, tokenizing and
-the queue add is `bench.long_context`'s. Without --shape and --tokens it is Qwen3-4B's at 72,000 on an accelerator and
-a tiny one at 4,000 on a CPU.
+Both ways take turns on one model, of random weights or from a folder as a server loads it: the state of `--tokens`
+tokens is put in place, and `--new` ones are computed on it. Figures: milliseconds until the state is in place
+(`placed`) and until the new tokens are computed (`turn`), as a ratio to computing them in that turn (`computing`), and
+bytes: the most that was held beyond what was held before (`peak`, where computing that takes as much as the state tells
+of buffers copied to grow), and what was copied out of blocks (`copied`). Medians of the rounds, without the first. The
+adapter alone: what HTTP, tokenizing and the queue add is `bench.long_context`'s, which runs this for its baseline.
+Without --shape and --tokens it is Qwen3-4B's at 72,000 on an accelerator and a tiny one at 4,000 on a CPU.
 """
 
 import argparse
@@ -17,21 +17,25 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
 
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.device import describe_device, on_cpu
+from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
 from application.services.token_side.model_loads import whole
 from bench.decode import prompt_of
 from bench.results import Results
 from bench.shapes import SHAPES, build_shape
 from domain.ids import ModelId, SequenceId
+from domain.model_card import LoadOptions, ModelSource
 from domain.payload import GroupPayloads
 
 BLOCK, CHUNK = 256, 2048
 MIB = 1 << 20
+TAKEN_OVER, RESTORED = "taken over", "restored"
 
 Figures = dict[str, float]
 
@@ -52,16 +56,19 @@ class Turns:
     """One state left in the model, which each turn goes on from where the last one ended, and in blocks the state of
     `tokens`, which each turn begins with."""
 
-    def __init__(self, model: MlxModel, tokens: Sequence[int], new: Sequence[int]) -> None:
+    def __init__(self, model: MlxModel, tokens: Sequence[int], new: Sequence[int], *, has_blocks: bool = True) -> None:
+        """Without blocks nothing can be restored, and they take no memory."""
         self._model, self._new, self._num_tokens = model, new, len(tokens)
         self._left, self._num_left, self._next = SequenceId(0), len(tokens), 1
         model.open(self._left)
         self._blocks: list[GroupPayloads] = []
         for start in range(0, len(tokens), CHUNK):
             model.prefill(self._left, tokens[start : start + CHUNK])
-            end = min(start + CHUNK, len(tokens)) // BLOCK * BLOCK
+            end = min(start + CHUNK, len(tokens)) // BLOCK * BLOCK if has_blocks else start
             self._blocks += model.capture_blocks(self._left, [(at, at + BLOCK) for at in range(start, end, BLOCK)])
-        self._snapshot = model.capture_snapshot(self._left, len(self._blocks) * BLOCK)
+        self._snapshot: GroupPayloads = {}
+        if has_blocks:
+            self._snapshot = model.capture_snapshot(self._left, len(self._blocks) * BLOCK)
         model.leave(self._left)
 
     @property
@@ -101,22 +108,31 @@ class Turns:
         }
 
 
+def loaded(options: argparse.Namespace) -> MlxModel:
+    """From a folder it is what a server computes with, down to what a device has fused."""
+    if options.model is not None:
+        steps = MlxEngine().load(ModelSource(ModelId(options.model.name), str(options.model)), LoadOptions())
+        return cast(MlxModel, whole(steps))
+    network, config = build_shape(options.shape)
+    return whole(assemble(network, ModelId(options.shape), ModelFacts(config)))
+
+
 def compare(options: argparse.Namespace, results: Results) -> dict[str, Figures]:
     begun_s = time.monotonic()
-    network, config = build_shape(options.shape)
-    model = whole(assemble(network, ModelId(options.shape), ModelFacts(config)))
+    model = loaded(options)
     ready_s = time.monotonic()
     prompt = prompt_of(options.tokens + options.new, 1, model.description.vocab_size)
-    turns = Turns(model, prompt[: options.tokens], prompt[options.tokens :])
+    turns = Turns(model, prompt[: options.tokens], prompt[options.tokens :], has_blocks=RESTORED in options.ways)
     filled_s = time.monotonic()
     results.add("model", dtype=model.description.dtype, built_s=ready_s - begun_s, filled_s=filled_s - ready_s)
-    runs: dict[str, list[Figures]] = {"taken over": [], "restored": []}
+    ways = {TAKEN_OVER: turns.taken_over, RESTORED: turns.restored}
+    runs: dict[str, list[Figures]] = {name: [] for name in options.ways}
     for number in range(options.rounds + 1):
         if number > 1 and time.monotonic() > filled_s + options.seconds:
             print(f"{number - 1} rounds: the time is over", flush=True)
             break
-        for name, turn in (("taken over", turns.taken_over), ("restored", turns.restored)):
-            runs[name].append(turn())
+        for name in runs:
+            runs[name].append(ways[name]())
             results.add("turn", way=name, round=number, **runs[name][-1])
     model.release()
     middle = statistics.median
@@ -126,6 +142,8 @@ def compare(options: argparse.Namespace, results: Results) -> dict[str, Figures]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="tiny" if on_cpu() else "qwen3-4b", choices=SHAPES)
+    parser.add_argument("--model", type=Path, help="a folder, instead of --shape")
+    parser.add_argument("--ways", nargs="+", default=[TAKEN_OVER, RESTORED], choices=[TAKEN_OVER, RESTORED])
     parser.add_argument("--tokens", type=int, default=4_000 if on_cpu() else 72_000)
     parser.add_argument("--new", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
@@ -133,7 +151,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = Results(options.json, "next_turn", mlx_device=describe_device())
-    print(f"{options.shape}, {options.tokens:,} tokens and {options.new} new ones, {describe_device()}", flush=True)
+    sizes = f"{options.tokens:,} tokens and {options.new} new ones"
+    print(f"{options.model or options.shape}, {sizes}, {describe_device()}", flush=True)
     for name, figures in compare(options, results).items():
         results.add(name, **figures)
         told = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())

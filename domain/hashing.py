@@ -39,13 +39,14 @@ class BlockChain:
     `feed` calls changes nothing. One thread feeds it; nothing that is there changes any more, so others may read on.
     """
 
-    __slots__ = ("_output_ids", "block_size", "hashes", "namespace", "prompt")
+    __slots__ = ("_keys", "_output_ids", "block_size", "hashes", "namespace", "prompt")
 
     def __init__(self, namespace: Namespace, block_size: int, prompt: PromptContent = NO_CONTENT) -> None:
         self.namespace = namespace
         self.block_size = block_size
         self.prompt = prompt
         self.hashes: list[BlockHash] = []
+        self._keys: tuple[BlockKey, ...] | None = None
         self._output_ids: list[int] = []
         self._hash_full_blocks()
 
@@ -61,9 +62,16 @@ class BlockChain:
         """The hash that whatever follows `num_blocks` full blocks is chained to: the last block's, or the root."""
         return self.hashes[num_blocks - 1] if num_blocks else BlockHash(self.namespace)
 
-    def prompt_keys(self) -> list[BlockKey]:
-        """Of the prompt's full blocks."""
-        return [BlockKey(self.namespace, hash) for hash in self.hashes[: self.num_prompt // self.block_size]]
+    def ends(self) -> tuple[BlockHash, ...]:
+        """What follows the prompt's start, or one of its full blocks, is chained to: the root, and then the hashes of
+        these."""
+        return BlockHash(self.namespace), *self.hashes[: self.num_prompt // self.block_size]
+
+    def prompt_keys(self) -> tuple[BlockKey, ...]:
+        """Of the prompt's full blocks; made once, for each tier is asked about all of them."""
+        if self._keys is None:
+            self._keys = tuple([BlockKey(self.namespace, hash) for hash in self.ends()[1:]])
+        return self._keys
 
     def key_ids(self, start: int, end: int) -> IdRow:
         num_prompt = self.num_prompt
@@ -101,6 +109,7 @@ class BlockChain:
         """The same stream, to go on in another way."""
         twin = BlockChain(self.namespace, self.block_size)
         twin.prompt, twin.hashes, twin._output_ids = self.prompt, list(self.hashes), list(self._output_ids)
+        twin._keys = self._keys
         return twin
 
     def _hash_full_blocks(self) -> list[BlockHash]:

@@ -5,9 +5,9 @@ hot           x           x                                          a tier may 
 store                     x           x                              together they reach the end of block 2
 """
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 
 from domain.hashing import BlockChain
 from domain.ids import BlockHash
@@ -31,6 +31,11 @@ class Holdings:
 
     def has_whole(self, index: int) -> bool:
         return self.has(index) and index not in self.partial
+
+    def num_leading(self, most: int) -> int:
+        """How many of the first so many blocks it has, without a gap from the first one on."""
+        leading = self.blocks[:most]
+        return len(leading) if all(leading) else leading.index(False)
 
     def without(self, chain: BlockChain, absent: Collection[RecordKey]) -> "Holdings":
         """The same less what turned out not to be there."""
@@ -72,8 +77,7 @@ class Found:
 
 def num_leading_blocks(chain: BlockChain, holdings: Sequence[Holdings]) -> int:
     """How many blocks from the prompt's start on some tier has, without a gap."""
-    indices = range(chain.num_prompt // chain.block_size)
-    return sum(1 for _ in takewhile(lambda index: any(held.has(index) for held in holdings), indices))
+    return sum(1 for _ in takewhile(bool, _present(chain, holdings)))
 
 
 def match_holdings(
@@ -81,11 +85,18 @@ def match_holdings(
 ) -> Found:
     """The furthest position that all tiers together restore. `was_here`: blocks that some tier had at some time."""
     indices = range(chain.num_prompt // chain.block_size)
-    present = [any(held.has(index) for held in holdings.values()) for index in indices]
+    present = _present(chain, holdings.values())
     evicted = [index for index in indices if not present[index] and chain.hashes[index] in was_here]
     snapshots = {at: key for held in holdings.values() for at, key in held.snapshots.items()}
     match = find_prefix(chain.num_prompt, chain, present, snapshots, rules, evicted)
     return Found(chain, match, holdings)
+
+
+def _present(chain: BlockChain, holdings: Iterable[Holdings]) -> list[bool]:
+    """Which of the prompt's full blocks some tier has."""
+    num_blocks = chain.num_prompt // chain.block_size
+    present = [any(held) for held in zip_longest(*(one.blocks for one in holdings), fillvalue=False)][:num_blocks]
+    return present + [False] * (num_blocks - len(present))
 
 
 __all__ = ("Found", "Holdings", "match_holdings", "num_leading_blocks")

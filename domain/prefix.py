@@ -67,6 +67,13 @@ class ReuseRules:
                 needed.add(group.index)
         return frozenset(needed)
 
+    def all_needed_groups(self, position: int, num_blocks: int) -> list[frozenset[GroupIndex]]:
+        """The same of the first so many blocks: only those within the widest window differ from the first one."""
+        widest = max((group.window or 0 for group in self.groups if group.policy is HitPolicy.TRAILING), default=0)
+        num_equal = min(num_blocks, max(0, position - widest) // self.grid.block_size)
+        equal = [self.needed_groups(position, 0)] * num_equal if num_equal else []
+        return equal + [self.needed_groups(position, index) for index in range(num_equal, num_blocks)]
+
 
 @dataclass(frozen=True, slots=True)
 class BlockNeed:
@@ -114,10 +121,8 @@ def find_prefix(
             break
     else:
         position = 0
-    needs = tuple(
-        BlockNeed(BlockKey(chain.namespace, chain.hashes[index]), rules.needed_groups(position, index))
-        for index in range(position // rules.grid.block_size)
-    )
+    num_blocks = position // rules.grid.block_size
+    needs = tuple(map(BlockNeed, chain.prompt_keys()[:num_blocks], rules.all_needed_groups(position, num_blocks)))
     needs_snapshot = rules.needs_snapshots or position % rules.grid.block_size
     return PrefixMatch(
         position,

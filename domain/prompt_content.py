@@ -66,12 +66,8 @@ class PromptContent:
         return PromptContent(self.token_ids.followed_by(text), own_keys, self.media)
 
     def media_within(self, start: int, end: int) -> tuple[Media, ...]:
-        """The parts of media that stand in the tokens [start, end), with positions counted from `start`."""
-        return tuple(
-            Media(max(one.start, start) - start, min(one.end, end) - start, one.digest)
-            for one in self.media
-            if max(one.start, start) < min(one.end, end)
-        )
+        """See `media_between`."""
+        return media_between(self.media, start, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +94,18 @@ class EncodedPrompt:
         return EncodedPrompt(self.content.followed_by(token_ids), self.fork_points)
 
 
+def media_between(media: Sequence[Media], start: int, end: int) -> tuple[Media, ...]:
+    """The parts of media that stand in the tokens [start, end), with positions counted from `start`."""
+    return tuple(
+        Media(max(one.start, start) - start, min(one.end, end) - start, one.digest)
+        for one in media
+        if max(one.start, start) < min(one.end, end)
+    )
+
+
 def digests_of(media: Sequence[Media]) -> bytes:
     """What media add to a hash, in order; nothing for text."""
     return b"".join(one.digest for one in media)
 
 
-__all__ = ("DIGEST_BYTES", "EncodedPrompt", "Media", "PromptContent", "digests_of")
+__all__ = ("DIGEST_BYTES", "EncodedPrompt", "Media", "PromptContent", "digests_of", "media_between")

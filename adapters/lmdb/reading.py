@@ -203,9 +203,11 @@ def _own_snapshots(
     cursor: "lmdb.Cursor[bytes]", namespace: Namespace, space: int, place: SnapshotPlace
 ) -> list[SnapshotKey]:
     """From one length that occurs at the place to the next: those of other prompts are passed over at once."""
-    own, found = OwnSnapshots(namespace, place), list[SnapshotKey]()
     prefix = snapshot_prefix(space, place.block_hash)
-    more = cursor.set_range(snapshot_prefix(space, place.block_hash, 0))
+    more = cursor.set_range(prefix)
+    if not more or not cursor.key().startswith(prefix):  # as at most places
+        return []
+    own, found = OwnSnapshots(namespace, place), list[SnapshotKey]()
     while more and (name := cursor.key()).startswith(prefix):
         there = parse_key(namespace, name)
         if not isinstance(there, SnapshotKey) or there.num_partial > own.max_partial:

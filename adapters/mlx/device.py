@@ -39,10 +39,11 @@ def preferred_last_chunk() -> int:
     """Up to how many tokens the end of a prompt is better computed with its last token than without it.
 
     Logits cost every token of a pass the output matrix and most of the last layer, which prefill spares; a pass of its
-    own costs the last token all weights once more. Both sides cost the same at about 40 tokens on a CPU (8 layers) and
-    at 600 and more on an H200 (models of 4B and 8B), where up to 256 one pass takes 4 to 5 ms less of 11 to 34; behind
-    78,000 tokens on an H100 that pass takes 11 to 15 ms. Metal was not measured: with prefill 10 to 20 times as fast as
-    decode, 64 is well on the safe side.
+    own costs the last token all weights once more, and all of the state that it attends to. Without a state both sides
+    cost the same at about 40 tokens on a CPU (8 layers) and at 600 and more on an H200 (models of 4B and 8B), where up
+    to 256 one pass takes 4 to 5 ms less of 11 to 34. Behind 78,000 tokens a pass of one token takes 16 ms on an H100
+    (4B), so that the next turn of a conversation, some hundred tokens, had better be one pass. Metal was not measured:
+    with prefill 10 to 20 times as fast as decode, 64 is well on the safe side.
     """
     if on_cpu():
         return CPU_LAST_CHUNK

@@ -10,6 +10,7 @@ from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
 from domain.hashing import BlockChain, snapshot_key
 from domain.prefix import PrefixMatch, ReuseRules, find_prefix
+from domain.prompt_content import PromptContent
 from domain.record import Namespace
 from domain.state_layout import HitPolicy, StateLayout
 
@@ -62,8 +63,7 @@ def oracle(case: Case) -> int:
 
 
 def look_up(case: Case) -> tuple[PrefixMatch, BlockChain]:
-    chain = BlockChain(ROOT, BLOCK)
-    chain.feed(case.prompt)
+    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(case.prompt))
     found = {}
     for position in case.snapshots:
         if position < len(case.prompt):
@@ -75,6 +75,13 @@ def look_up(case: Case) -> tuple[PrefixMatch, BlockChain]:
 @given(cases())
 def test_it_finds_the_furthest_restorable_position(case: Case) -> None:
     assert look_up(case)[0].position == oracle(case)
+
+
+@given(cases(), st.integers(0, 40))
+def test_the_groups_of_all_blocks_at_once_are_those_of_each(case: Case, position: int) -> None:
+    num_blocks = position // BLOCK
+    each = [case.rules.needed_groups(position, index) for index in range(num_blocks)]
+    assert case.rules.all_needed_groups(position, num_blocks) == each
 
 
 @given(cases())
@@ -110,8 +117,7 @@ def test_the_reason_fits_what_is_there(case: Case) -> None:
 
 
 def test_an_absent_block_that_was_here_before_is_told_as_evicted() -> None:
-    chain = BlockChain(ROOT, BLOCK)
-    chain.feed(range(20))
+    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(range(20)))
     rules = ReuseRules.of(ATTENTION, BlockGrid(BLOCK, 8))
     present = [True, True, False, True, True]
     assert find_prefix(20, chain, present, {}, rules).reason is StopReason.NEVER_SEEN

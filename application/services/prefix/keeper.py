@@ -88,9 +88,10 @@ class RecordKeeper:
         """The same of the prefix of a state that was taken over, as far as memory has it. Returns up to which block all
         of it is kept somewhere by now."""
         keys = chain.prompt_keys()[: position // chain.block_size]
-        stored = [all(self._held(name).has(index) for name in self._writers) for index in range(len(keys))]
-        if self._writers and all(stored):
+        writers = [self._held(name) for name in self._writers]
+        if writers and all(held.num_leading(len(keys)) == len(keys) for held in writers):  # as with most turns
             return len(keys)
+        stored = [all(held.has(index) for held in writers) for index in range(len(keys))]
         found = self._tiers.hot.acquire(keys, [rules.sliced_groups] * len(keys))
         leading = [record for record in takewhile(lambda record: record is not None, found) if record is not None]
         self._offer_known(chain, rules, leading, min(position, (len(leading) + 1) * chain.block_size - 1))

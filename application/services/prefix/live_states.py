@@ -253,8 +253,9 @@ class LiveStates:
 
     def _candidates(self, chain: BlockChain) -> Iterator[LiveState]:
         """Those whose last needed block is one of the prompt's; in no order that counts."""
-        for index in range(chain.num_prompt // chain.block_size + 1):
-            yield from self._places.get(chain.parent(index), {}).values()
+        for place in chain.ends():
+            if place in self._places:
+                yield from self._places[place].values()
 
     def _drop_all(self, is_meant: Callable[[LiveState], bool]) -> None:
         with self._lock:
