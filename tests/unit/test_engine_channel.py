@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from random import Random
 
@@ -18,6 +18,11 @@ NUM_EACH = 60
 def payloads(sender: int) -> list[bytes]:
     draw = Random(sender)
     return [b"%d %d " % (sender, number) + bytes(draw.choice(SIZES)) for number in range(NUM_EACH)]
+
+
+def send_all(channel: Channel, sender: int) -> None:
+    for one in payloads(sender):
+        channel.send(one)
 
 
 class Ends:
@@ -42,7 +47,7 @@ class Ends:
 
 
 @contextmanager
-def both_ends() -> Iterator[Ends]:
+def both_ends() -> Generator[Ends, None, None]:
     ends = Ends()
     try:
         yield ends
@@ -54,10 +59,7 @@ def both_ends() -> Iterator[Ends]:
 def test_what_threads_send_past_a_slow_reader_comes_whole_and_in_the_order_of_each() -> None:
     async def run() -> list[bytes]:
         with both_ends() as ends:
-            threads = [
-                threading.Thread(target=lambda at=at: [ends.channel.send(one) for one in payloads(at)], daemon=True)
-                for at in (1, 2)
-            ]
+            threads = [threading.Thread(target=send_all, args=(ends.channel, at), daemon=True) for at in (1, 2)]
             for thread in threads:
                 thread.start()
             own, draw, frames, found = payloads(0), Random(9), Deframer(), list[bytes]()
