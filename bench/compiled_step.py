@@ -38,7 +38,7 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.arrays import evaluate, evaluate_soon, parameters
-from adapters.mlx.caches.fused_rows import FusedRows
+from adapters.mlx.caches.cuda_attention import CudaAttention
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import make_room, merge
@@ -119,7 +119,7 @@ class Steps:
         else:
             rows = [_plain(contents, row, context) for row in range(self._rows)]
             self._caches = rows[0] if len(rows) == 1 else merge(rows)
-        self._fused = FusedRows(mlx_lm_module("models.base").scaled_dot_product_attention)
+        self._fused = CudaAttention(mlx_lm_module("models.base").scaled_dot_product_attention)
         self._call: Callable[..., Any] = mx.compile(self._own) if self._way.is_compiled else self._own
 
     def build(self) -> mx.array:

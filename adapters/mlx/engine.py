@@ -10,7 +10,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import assemble
-from adapters.mlx.caches.fused_rows import fuse_rows
+from adapters.mlx.caches.cuda_attention import replace_attention
 from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
@@ -50,7 +50,7 @@ class MlxEngine:
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._bound_memory()
         if has_cuda():
-            fuse_rows()
+            replace_attention()
         found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
             self._models.append(found)

@@ -12,6 +12,7 @@ from adapters.mlx.arrays import parameters
 from adapters.mlx.caches.classes import known_traits
 from adapters.mlx.caches.layout import Caches, leaf_at, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.leaf_state import fill, trailing_reach
+from adapters.mlx.caches.short_queries import noting
 from domain.memory.op_trace import Op, OpTrace
 from domain.state_layout import StateKind, StateLayout
 
@@ -37,7 +38,8 @@ def trace_chunk(network: Any, layout: StateLayout, pattern: Caches, chunk: int, 
             if tensors and end > chunk:
                 given = tuple(None if tensor is None else next(supply) for tensor in tensors)
                 fill(leaf_at(caches, path), given, end - chunk)
-        network(tokens, cache=caches)
+        with noting():  # the chunk may stand for another: its scores are charged by themselves
+            network(tokens, cache=caches)
         shed_chunk(caches)
         return live_arrays(caches)
 

@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.caches.layout import new_caches
+from adapters.mlx.caches.short_queries import cost_of, noting
 from adapters.mlx.caches.state_costs import state_costs
 from adapters.mlx.device import describe_device, on_cpu, preferred_grid
 from adapters.mlx.run_ahead import most_ahead_bytes, run_ahead
@@ -44,7 +45,8 @@ def shape_of_network(
     thread that computes, piece by piece: a trace takes some milliseconds, and up to a second where a large network goes
     through its tokens one by one."""
     weight_bytes = sum(array.nbytes for _, array in parameters(network))
-    logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
+    with noting() as noted:
+        logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
     num_logits, dtype_bytes = int(logits.shape[-1]), int(logits.dtype.size)
     traced = None
     if layout.is_reusable:
@@ -59,6 +61,7 @@ def shape_of_network(
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
         ahead=ahead,
+        scores=cost_of(noted),
     )
 
 

@@ -7,10 +7,12 @@ ones, then each after twice as many, and in the end one in a while.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import mlx.core as mx
 
 from domain.memory.correction import PeakCorrection
+from domain.memory.score_cost import ScoreCost
 from domain.memory.shape import MemoryShape
 
 FIRST_CHUNKS, EVERY_CHUNKS = 4, 64
@@ -45,7 +47,8 @@ class PeakMeter:
         """What the `chunk` tokens behind `position`, and the logits of so many of them, are to keep alive at most
         beyond what is held; None: what they like. By the estimate as it was before anything was learnt, so that it
         never depends on what is measured of it."""
-        shape, end = self._shape, position + chunk
+        end = position + chunk
+        shape = _exactly(self._shape, chunk, end)
         held = shape.held_ahead_bytes(chunk, end)
         if not held:
             return None
@@ -68,16 +71,21 @@ class PeakMeter:
         when the shape is another one now."""
         finish()
         taken = mx.get_peak_memory() - mx.get_active_memory()
-        shape, known = self._shape, self._correction
+        shape, known = _exactly(self._shape, chunk, position), self._correction
         held = shape.held_ahead_bytes(chunk, position)
         needed = shape.chunk_bytes(chunk, position) - held if held else 0
-        self._correction = now = known.learnt(shape.step.bytes_at(chunk, position), taken, held, needed)
+        self._correction = now = known.learnt(shape.free_bytes(chunk, position), taken, held, needed)
         changes = now.factor - self._told.factor, now.held_factor - self._told.held_factor
         if max(map(abs, changes)) < _TOLD_CHANGE:
             return False
         self._told = now
         self._keep(now)
         return True
+
+
+def _exactly(shape: MemoryShape, chunk: int, end: int) -> MemoryShape:
+    """Without scores where this very chunk has none: else it would seem to take less than it was said to."""
+    return shape if shape.scores.are_computed(chunk, end) else replace(shape, scores=ScoreCost())
 
 
 def _is_measured(number: int) -> bool:

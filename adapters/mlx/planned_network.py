@@ -12,7 +12,9 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import context_length_of
+from adapters.mlx.caches.cuda_attention import replace_attention
 from adapters.mlx.caches.layout import layout_of, new_caches
+from adapters.mlx.device import has_cuda
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import cast_network, open_folder, read_config
 from adapters.mlx.memory_shape import shape_of_network
@@ -42,6 +44,8 @@ def _plan_and_leave(folder: Path, dtype: str, memory_dir: Path | None) -> Planne
 
 
 def _plan(folder: Path, dtype: str, traces: TraceMemory | None) -> PlannedModel:
+    if has_cuda():
+        replace_attention()  # as the engine that will compute
     config = read_config(folder)
     has_weights = any(folder.glob("model*.safetensors"))
     try:

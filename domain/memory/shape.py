@@ -13,6 +13,7 @@ takes without one.
 from dataclasses import dataclass
 
 from domain.memory.buffer_slots import buffer_slots
+from domain.memory.score_cost import ScoreCost
 
 NUM_LAST_TOKENS = 512
 """Tokens whose logits are computed at the end of a prompt, at most (`StepLimits.max_last_chunk` of any device)."""
@@ -79,7 +80,8 @@ class MemoryShape:
 
     `states`: by state group, in the layout's order. `step`: of a forward pass without its logits, as far as the backend
     runs ahead of itself; `ahead`: what prefill is held to, None where nothing holds it. `logit_bytes`: for each token
-    whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
+    whose logits are computed. `sample_bytes`: for each token that is chosen from its logits. `scores`: what chunks of a
+    few tokens have beside `step`.
     """
 
     weight_bytes: int = 0
@@ -88,6 +90,7 @@ class MemoryShape:
     logit_bytes: int = 0
     sample_bytes: int = 0
     ahead: AheadBound | None = None
+    scores: ScoreCost = ScoreCost()
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """The live caches of one sequence at this length. `chunk`: how many tokens were prefilled last."""
@@ -106,12 +109,19 @@ class MemoryShape:
 
     def chunk_bytes(self, chunk: int, end: int) -> int:
         """As `peak_bytes`, without any logits."""
-        free = self.step.bytes_at(chunk, end)
-        return free if self.ahead is None else min(free, self.ahead.needed.bytes_at(chunk, end) + self.ahead.num_bytes)
+        free = self.free_bytes(chunk, end)
+        if self.ahead is None:
+            return free
+        needed = self.ahead.needed.bytes_at(chunk, end) + self.scores.layer_bytes(chunk, end)
+        return min(free, needed + self.ahead.num_bytes)
+
+    def free_bytes(self, chunk: int, end: int) -> int:
+        """As `chunk_bytes`, where nothing holds it: what all layers have may be there at once."""
+        return self.step.bytes_at(chunk, end) + self.scores.num_layers * self.scores.layer_bytes(chunk, end)
 
     def held_ahead_bytes(self, chunk: int, end: int) -> int:
         """How much of `chunk_bytes` is the bound on running ahead; 0 where it is not reached, or there is none."""
-        is_reached = self.ahead is not None and self.chunk_bytes(chunk, end) < self.step.bytes_at(chunk, end)
+        is_reached = self.ahead is not None and self.chunk_bytes(chunk, end) < self.free_bytes(chunk, end)
         return self.ahead.num_bytes if self.ahead is not None and is_reached else 0
 
     def decode_bytes(self, num_rows: int, num_tokens: int) -> int:

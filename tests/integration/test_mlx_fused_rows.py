@@ -6,7 +6,9 @@ from typing import Any, cast
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.caches.fused_rows import PASSES_TOGETHER, FusedRows, fuse_rows
+from adapters.mlx.caches.cuda_attention import CudaAttention, replace_attention
+from adapters.mlx.caches.fused_rows import PASSES_TOGETHER, FusedRows
+from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, merge
@@ -30,15 +32,15 @@ def calls() -> list[Any]:
 
 
 @pytest.fixture
-def fused(calls: list[Any]) -> FusedRows:
+def fused(calls: list[Any]) -> CudaAttention:
     def otherwise(*arguments: Any, **named: Any) -> Any:
         calls.append(named["cache"])
         return mlx_lm_module("models.base").scaled_dot_product_attention(*arguments, **named)
 
-    return FusedRows(otherwise)
+    return CudaAttention(otherwise)
 
 
-def step(fused: FusedRows, batch: Caches, rows: int, dtype: mx.Dtype, turn: int) -> tuple[mx.array, mx.array]:
+def step(fused: CudaAttention, batch: Caches, rows: int, dtype: mx.Dtype, turn: int) -> tuple[mx.array, mx.array]:
     """Fused attention of the next token, and mlx-lm's."""
     make_room(batch, 1)
     (cache,) = batch
@@ -67,7 +69,9 @@ def together(batch: Caches, rows: int, dtype: mx.Dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
-def test_it_is_what_mlx_lm_computes_whoever_comes_and_goes(fused: FusedRows, calls: list[Any], dtype: mx.Dtype) -> None:
+def test_it_is_what_mlx_lm_computes_whoever_comes_and_goes(
+    fused: CudaAttention, calls: list[Any], dtype: mx.Dtype
+) -> None:
     batch = merge([plain(length, seed, dtype) for seed, length in enumerate(LENGTHS)])
     together(batch, 4, dtype)
     assert all(near(*step(fused, batch, 4, dtype, turn)) for turn in range(3))
@@ -80,7 +84,7 @@ def test_it_is_what_mlx_lm_computes_whoever_comes_and_goes(fused: FusedRows, cal
     assert not calls
 
 
-def test_rows_of_equal_lengths_need_no_mask(fused: FusedRows, calls: list[Any]) -> None:
+def test_rows_of_equal_lengths_need_no_mask(fused: CudaAttention, calls: list[Any]) -> None:
     batch = merge([plain(60, seed, mx.bfloat16) for seed in range(3)])
     together(batch, 3, mx.bfloat16)
     assert batch[0].make_mask(1) is None
@@ -88,7 +92,7 @@ def test_rows_of_equal_lengths_need_no_mask(fused: FusedRows, calls: list[Any]) 
     assert not calls
 
 
-def test_rows_that_come_and_go_are_left_to_mlx_lm(fused: FusedRows, calls: list[Any]) -> None:
+def test_rows_that_come_and_go_are_left_to_mlx_lm(fused: CudaAttention, calls: list[Any]) -> None:
     """Each number of rows costs a plan, which a few steps do not pay."""
     batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
     for turn in range(PASSES_TOGETHER):
@@ -103,7 +107,7 @@ def test_rows_that_come_and_go_are_left_to_mlx_lm(fused: FusedRows, calls: list[
     assert len(calls) == PASSES_TOGETHER + 2
 
 
-def test_what_a_row_left_behind_reaches_nobody(fused: FusedRows) -> None:
+def test_what_a_row_left_behind_reaches_nobody(fused: CudaAttention) -> None:
     """Beyond its tokens as well: a masked NaN is still one."""
     batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
     (cache,) = batch
@@ -123,14 +127,14 @@ def test_heads_that_the_device_refuses_are_left_to_mlx_lm_for_good() -> None:
         tried.append(queries.shape[0])
         raise RuntimeError("no plan")
 
-    fused = FusedRows(mlx_lm_module("models.base").scaled_dot_product_attention, refuse)
+    fused = CudaAttention(mlx_lm_module("models.base").scaled_dot_product_attention, {KVRows: FusedRows(refuse)})
     batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
     together(batch, 4, mx.bfloat16)
     assert all(near(*step(fused, batch, 4, mx.bfloat16, turn)) for turn in range(3))
     assert len(tried) == 1
 
 
-def test_what_it_does_not_know_is_left_to_mlx_lm(fused: FusedRows, calls: list[Any]) -> None:
+def test_what_it_does_not_know_is_left_to_mlx_lm(fused: CudaAttention, calls: list[Any]) -> None:
     batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate((30, 8, 20))])
     together(batch, 3, mx.bfloat16)
     make_room(batch, 1)
@@ -156,7 +160,7 @@ def test_families_that_were_imported_before_attend_like_the_others(monkeypatch: 
     name = "scaled_dot_product_attention"
     for module in [module for module in list(sys.modules.values()) if getattr(module, name, None) is not None]:
         monkeypatch.setattr(module, name, getattr(module, name))  # given back as it was
-    fuse_rows()
-    fuse_rows()
-    assert isinstance(base.scaled_dot_product_attention, FusedRows)
+    replace_attention()
+    replace_attention()
+    assert isinstance(base.scaled_dot_product_attention, CudaAttention)
     assert family.scaled_dot_product_attention is base.scaled_dot_product_attention

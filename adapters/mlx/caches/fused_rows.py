@@ -10,13 +10,9 @@ to it: they are asked as such, over the whole buffer, with a mask that is added.
 cuDNN makes a plan for every shape, which takes as long as some steps do (40 to 65 ms on an H100). The number of slots
 stays until a buffer grows, and a number of rows is taken for one that stays once it has for PASSES_TOGETHER. Rows of
 equal lengths need no mask, and are asked in the same way: MLX's own goes through the keys once for each query head.
-
-mlx-lm's attention is told the cache whose keys it is given, and treats some classes of them in their own way. This is
-that way for rows of a batch; everything else is left to it.
 """
 
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +20,9 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.file_limit import mlx_lm_module
-
-_FAMILIES, _NAME = "mlx_lm.models.", "scaled_dot_product_attention"
 
 Attention = Callable[..., mx.array]
 
-_base: Any = mlx_lm_module("models.base")
 _fast: Any = mx.fast
 
 MAX_DIM, DIM_UNIT = 128, 8
@@ -47,29 +39,22 @@ _logger = logging.getLogger("cairn.mlx")
 
 
 class FusedRows:
-    """In place of mlx-lm's function `otherwise`. Compute thread only. It remembers the mask of the last step, which all
-    layers share, and of which kinds of heads the device has such attention."""
+    """Compute thread only. It remembers the mask of the last step, which all layers share, and of which kinds of heads
+    the device has such attention."""
 
-    def __init__(self, otherwise: Attention, attend: Attention = _fast.scaled_dot_product_attention) -> None:
+    def __init__(self, attend: Attention = _fast.scaled_dot_product_attention) -> None:
         """`attend`: MLX's own, replaced by tests only."""
-        self._otherwise = otherwise
         self._attend = attend
         self._is_fused: dict[tuple[int, int, int, int, mx.Dtype], bool] = {}
         self._mask: mx.array | int | None = None
         self._added: mx.array | None = None
 
     def __call__(
-        self,
-        queries: mx.array,
-        keys: Any,
-        values: Any,
-        cache: Any,
-        scale: float,
-        mask: Any,
-        sinks: mx.array | None = None,
-    ) -> mx.array:
-        if sinks is not None or not _may_fuse(queries, keys, values, cache, mask) or not self._can(queries, values):
-            return self._otherwise(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+        self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any
+    ) -> mx.array | None:
+        """Of rows that stay. None: not by this way."""
+        if not _may_fuse(queries, keys, values, cache, mask) or not self._can(queries, values):
+            return None
         rows, heads, _, dim = queries.shape
         groups = values.shape[1]
         sharing = mx.reshape(queries, (rows, groups, heads // groups, dim))
@@ -113,19 +98,16 @@ class FusedRows:
         return added
 
 
-def _may_fuse(queries: mx.array, keys: Any, values: Any, cache: Any, mask: Any) -> bool:
+def _may_fuse(queries: mx.array, keys: Any, values: Any, cache: KVRows, mask: Any) -> bool:
     """One token a row, over what the cache of rows that stay gave, in a type and of widths that are fused."""
     return (
-        type(cache) is KVRows
-        and cache.num_rows >= MIN_ROWS
+        cache.num_rows >= MIN_ROWS
         and cache.num_passes_together > PASSES_TOGETHER
         and cache.is_what_was_fetched(keys, values)
         and queries.shape[2] == 1
         and queries.shape[1] > keys.shape[1]
         and (mask is None or _is_of_rows(mask, cache.num_rows, keys.shape[2]))
-        and queries.dtype == keys.dtype == values.dtype
-        and queries.dtype in (mx.float16, mx.bfloat16)
-        and all(one.shape[3] <= MAX_DIM and not one.shape[3] % DIM_UNIT for one in (queries, values))
+        and is_fusible(queries, keys, values)
     )
 
 
@@ -133,16 +115,14 @@ def _is_of_rows(mask: Any, num_rows: int, num_slots: int) -> bool:
     return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.shape == (num_rows, 1, 1, num_slots)
 
 
-def fuse_rows() -> None:
-    """From now on, for all families: they take the function by name when they are imported. Repeating it does
-    nothing."""
-    otherwise = _base.scaled_dot_product_attention
-    if isinstance(otherwise, FusedRows):
-        return
-    fused = FusedRows(otherwise)
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is otherwise:
-            setattr(module, _NAME, fused)
+def is_fusible(queries: mx.array, keys: mx.array, values: mx.array) -> bool:
+    """Whether cuDNN's attention takes these types and widths."""
+    return (
+        queries.dtype == keys.dtype == values.dtype
+        and queries.dtype in (mx.float16, mx.bfloat16)
+        and not queries.shape[1] % keys.shape[1]
+        and all(one.shape[3] <= MAX_DIM and not one.shape[3] % DIM_UNIT for one in (queries, values))
+    )
 
 
-__all__ = ("FusedRows", "fuse_rows")
+__all__ = ("FusedRows", "is_fusible")

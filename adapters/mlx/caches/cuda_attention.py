@@ -1,0 +1,74 @@
+"""mlx-lm's attention on CUDA: by the class of the cache another way is asked first, and else mlx-lm's own.
+
+mlx-lm's attention is told the cache whose keys it is given, and treats some classes of them in their own way. These are
+such ways; each says for itself which calls it takes. Everything else is left to mlx-lm.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+
+from adapters.mlx.caches.fused_rows import FusedRows
+from adapters.mlx.caches.kv_rows import KVRows
+from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.short_queries import ShortQueries
+from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.run_ahead import most_ahead_bytes
+
+_FAMILIES, _NAME = "mlx_lm.models.", "scaled_dot_product_attention"
+
+_SCORES_SHARE = 7
+"""Of what prefill may run ahead by, the scores of one layer take no more, since some layers of them are alive at once.
+292 MiB of an H100: 66 queries of 32 heads on 72,000 keys."""
+
+_base: Any = mlx_lm_module("models.base")
+
+Attention: TypeAlias = Callable[..., mx.array]
+Way: TypeAlias = Callable[[mx.array, Any, Any, Any, float, Any], mx.array | None]
+"""Of queries, keys, values, cache, scale and mask; None: not by this way."""
+
+
+class CudaAttention:
+    """In place of mlx-lm's function `otherwise`. Compute thread only."""
+
+    def __init__(self, otherwise: Attention, ways: Mapping[type, Way] | None = None) -> None:
+        """`ways`: by class of the cache; None for all there are."""
+        self._otherwise = otherwise
+        self._ways = _ways() if ways is None else ways
+
+    def __call__(
+        self,
+        queries: mx.array,
+        keys: Any,
+        values: Any,
+        cache: Any,
+        scale: float,
+        mask: Any,
+        sinks: mx.array | None = None,
+    ) -> mx.array:
+        way = self._ways.get(cache.__class__) if sinks is None else None
+        found = way(queries, keys, values, cache, scale, mask) if way is not None else None
+        if found is not None:
+            return found
+        return self._otherwise(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+
+
+def _ways() -> dict[type, Way]:
+    return {KVRows: FusedRows(), lib.KVCache: ShortQueries((most_ahead_bytes() or 0) // _SCORES_SHARE)}
+
+
+def replace_attention() -> None:
+    """From now on, for all families: they take the function by name when they are imported. Repeating it does
+    nothing."""
+    otherwise = _base.scaled_dot_product_attention
+    if isinstance(otherwise, CudaAttention):
+        return
+    replaced = CudaAttention(otherwise)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is otherwise:
+            setattr(module, _NAME, replaced)
+
+
+__all__ = ("CudaAttention", "replace_attention")

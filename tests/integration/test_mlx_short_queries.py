@@ -1,0 +1,257 @@
+"""Attention of a few queries without a plan: what the exact one gives, by lengths alone, within what is charged."""
+
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+import mlx.core as mx
+import pytest
+
+from adapters.mlx import graph_trace
+from adapters.mlx.arrays import evaluate
+from adapters.mlx.caches import cuda_attention
+from adapters.mlx.caches.cuda_attention import CudaAttention, replace_attention
+from adapters.mlx.caches.layout import layout_of, new_caches
+from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.short_queries import ShortQueries, cost_of, noting
+from adapters.mlx.caches.state_costs import lazy_caches
+from adapters.mlx.file_limit import mlx_lm_module
+from adapters.mlx.peak_meter import PeakMeter
+from adapters.mlx.planned_network import network_of
+from adapters.mlx.run_ahead import GROUPS_ALIVE
+from adapters.mlx.step_trace import DeviceLimits, traced_step
+from application.services.token_side.model_loads import whole
+from bench.shapes import QWEN3_4B
+from domain.ids import SequenceId
+from domain.memory.correction import MIN_BYTES, PeakCorrection
+from domain.memory.op_trace import RunAhead
+from domain.memory.score_cost import ScoreCost
+from domain.memory.shape import MemoryShape, StepCost
+from tests.support import tiny_models
+
+MOST = 1 << 20
+GROUPS, DIM = 2, 16
+AHEAD = 2 << 30
+H100 = RunAhead(100, 1000 << 20)
+
+
+@pytest.fixture
+def calls() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def attention(calls: list[Any]) -> CudaAttention:
+    def otherwise(*arguments: Any, **named: Any) -> Any:
+        calls.append(named["cache"])
+        return mlx_lm_module("models.base").scaled_dot_product_attention(*arguments, **named)
+
+    return CudaAttention(otherwise, {lib.KVCache: ShortQueries(MOST)})
+
+
+@pytest.fixture
+def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an H100, in all families that were imported; given back as they were."""
+    name = "scaled_dot_product_attention"
+    for module in [module for module in list(sys.modules.values()) if getattr(module, name, None) is not None]:
+        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(cuda_attention, "most_ahead_bytes", lambda: AHEAD)
+    replace_attention()
+
+
+def random(seed: int, *shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
+
+
+def asked(
+    queries: int, keys: int, heads: int = 4, dtype: mx.Dtype = mx.bfloat16, seed: int = 1
+) -> tuple[mx.array, mx.array, mx.array, Any]:
+    """Queries, and keys and values as a cache gives them; its free slots are no numbers."""
+    cache = lib.KVCache()
+    for name in ("keys", "values"):
+        tokens = random(seed + len(name), 1, GROUPS, keys, DIM, dtype=dtype)
+        setattr(cache, name, mx.concatenate([tokens, mx.full((1, GROUPS, 77, DIM), mx.nan, dtype)], axis=2))
+    cache.offset = keys
+    # A layer turns the axes of heads and tokens.
+    turned = mx.swapaxes(random(seed, 1, queries, heads, DIM, dtype=dtype), 1, 2)
+    return turned, *cache.keys_and_values(), cache
+
+
+def exact(queries: mx.array, keys: mx.array, values: mx.array, scale: float, *, is_causal: bool) -> mx.array:
+    """In float32, with a mask of every pair."""
+    repeats, (num_queries, num_keys) = queries.shape[1] // keys.shape[1], (queries.shape[2], keys.shape[2])
+    wide_keys, wide_values = (mx.repeat(one.astype(mx.float32), repeats, axis=1) for one in (keys, values))
+    scores = scale * queries.astype(mx.float32) @ mx.swapaxes(wide_keys, -1, -2)
+    seen = mx.arange(num_keys)[None] <= mx.arange(num_keys - num_queries, num_keys)[:, None]
+    masked = mx.where(seen, scores, -mx.inf) if is_causal else scores
+    return mx.softmax(masked, axis=-1) @ wide_values
+
+
+def apart(found: mx.array, expected: mx.array) -> float:
+    assert found.shape == expected.shape
+    return cast(float, mx.abs(found.astype(mx.float32) - expected.astype(mx.float32)).max().item())
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("heads", [2, 8, 16], ids=["1", "4", "8"])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(2, 2), (2, 3), (2, 3001), (3, 256), (7, 400), (16, 2000), (31, 31), (33, 65), (64, 1000)]
+)
+def test_it_is_the_exact_attention_to_rounding(
+    calls: list[Any], queries: int, keys: int, heads: int, dtype: mx.Dtype
+) -> None:
+    attention = CudaAttention(cast(Any, calls.append), {lib.KVCache: ShortQueries(8 * MOST)})
+    for mask in ("causal", None):
+        rows, held, values, cache = asked(queries, keys, heads, dtype)
+        found = attention(rows, held, values, cache=cache, scale=0.3, mask=mask)
+        assert found.dtype == dtype
+        assert apart(found, exact(rows, held, values, 0.3, is_causal=mask is not None)) < 0.02
+    assert not calls
+
+
+def test_other_lengths_in_between_change_nothing(attention: CudaAttention) -> None:
+    *given, cache = asked(16, 500)
+    first = attention(*given, cache=cache, scale=0.3, mask="causal")
+    for queries, keys, dtype in ((17, 500, mx.bfloat16), (16, 900, mx.bfloat16), (16, 500, mx.float16)):
+        *others, other = asked(queries, keys, dtype=dtype)
+        attention(*others, cache=other, scale=0.3, mask="causal")
+    assert mx.array_equal(attention(*given, cache=cache, scale=0.3, mask="causal"), first).item()
+    for dtype in (mx.float16, mx.bfloat16):
+        *alone, of = asked(31, 31, dtype=dtype)
+        assert attention(*alone, cache=of, scale=0.3, mask="causal").dtype == dtype
+
+
+def test_lengths_beyond_the_rule_are_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
+    """Four heads of two bytes: 131,072 pairs are a MiB."""
+    short = [(2, 2), (2, 60_000), (255, 258), (257, 257), (64, 1984), (362, 362)]
+    long = [(1, 300), (256, 300), (512, 512), (64, 1985), (3, 60_000), (363, 363)]
+    for lengths, expected in ((short, 0), (long, len(long))):
+        for queries, keys in lengths:
+            *given, cache = asked(queries, keys)
+            attention(*given, cache=cache, scale=0.3, mask="causal" if queries > 1 else None)
+        assert len(calls) == expected
+
+
+def test_what_it_does_not_know_is_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
+    queries, keys, values, cache = asked(6, 40)
+    rotating, mask = lib.RotatingKVCache(100), mx.ones((6, 40), mx.bool_)
+    both = [mx.concatenate([one, one]) for one in (queries, keys, values)]
+    wide = [mx.zeros((1, heads, count, 136), mx.bfloat16) for heads, count in ((4, 6), (2, 40), (2, 40))]
+    others: list[tuple[Any, Any, Any, Any, Any]] = [
+        (queries, keys, values, rotating, "causal"),
+        (queries, keys, values, None, "causal"),
+        (queries, keys, values, cache, mask),
+        (*both, cache, "causal"),
+        (*wide, cache, "causal"),
+        (*(one.astype(mx.float32) for one in (queries, keys, values)), cache, "causal"),  # type: ignore[list-item]
+    ]
+    for number, (given, given_keys, given_values, of, held) in enumerate(others, 1):
+        attention(given, given_keys, given_values, cache=of, scale=0.3, mask=held)
+        assert len(calls) == number
+    attention(queries, keys, values, cache=cache, scale=0.3, mask="causal", sinks=mx.zeros(4, mx.bfloat16))
+    assert len(calls) == len(others) + 1
+    attention(queries, keys, values, cache=cache, scale=0.3, mask="causal")
+    assert len(calls) == len(others) + 1
+
+
+def states(network: Any, lengths: tuple[int, ...]) -> list[mx.array]:
+    """Logits of each chunk of a prompt."""
+    caches, found = new_caches(network), list[mx.array]()
+    for number, length in enumerate(lengths):
+        tokens = mx.array([[(17 * index + 5 * number) % 90 for index in range(length)]])
+        found.append(network(tokens, cache=caches).astype(mx.float32))
+        evaluate(found)
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "olmo3", "qwen3_5", "minicpm3"])
+def test_prefill_is_that_of_mlx_lm_to_rounding(name: str, request: pytest.FixtureRequest) -> None:
+    """Full attention, one of its own, windows and recurrent layers beside it, latents."""
+    network, lengths = tiny_models.build(name, mx.bfloat16), (256, 37, 2, 61)
+    before = states(network, lengths)
+    request.getfixturevalue("replaced")
+    after = states(network, lengths)
+    assert all(apart(found, expected) < 0.1 for found, expected in zip(after, before, strict=True))
+    assert mx.array_equal(after[0], before[0]).item(), "a regular chunk is computed as before"
+    assert all(mx.array_equal(one, again).item() for one, again in zip(states(network, lengths), after, strict=True))
+
+
+def test_all_layers_with_a_plain_cache_are_charged_and_no_others(replaced: None) -> None:
+    found = dict[str, ScoreCost]()
+    for name in ("llama", "gemma3_text", "gpt_oss"):
+        network = tiny_models.build(name, mx.bfloat16)
+        with noting() as noted:
+            network(mx.zeros((1, 1), mx.uint32), cache=new_caches(network))
+        found[name] = cost_of(noted)
+    assert found["llama"] == ScoreCost(pair_bytes=8, num_layers=4, most_bytes=AHEAD // 7)
+    assert 0 < found["gemma3_text"].num_layers < 4
+    assert not found["gpt_oss"].num_layers
+    network = tiny_models.build("llama", mx.float32)
+    with noting() as noted:
+        network(mx.zeros((1, 1), mx.uint32), cache=new_caches(network))
+    assert not noted
+
+
+def test_an_estimate_is_above_what_such_chunks_take_and_of_long_chunks_as_it_was(
+    replaced: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced as on an H100, Qwen3-4B's shape; in place of MLX's fused attention, which a CPU has not, what takes as
+    much memory."""
+
+    def fused(queries: mx.array, keys: mx.array, values: mx.array, **_: object) -> mx.array:
+        return queries + (keys[:, :1, :1, :1] + values[:, :1, :1, :1])
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", fused)
+    network = network_of(QWEN3_4B, "bfloat16")
+    layout = layout_of(new_caches(network))
+    step, ahead = whole(traced_step(network, layout, 131_072, DeviceLimits("H100", False, 2048, H100, AHEAD)))
+    assert ahead is not None
+    assert step.pair_bytes == ahead.needed.pair_bytes == 0, "no scores are in the plane"
+    with noting() as noted:
+        network(mx.zeros((1, 1), mx.uint32), cache=new_caches(network))
+    shape, pattern = MemoryShape(step=step, ahead=ahead, scores=cost_of(noted)), lazy_caches(network, 8)
+    assert shape.scores.num_layers == 36
+    stands_for_long = graph_trace.trace_chunk(network, layout, pattern, 4, 8)
+    assert "Softmax" not in {op.name for op in stands_for_long.ops}
+    monkeypatch.setattr(graph_trace, "noting", nullcontext)  # what really runs
+    is_over = False
+    for chunk, end in ((16, 72_000), (64, 72_000), (1000, 1000), (1547, 1547), (428, 9000), (800, 4600)):
+        assert shape.scores.are_computed(chunk, end)
+        found = graph_trace.trace_chunk(network, layout, pattern, chunk, end)
+        free, alone = found.peak_bytes(H100), found.peak_bytes(RunAhead(0, 0, 1))
+        groups = found.peak_bytes(replace(H100, max_groups=GROUPS_ALIVE))
+        assert free <= shape.free_bytes(chunk, end)
+        assert alone <= ahead.needed.bytes_at(chunk, end) + shape.scores.layer_bytes(chunk, end) + (64 << 20)
+        assert groups <= shape.chunk_bytes(chunk, end)
+        is_over = is_over or free > step.bytes_at(chunk, end)
+    assert is_over, "or nothing had to be charged"
+
+
+def test_a_chunk_with_scores_says_nothing_of_those_without() -> None:
+    """It is compared with what is charged for it, and a regular one with what that takes."""
+    scores = ScoreCost(pair_bytes=64, num_layers=4, most_bytes=4 * MOST)
+    shape = MemoryShape(step=StepCost(base_bytes=2 * MIN_BYTES), scores=scores)
+    beside = 4 * scores.layer_bytes(10, 6000)
+    assert beside > shape.step.base_bytes
+    for chunk, taken in ((10, shape.step.base_bytes + beside), (256, shape.step.base_bytes)):
+        kept: list[PeakCorrection] = []
+        meter = PeakMeter(shape, PeakCorrection(), kept.append, is_ahead=False)
+        assert meter.begin(mx.synchronize)
+        evaluate([mx.zeros(taken, mx.uint8)])
+        meter.end(chunk, 6000, mx.synchronize)
+        assert not kept, "the estimate was right"
+
+
+def test_a_model_takes_what_it_says_for_short_chunks(replaced: None) -> None:
+    model = tiny_models.tiny_model("llama", mx.bfloat16)
+    shape, sequence = model.description.memory, SequenceId(1)
+    assert shape.scores.num_layers == 4
+    model.open(sequence)
+    for _ in range(8):
+        model.prefill(sequence, [5] * 256)
+    mx.reset_peak_memory()
+    model.prefill(sequence, [7] * 100)
+    taken = mx.get_peak_memory() - mx.get_active_memory()
+    assert taken <= shape.free_bytes(100, 2148)
+    model.release()
