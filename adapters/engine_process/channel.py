@@ -1,14 +1,20 @@
 """One end of a connected pair of sockets, on an event loop that never waits for the other end.
 
-What the socket does not take is kept and sent when it can be; `num_unsent_bytes` says how much that is, and `moved` is
-called when it became less. The end of the connection is told once, whoever caused it, and never from inside `send`.
-Event loop only.
+What the socket does not take is kept and sent by the loop when it can be; `num_unsent_bytes` says how much that is, and
+`moved` is called when it became less. The end of the connection is told once, whoever caused it, and never from inside
+`send`.
+
+Event loop only, but for `send`, which any thread may call: it wakes the loop only where something is to be kept. A lock
+is held while ready bytes are sent or kept, and for nothing else, so that no frame gets into another and none goes to a
+descriptor that was closed, and is another's now.
 """
 
 import asyncio
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from adapters.engine_process.frames import BrokenStream, Deframer, framed
 
@@ -32,6 +38,7 @@ class Channel:
         self._socket = sock
         self._received, self._ended, self._moved = received, ended, moved
         self._frames = Deframer()
+        self._lock = threading.Lock()  # of what is unsent, and of the socket's life
         self._unsent: deque[memoryview] = deque()
         self.num_unsent_bytes = 0
         self._is_closed = False
@@ -41,32 +48,38 @@ class Channel:
         self._loop.add_reader(sock.fileno(), self._read)
 
     def send(self, payload: bytes) -> None:
-        """In order. What is sent after the end goes nowhere. Raises BrokenStream for a payload that is too long."""
-        data = framed(payload)
-        if self._is_closed:
-            return
-        if self._unsent:
-            self._keep(memoryview(data))
-            return
-        rest = self._try(memoryview(data))
-        if rest:
-            self._keep(rest)
-            self._loop.add_writer(self._socket.fileno(), self._write)
+        """In the order of the calls, whichever threads make them. What is sent after the end goes nowhere. Raises
+        BrokenStream for a payload that is too long. Any thread."""
+        data = memoryview(framed(payload))
+        with self._lock:
+            if self._is_closed:
+                return
+            is_first = not self._unsent
+            rest = self._try(data) if is_first else data
+            if not rest:
+                return
+            self._unsent.append(rest)
+            self.num_unsent_bytes += len(rest)
+        if is_first:
+            with suppress(RuntimeError):  # the loop was closed: nobody is left to send it
+                self._loop.call_soon_threadsafe(self._watch)
 
     def close(self) -> None:
         """No more is received, sent or told. Idempotent."""
         if self._is_closed:
             return
-        self._is_closed = True
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
-        self._unsent.clear()
-        self.num_unsent_bytes = 0
+        with self._lock:
+            self._is_closed = True
+            self._socket.close()
+            self._unsent.clear()
+            self.num_unsent_bytes = 0
 
-    def _keep(self, rest: memoryview) -> None:
-        self._unsent.append(rest)
-        self.num_unsent_bytes += len(rest)
+    def _watch(self) -> None:
+        """Send what was kept when the socket takes more."""
+        if not self._is_closed:
+            self._loop.add_writer(self._socket.fileno(), self._write)
 
     def _try(self, data: memoryview) -> memoryview:
         """What the socket does not take. A connection that broke takes all: its end is read, and told, in a moment."""
@@ -80,15 +93,16 @@ class Channel:
         return data
 
     def _write(self) -> None:
-        while self._unsent:
-            first = self._unsent.popleft()
-            rest = self._try(first)
-            self.num_unsent_bytes -= len(first) - len(rest)
-            if rest:
-                self._unsent.appendleft(rest)
-                break
-        else:
-            self._loop.remove_writer(self._socket.fileno())
+        with self._lock:
+            while self._unsent:
+                first = self._unsent.popleft()
+                rest = self._try(first)
+                self.num_unsent_bytes -= len(first) - len(rest)
+                if rest:
+                    self._unsent.appendleft(rest)
+                    break
+            else:
+                self._loop.remove_writer(self._socket.fileno())
         self._moved()
 
     def _read(self) -> None:

@@ -3,12 +3,14 @@
     waiting for Begin ──► serving ──Stop──► stopping ──► Stopped is sent, and all that was told before it
                              └──end of file: nobody is left, so only the store is seen to──┘
 
-Whatever goes wrong here ends the process: the other end makes a new one. Event loop only.
+Whatever goes wrong here ends the process: the other end makes a new one. Event loop only: what the engine puts out goes
+past it, through `teller`.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,31 +22,25 @@ from adapters.engine_process.messages import (
     Answer,
     Ask,
     Begin,
-    Begun,
     Broken,
     Cancel,
-    Status,
     Stop,
     Stopped,
     Submit,
     ToChild,
-    ToParent,
     Withdraw,
-    batch_bytes,
     raw,
 )
 from adapters.engine_process.open_choices import OpenChoices
 from adapters.engine_process.reader_gate import ReaderGate
-from adapters.engine_process.values import SentError, decoded, encoded
-from application.ports.engine import Ended, Engine, EngineStatus, StepBatch, Submission
+from adapters.engine_process.teller import Teller
+from adapters.engine_process.values import SentError, decoded
+from application.ports.engine import Engine, EngineStatus, Submission
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
 from domain.errors import ComputeFailed, DomainError
 
 HEARTBEAT_S = 0.5
-STATUS_AGE_S = 0.1
-"""A status may be so old while batches come that end nothing."""
-
 ORPHAN_TIMEOUT_S = 5.0
 """How long an engine without a reader has to end its step."""
 
@@ -53,7 +49,8 @@ _logger = logging.getLogger("cairn.engine")
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """What a child hosts. `check`: a ModelCheck for models of its backend."""
+    """What a child hosts. `engine`: it may hand its batches over on any thread, one after the other. `check`: a
+    ModelCheck for models of its backend."""
 
     engine: Engine
     check: ModelCheck
@@ -94,16 +91,16 @@ class EngineHost:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopping: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
-        self._status_told_s = 0.0
 
     async def run(self, sock: Any) -> int:
         """Until the engine has stopped and all is sent, or nobody is left to send it to."""
-        loop = asyncio.get_running_loop()
-        self._gate.connect(loop.call_soon_threadsafe)
-        self._status: asyncio.Future[int] = loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self._status: asyncio.Future[int] = self._loop.create_future()
         self._last_status = 0
         self._is_last_sent = False
         self._channel = self._open_channel(sock, self._received, self._orphaned, self._moved)
+        self._gate.connect(lambda: self._channel.num_unsent_bytes)
+        self._teller = Teller(self._channel, self._status_now, self._hole)
         try:
             return await self._status
         finally:
@@ -140,15 +137,14 @@ class EngineHost:
 
     def _begin(self, message: Begin) -> None:
         try:
-            self._hosted = self._make(message.settings, self._gate.wait)
-            self._hosted.engine.start(self._tell)
+            hosted = self._hosted = self._make(message.settings, self._gate.wait)
+            self._teller.begin(lambda: hosted.engine.start(self._teller.batch))
         except Exception as error:
             _logger.exception("the engine could not be made")
             self._hosted = None
-            self._send(Broken(error.message if isinstance(error, DomainError) else described(error)))
+            self._teller.say(Broken(error.message if isinstance(error, DomainError) else described(error)))
             self._finish(1)
             return
-        self._send(Begun(self._status_now()))
         self._beat()
 
     def _submit(self, engine: Engine, submission: Submission) -> None:
@@ -158,19 +154,19 @@ class EngineHost:
             lost = OpenChoices()
             lost.add(submission)
             if (batch := lost.ended(error, engine.status().last_progress_ns)) is not None:
-                self._tell(batch)
+                self._teller.batch(batch)
 
     async def _answer(self, hosted: Hosted, asked: Ask) -> None:
         try:
             value = await self._find(hosted, asked)
         except DomainError as error:
-            self._send(Answer(asked.call, NO_VALUE, SentError.of(error)))
+            self._teller.say(Answer(asked.call, NO_VALUE, SentError.of(error)))
         except Exception as error:
             _logger.exception("asked to %s, the engine's process failed", asked.what)
-            self._send(Answer(asked.call, NO_VALUE, SentError.of(ComputeFailed(described(error)))))
+            self._teller.say(Answer(asked.call, NO_VALUE, SentError.of(ComputeFailed(described(error)))))
         else:
-            self._send(Status(self._status_now()))  # what was asked for may have changed it
-            self._send(Answer(asked.call, raw(value)))
+            self._teller.status()  # what was asked for may have changed it
+            self._teller.say(Answer(asked.call, raw(value)))
         finally:
             del self._tasks[asked.call]
 
@@ -192,34 +188,28 @@ class EngineHost:
 
     # ---- what it is told ---------------------------------------------------------------------------------------
 
-    def _tell(self, batch: StepBatch) -> None:
-        now_s = asyncio.get_running_loop().time()
-        is_news = batch.num_left_queue or any(type(item) is Ended for _, _, item in batch.items)
-        is_news = is_news or now_s - self._status_told_s > STATUS_AGE_S
-        status = self._status_now() if is_news else None
-        self._channel.send(batch_bytes(batch, status))
-        self._gate.unsent(self._channel.num_unsent_bytes)
-
-    def _send(self, message: ToParent) -> None:
-        self._channel.send(encoded(message))
-
     def _status_now(self) -> EngineStatus:
         assert self._hosted is not None, "it has begun"
-        self._status_told_s = asyncio.get_running_loop().time()
         return self._hosted.engine.status()
 
     def _beat(self) -> None:
-        """Nobody who reads slowly is sent what is only news for a moment."""
-        status = self._status_now()
-        if not self._channel.num_unsent_bytes:
-            self._send(Status(status))
+        status = self._teller.beat()
         if status.fault and self._stopping is None:  # its thread is lost, and nothing here brings it back
-            self._send(Broken(status.fault))
-            self._stop(ORPHAN_TIMEOUT_S)
+            self._break(status.fault)
             return
-        self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+        self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
+
+    def _hole(self, why: str) -> None:
+        """Of what was put out something cannot be told. Any thread."""
+        with suppress(RuntimeError):  # the loop was closed, and this process ends anyway
+            self._loop.call_soon_threadsafe(self._break, f"what it put out cannot be written: {why}")
 
     # ---- the end -----------------------------------------------------------------------------------------------
+
+    def _break(self, why: str) -> None:
+        if self._stopping is None:
+            self._teller.say(Broken(why))
+            self._stop(ORPHAN_TIMEOUT_S)
 
     def _stop(self, timeout_s: float) -> None:
         if self._stopping is None:
@@ -235,7 +225,7 @@ class EngineHost:
                 in_time = await self._hosted.engine.stop(timeout_s)
             for task in tuple(self._tasks.values()):
                 task.cancel()
-            self._send(Stopped(in_time))
+            self._teller.end(Stopped(in_time))
         except Exception:
             _logger.exception("the engine's process could not stop its engine")
         self._finish(0 if in_time else 1)
@@ -252,9 +242,8 @@ class EngineHost:
         self._moved()
 
     def _moved(self) -> None:
-        num_bytes = self._channel.num_unsent_bytes
-        self._gate.unsent(num_bytes)
-        if self._is_last_sent and not num_bytes and not self._status.done():
+        self._gate.moved()
+        if self._is_last_sent and not self._channel.num_unsent_bytes and not self._status.done():
             self._status.set_result(self._last_status)
 
 

@@ -249,7 +249,7 @@ class Engine(Protocol):
     def cache(self) -> EngineCache: ...
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
-        """Begin to work. `receive` gets every batch, in order; it must not block or raise."""
+        """Begin to work. `receive` gets every batch, in order, on this event loop; it must not block or raise."""
         ...
 
     async def stop(self, timeout_s: float) -> bool:

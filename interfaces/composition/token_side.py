@@ -53,10 +53,11 @@ def closing(cache: CacheTiers, grammar_lane: Lane) -> Callable[[], None]:
 
 
 class TokenSide(containers.DeclarativeContainer):
-    """Singletons, created on first use. `settings` must be provided. `hold`: as in EngineThread."""
+    """Singletons, created on first use. `settings` must be provided. `hold`, `tells_directly`: as in EngineThread."""
 
     settings: providers.Provider[Settings] = providers.Dependency(instance_of=Settings)
     hold = providers.Object(never)
+    tells_directly = providers.Object(False)
 
     clock = providers.Singleton(SystemClock)
     backend = providers.Singleton(choose_backend, settings)
@@ -95,6 +96,7 @@ class TokenSide(containers.DeclarativeContainer):
         guard=guard,
         waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
         hold=hold,
+        tells_directly=tells_directly,
         computing=providers.Singleton(describe_computing, settings),
         stuck_after_s=providers.Singleton(stuck_after_s, settings.provided.engine, backend.provided.holds_host),
     )
@@ -104,7 +106,9 @@ def host_token_side(settings: Settings, hold: Callable[[], None], phases: StartP
     """The token side of a process that has no other. `phases`: is told what took how long."""
     phases = phases or StartPhases()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    side = TokenSide(settings=providers.Object(settings), hold=providers.Object(hold))
+    side = TokenSide(
+        settings=providers.Object(settings), hold=providers.Object(hold), tells_directly=providers.Object(True)
+    )
     backend, _ = side.backend(), side.memory()
     phases.end("device")
     side.store()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from threading import get_ident
 from typing import TypeAlias
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import FakeTokenizer
 from application.events import ModelLoaded, ModelUnloaded, PrefillChunkComputed, RequestAdmitted, StepCompleted
-from application.ports.engine import Ended, Engine, Tokens
+from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from domain.errors import ModelLoadFailed, ModelNotFound, ServerUnavailable
 from domain.explanation import StopReason
 from domain.ids import ModelId, RequestId
@@ -21,8 +22,10 @@ from tests.support.engine_client import (
     BROKEN,
     ENGINES,
     FAILING,
+    GATED,
     MAX_BATCH,
     MODEL,
+    PROMPT_GATE,
     STUCK_AFTER_S,
     EngineClient,
     source,
@@ -159,13 +162,36 @@ def test_choices_draw_as_requests_of_their_own_would_and_their_prompt_is_compute
 
 def test_the_others_go_on_when_the_first_choice_is_cancelled_before_they_have_a_state(run: Run) -> None:
     async def work(client: EngineClient) -> None:
-        client.submit("a", LONG, num_choices=2)
+        client.submit("a", LONG, num_choices=2, model=GATED)
         await client.until_told("a", PrefillProgress)
         client.engine.cancel(RequestId("a"), 0)
+        await client.engine.cache.stats()  # asked behind it, so that it has been taken in
+        PROMPT_GATE.open()
         assert (await client.end("a")).reason is FinishReason.CANCELLED
         assert len(await client.tokens("a", 1)) == 4
 
-    run(work)
+    PROMPT_GATE.close()
+    run(work, GATED)
+
+
+def test_batches_come_on_the_event_loop(make: Callable[[], Engine]) -> None:
+    threads = set[int]()
+
+    class Placed(EngineClient):
+        def receive(self, batch: StepBatch) -> None:
+            threads.add(get_ident())
+            super().receive(batch)
+
+    async def run() -> None:
+        client = Placed(make())
+        client.engine.start(client.receive)
+        await client.engine.load(source(MODEL), LoadOptions())
+        client.submit("a")
+        await client.end("a")
+        assert await client.engine.stop(PATIENCE_S)
+
+    asyncio.run(run())
+    assert threads == {get_ident()}
 
 
 def test_one_failing_request_harms_no_other(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 from adapters.engine_process.channel import Channel
 from adapters.engine_process.frames import Deframer, framed
@@ -33,18 +34,24 @@ NUM_TOKENS = 600
 
 
 class WatchedGate(ReaderGate):
-    """Tells when it was closed by what is unsent, and the most that ever was."""
+    """Tells when what is unsent has closed it, and the most that ever was at a turn."""
 
     def __init__(self) -> None:
         super().__init__(HIGH_BYTES)
         self.most_bytes = 0
         self.closed = asyncio.Event()
 
-    def unsent(self, num_bytes: int) -> None:
-        super().unsent(num_bytes)
-        self.most_bytes = max(self.most_bytes, num_bytes)
-        if num_bytes > HIGH_BYTES:
-            self.closed.set()
+    def connect(self, num_unsent: Callable[[], int]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def watched() -> int:
+            num_bytes = num_unsent()
+            self.most_bytes = max(self.most_bytes, num_bytes)
+            if num_bytes > HIGH_BYTES:
+                loop.call_soon_threadsafe(self.closed.set)
+            return num_bytes
+
+        super().connect(watched)
 
 
 class SmallChannel(Channel):

@@ -1,9 +1,11 @@
 """A child's end of the socket that breaks at a chosen message, its own or one that came: nothing gets through after it.
 
-Of a message that it breaks at while sending, a part is sent, as by a process that is killed.
+Of a message that it breaks at while sending, a part is sent, as by a process that is killed. Whichever thread sends it:
+nothing of another comes behind that part.
 """
 
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,17 +38,20 @@ class DyingChannel(Channel):
         super().__init__(sock, partial(self._take, received), *rest)
         self._fuse = fuse
         self._sock = sock
+        self._turn = threading.RLock()
 
     def send(self, payload: bytes) -> None:
-        if self._fuse.burns():
-            self._break(framed(payload))
-        else:
-            super().send(payload)
+        with self._turn:
+            if self._fuse.burns():
+                self._break(framed(payload))
+            else:
+                super().send(payload)
 
     def _take(self, received: Callable[[bytes], None], payload: bytes) -> None:
-        if self._fuse.burns():
-            self._break(b"")
-        else:
+        with self._turn:
+            if burns := self._fuse.burns():
+                self._break(b"")
+        if not burns:
             received(payload)
 
     def _break(self, data: bytes) -> None:

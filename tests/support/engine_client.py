@@ -1,6 +1,7 @@
 """Engines for the port's contract suite, and a client of one that knows nothing but the port."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission, tokens_of
 
 MODEL, BROKEN, FAILING = ModelId("toy"), ModelId("broken"), ModelId("failing")
+GATED, UNWRITTEN = ModelId("gated"), ModelId("unwritten")
 BLOCK, GRID, MAX_BATCH = 16, 32, 3
 STUCK_AFTER_S = 77.0
 
@@ -43,21 +45,43 @@ class FailAt:
     operation: str
     id: int
     call: int
+    why: str = "planted"
 
     def __call__(self, operation: str, id: SequenceId | None, call: int) -> None:
         if (operation, id, call) == (self.operation, self.id, self.call):
-            raise ComputeFailed("planted")
+            raise ComputeFailed(self.why)
 
+
+class PromptGate:
+    """Prefilling of GATED waits behind its first chunk until this is opened."""
+
+    def __init__(self) -> None:
+        self._is_open = threading.Event()
+
+    def close(self) -> None:
+        self._is_open.clear()
+
+    def open(self) -> None:
+        self._is_open.set()
+
+    def __call__(self, operation: str, id: SequenceId | None, call: int) -> None:
+        if operation == "prefill" and call > 1:
+            assert self._is_open.wait(PATIENCE_S)
+
+
+PROMPT_GATE = PromptGate()
 
 OPTIONS: Mapping[ModelId, FakeOptions] = {
     MODEL: FakeOptions(eos_every=0),
     BROKEN: FakeOptions(load_error="its weights are cut short"),
     FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
+    GATED: FakeOptions(eos_every=0, hook=PROMPT_GATE),
+    UNWRITTEN: FakeOptions(eos_every=0, hook=FailAt("decode", 0, 2, why="a file of the name \udc80")),
 }
 
 
-def engine_on_a_thread(hold: Callable[[], object] = lambda: None) -> Engine:
-    """With a prefix cache over a store in memory. `hold`: as in EngineThread."""
+def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, tells_directly: bool = False) -> Engine:
+    """With a prefix cache over a store in memory. `hold`, `tells_directly`: as in EngineThread."""
     clock, limits = FakeClock(tick_ns=10), StepLimits(MAX_BATCH, 2 * GRID, GRID)
     events = Outlet(clock)
     settings = Settings(
@@ -73,6 +97,7 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None) -> Engine:
         clock=clock,
         close_cache=lambda: tiers.close(PATIENCE_S),
         hold=hold,
+        tells_directly=tells_directly,
         stuck_after_s=STUCK_AFTER_S,
     )
 
@@ -99,7 +124,7 @@ def hosted_toy(settings: bytes, hold: Callable[[], None]) -> Hosted:
     """A MakeEngine; settings of `broken` break it."""
     if settings == b"broken":
         raise ValueError("planted")
-    return Hosted(engine_on_a_thread(hold), _check)
+    return Hosted(engine_on_a_thread(hold, tells_directly=True), _check)
 
 
 def _check(source: ModelSource, _options: LoadOptions) -> ModelPreview:
@@ -181,5 +206,5 @@ def source(model: ModelId) -> ModelSource:
     return ModelSource(model, "nowhere")
 
 
-__all__ = ("BROKEN", "ENGINES", "FAILING", "MAX_BATCH", "MODEL", "STUCK_AFTER_S", "EngineClient")
-__all__ += ("engine_on_a_thread", "hosted_toy", "source", "with_engine")
+__all__ = ("BROKEN", "ENGINES", "FAILING", "GATED", "MAX_BATCH", "MODEL", "PROMPT_GATE", "STUCK_AFTER_S", "UNWRITTEN")
+__all__ += ("EngineClient", "engine_on_a_thread", "hosted_toy", "source", "with_engine")

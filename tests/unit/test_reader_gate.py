@@ -1,70 +1,64 @@
-"""The compute thread never gets far ahead of an event loop that is busy with something else."""
+"""The compute thread waits while more is unsent than may be, and for nothing else."""
 
 import threading
-from collections import deque
-from collections.abc import Callable
 
-from adapters.engine_process.reader_gate import MAX_TURNS, ReaderGate
+from adapters.engine_process.reader_gate import ReaderGate
 from tests.support.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 
-NUM_TURNS = 1_000
+HIGH_BYTES, TURN_BYTES = 1_000, 300
 
 
-class Loop:
-    """What is to be called, in order. A batch of the compute thread's is one of them."""
+class Unsent:
+    """What turns tell, and a reader reads."""
 
-    def __init__(self) -> None:
-        self.calls: deque[Callable[[], object]] = deque()
-        self.most_batches = 0
-        self._num_given = self._num_taken = 0  # each of one thread
+    def __init__(self, gate: ReaderGate) -> None:
+        self._gate = gate
+        self._lock = threading.Lock()
+        self.num_bytes = self.most_bytes = self.num_turns = 0
+        gate.connect(lambda: self.num_bytes)
 
-    @property
-    def num_batches(self) -> int:
-        return self._num_given - self._num_taken
+    def begin(self, num_turns: int) -> threading.Thread:
+        """Of a compute thread."""
 
-    def hand_over(self) -> None:
-        self._num_given += 1
-        self.most_batches = max(self.most_batches, self.num_batches)
-        self.calls.append(self._take)
+        def compute() -> None:
+            for _ in range(num_turns):
+                self._gate.wait()
+                self._add(TURN_BYTES)
+                self.num_turns += 1
 
-    def turn(self) -> None:
-        while self.calls:
-            self.calls.popleft()()
+        thread = threading.Thread(target=compute, daemon=True)
+        thread.start()
+        return thread
 
-    def _take(self) -> None:
-        self._num_taken += 1
+    def read(self, num_bytes: int) -> None:
+        self._add(-min(num_bytes, self.num_bytes))
+        self._gate.moved()
 
-
-def computing(gate: ReaderGate, loop: Loop) -> threading.Thread:
-    def compute() -> None:
-        for _ in range(NUM_TURNS):
-            gate.wait()
-            loop.hand_over()
-
-    thread = threading.Thread(target=compute, daemon=True)
-    thread.start()
-    return thread
+    def _add(self, num_bytes: int) -> None:
+        with self._lock:
+            self.num_bytes += num_bytes
+            self.most_bytes = max(self.most_bytes, self.num_bytes)
 
 
-def test_what_the_loop_has_not_come_to_is_bounded_in_turns() -> None:
-    gate, loop = ReaderGate(), Loop()
-    gate.connect(loop.calls.append)
-    thread = computing(gate, loop)
-    wait_until(lambda: loop.num_batches >= MAX_TURNS, "batches")
-    while thread.is_alive():  # a loop that is woken up by each of the calls
-        loop.turn()
-    assert loop.most_batches <= MAX_TURNS
+def test_a_reader_that_stops_bounds_what_is_unsent_and_gets_all_when_it_goes_on() -> None:
+    gate = ReaderGate(HIGH_BYTES)
+    unsent = Unsent(gate)
+    thread = unsent.begin(100)
+    wait_until(lambda: unsent.num_turns == 4, "a closed gate")
+    unsent.read(TURN_BYTES)  # more than half is left: it stays closed
+    assert (unsent.num_turns, unsent.num_bytes) == (4, 900)
+    while thread.is_alive():
+        unsent.read(100)
+    assert unsent.num_turns == 100
+    assert unsent.most_bytes <= HIGH_BYTES + TURN_BYTES
 
 
-def test_at_the_end_nothing_waits_for_a_loop_that_is_gone() -> None:
-    def closed(_call: Callable[[], None]) -> None:
-        raise RuntimeError("the loop is closed")
-
-    gate, loop = ReaderGate(), Loop()
-    gate.connect(closed)
-    thread = computing(gate, loop)
-    wait_until(lambda: loop.num_batches >= MAX_TURNS, "batches")
+def test_at_the_end_nothing_waits_for_a_reader() -> None:
+    gate = ReaderGate(HIGH_BYTES)
+    unsent = Unsent(gate)
+    thread = unsent.begin(100)
+    wait_until(lambda: unsent.num_turns == 4, "a closed gate")
     gate.open_for_good()
     thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    assert unsent.num_turns == 100

@@ -1,7 +1,7 @@
 """The engine on a thread of this process: take calls, plan a step, run it, hand over what came of it, once.
 
     event loop  --submit/cancel/load/unload-->  inbox  -->  compute thread: _main -> StepRunner.step
-                <--one batch a step, by one call_soon_threadsafe--
+                <--one batch a step, by one call_soon_threadsafe, or on the compute thread itself--
 
 Everything that touches MLX happens in `_main` and below, on one non-daemon thread that ends by closing the backend.
 Every call is carried out, answered or refused: what arrives before the inbox is closed is answered by the thread, what
@@ -15,6 +15,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -84,6 +85,7 @@ class EngineThread:
         guard: StepGuard | None = None,
         waits: QueueWaits | None = None,
         hold: Callable[[], object] = lambda: None,
+        tells_directly: bool = False,
         computing: str = "",
         stuck_after_s: float | None = None,
     ) -> None:
@@ -91,6 +93,7 @@ class EngineThread:
         which `prefix_cache` and its workers tell events. `close_cache`: called once, in a worker, after the thread.
         `guard`: bounds what is computed at once; None: nothing does. `waits`: None for no end to waiting. `hold`:
         called on the compute thread before each step; it may wait for whoever receives, until the engine stops.
+        `tells_directly`: `receive` is called on the compute thread, and no event loop is woken up; on the loop else.
         `computing`, `stuck_after_s`: as in EngineStatus."""
         self.cache = cache
         self._make_backend = make_backend
@@ -99,14 +102,13 @@ class EngineThread:
         self._computing, self._stuck_after_s = computing, stuck_after_s
         self._clock = clock
         self._outlet = outlet
-        outlet.connect(self._hand_over)
+        self._tells_directly = tells_directly
         self._guard = guard or Unguarded()
         self._waits = waits or QueueWaits()
         self._pulse = Pulse(clock.now_ns)
         self._runner = StepRunner(outlet, prefix_cache, limits, constraints, self._guard, self._waits, self._pulse)
         self._loads = ModelLoads(outlet.deliver, self.wake)
         self._backend: ComputeEngine | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] | None = None
         self._inbox: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -122,8 +124,9 @@ class EngineThread:
             constraints.wake_with(self.wake)
 
     def start(self, receive: Callable[[StepBatch], None]) -> None:
-        self._loop = asyncio.get_running_loop()
         self._receive = receive
+        loop = asyncio.get_running_loop()
+        self._outlet.connect(receive if self._tells_directly else partial(_hand_over, loop, receive))
         self._thread.start()
 
     async def stop(self, timeout_s: float) -> bool:
@@ -294,14 +297,10 @@ class EngineThread:
         assert self._backend is not None, "calls are run while there is one"
         return self._backend
 
-    def _hand_over(self, batch: StepBatch) -> None:
-        loop, receive = self._loop, self._receive
-        if loop is None or receive is None or loop.is_closed():
-            return
-        try:
-            loop.call_soon_threadsafe(receive, batch)
-        except RuntimeError:  # the loop closed between the check and the call: nobody is left to tell
-            return
+
+def _hand_over(loop: asyncio.AbstractEventLoop, receive: Callable[[StepBatch], None], batch: StepBatch) -> None:
+    with suppress(RuntimeError):  # the loop was closed: nobody is left to tell
+        loop.call_soon_threadsafe(receive, batch)
 
 
 __all__ = ("IDLE_WAKE_S", "EngineThread")

@@ -62,7 +62,7 @@ class Outlet:
         return tuple(self._events.popleft() for _ in range(len(self._events)))
 
     def deliver(self) -> None:
-        """Hand over what came since the last time, if anything did: one wake-up of the text side."""
+        """Hand over what came since the last time, if anything did."""
         events = self.take_events()
         if not (self._items or events or self._num_left_queue):
             return

@@ -1,0 +1,127 @@
+"""What a child tells: in which order, and what becomes of what cannot be written."""
+
+import threading
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from adapters.engine_process.channel import Channel
+from adapters.engine_process.messages import Answer, Batch, Begun, Broken, Status, Stopped, ToParent, raw
+from adapters.engine_process.teller import STATUS_AGE_S, Teller
+from adapters.engine_process.values import decoded
+from application.events import FaultObserved
+from application.ports.engine import Ended, EngineStatus, StepBatch, Tokens
+from domain.ids import RequestId
+from domain.request import FinishReason, Usage
+from tests.support.patience import PATIENCE_S
+
+ID = RequestId("a")
+CALM = EngineStatus(is_alive=True, is_busy=True, last_progress_ns=0, last_step_ns=0, num_waiting=0, num_running=1)
+UNWRITTEN = StepBatch(3, events=(FaultObserved("store", "a name of \udc80", 3),))
+
+
+class Written:
+    """What a channel was given."""
+
+    def __init__(self) -> None:
+        self.messages: list[ToParent] = []
+        self.num_unsent_bytes = 0
+
+    def send(self, payload: bytes) -> None:
+        self.messages.append(decoded(payload, ToParent))
+
+    @property
+    def kinds(self) -> list[type]:
+        return [type(message) for message in self.messages]
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.written = Written()
+        self.status = CALM
+        self.broken: list[str] = []
+        self.teller = Teller(cast(Channel, self.written), lambda: self.status, self.broken.append)
+
+
+def tokens(at_ns: int) -> StepBatch:
+    return StepBatch(at_ns, ((ID, 0, Tokens((7,))),))
+
+
+def test_what_an_engine_tells_at_once_comes_behind_begun() -> None:
+    bench = Bench()
+    threads: list[threading.Thread] = []
+
+    def start() -> None:
+        threads.append(threading.Thread(target=bench.teller.batch, args=(tokens(1),)))
+        threads[0].start()
+        assert bench.written.messages == []
+
+    bench.teller.begin(start)
+    threads[0].join(PATIENCE_S)
+    assert bench.written.kinds == [Begun, Batch]
+
+
+def test_a_status_goes_with_news_and_once_in_a_while() -> None:
+    bench, age_ns = Bench(), int(STATUS_AGE_S * 1e9)
+    ended = StepBatch(1_003, ((ID, 0, Ended(Usage(1, 1), FinishReason.LENGTH)),))
+    for batch in (tokens(1_000), tokens(1_001), StepBatch(1_002, num_left_queue=1), ended, tokens(1_003 + age_ns)):
+        bench.teller.batch(batch)
+    found = [message.status is not None for message in bench.written.messages if isinstance(message, Batch)]
+    assert found == [True, False, True, True, True]
+
+
+def test_no_status_comes_behind_a_later_one() -> None:
+    """A thread that has read one sends it before another reads."""
+    bench, reading, go_on = Bench(), threading.Event(), threading.Event()
+
+    def read() -> EngineStatus:
+        found = bench.status
+        reading.set()
+        assert go_on.wait(PATIENCE_S)
+        return found
+
+    teller = Teller(cast(Channel, bench.written), read)
+    first = threading.Thread(target=teller.status)
+    first.start()
+    assert reading.wait(PATIENCE_S)
+    bench.status = replace(CALM, num_running=0)
+    second = threading.Thread(target=teller.batch, args=(StepBatch(1, num_left_queue=1),))
+    second.start()
+    second.join(0.05)  # it waits: were there no lock, it would be told by now, for nothing else holds it
+    go_on.set()
+    first.join(PATIENCE_S)
+    second.join(PATIENCE_S)
+    found = [message.status for message in bench.written.messages if isinstance(message, Status | Batch)]
+    assert [status.num_running for status in found if status is not None] == [1, 0]
+
+
+def test_who_reads_slowly_gets_answers_and_no_heartbeats() -> None:
+    bench = Bench()
+    bench.written.num_unsent_bytes = 1
+    assert bench.teller.beat() == CALM
+    bench.teller.say(Answer(1, raw(True)))
+    bench.teller.status()
+    assert bench.written.kinds == [Answer, Status]
+
+
+def test_nothing_comes_behind_the_last_message() -> None:
+    bench = Bench()
+    bench.teller.end(Stopped(True))
+    bench.teller.batch(tokens(1))
+    bench.teller.status()
+    bench.teller.say(Answer(1, raw(True)))
+    assert bench.written.kinds == [Stopped]
+
+
+def test_behind_a_batch_that_cannot_be_written_no_other_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.teller.batch(tokens(1))
+    bench.teller.batch(UNWRITTEN)
+    bench.teller.batch(tokens(4))
+    bench.teller.say(Broken("so"))
+    bench.teller.end(Stopped(True))
+    assert bench.written.kinds == [Batch, Broken, Stopped]
+    (why,) = bench.broken
+    assert why.startswith("UnicodeEncodeError")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
