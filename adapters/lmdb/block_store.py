@@ -139,8 +139,8 @@ class LmdbBlockStore:
         self._background = BackgroundSync(lambda: self._write(self._environment.sync, None)) if unsynced else None
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
-        rows = self._rows(keys)
-        return [Presence.MISS if row is None else Presence.HIT for row in rows]
+        has = self._read(lambda: self._reader.has(keys), [False] * len(keys))
+        return [Presence.HIT if is_here else Presence.MISS for is_here in has]
 
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         check_ids(namespace)

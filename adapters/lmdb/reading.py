@@ -20,6 +20,7 @@ from adapters.lmdb.rows import (
     Row,
     child_prefix,
     identity,
+    opened,
     parse_key,
     piece_key,
     record_key,
@@ -58,6 +59,14 @@ class Reader:
         with self._environment.reading() as txn:
             spaces = {namespace: self.space(txn, namespace) for namespace in {key.namespace for key in keys}}
             return [self._row(txn, spaces[key.namespace], key) for key in keys]
+
+    def has(self, keys: Sequence[RecordKey]) -> list[bool]:
+        """Whether each has a row that verifies: of a long prompt's hundreds of blocks nothing else is asked. All from
+        one snapshot."""
+        with self._environment.reading() as txn:
+            spaces = {namespace: self.space(txn, namespace) for namespace in {key.namespace for key in keys}}
+            entries = [self._entry(txn, spaces[key.namespace], key) for key in keys]
+            return [entry is not None and bool(opened(*entry)) for entry in entries]
 
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> list[list[SnapshotKey]]:
         with self._environment.reading() as txn:
@@ -127,11 +136,16 @@ class Reader:
         return value is not None and Row.unpack(name, bytes(value)).id == row.id
 
     def _row(self, txn: "lmdb.Transaction[bytes]", space: int | None, key: RecordKey) -> Row | None:
+        entry = self._entry(txn, space, key)
+        return Row.unpack(*entry) if entry is not None else None
+
+    def _entry(self, txn: "lmdb.Transaction[bytes]", space: int | None, key: RecordKey) -> tuple[bytes, bytes] | None:
+        """A row's name and its sealed value."""
         if space is None:
             return None
         name = record_key(space, key)
         value = txn.get(name, db=self._trees.rec)
-        return Row.unpack(name, value) if value is not None else None
+        return (name, value) if value is not None else None
 
     def _snapshots(
         self, txn: "lmdb.Transaction[bytes]", namespace: Namespace, space: int, parent: BlockHash

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 from adapters.tokenizers.text_codec import EncodedText
 
-_WINDOWS = ((384, 256), (2048, 512))
+_WINDOWS = ((128, 256), (384, 256), (2048, 512))
 """Characters before and after the point where the texts part, the next window where tokens of the last did not agree.
-A window costs half a microsecond a character, each time a request waits to be queued."""
+A window costs a microsecond a character, several times while a request waits to be queued."""
 
 _NUM_WITNESSES = 8
 """Tokens in a row that must agree before one that does not counts."""

@@ -38,7 +38,7 @@ from interfaces.http.message_meter import MessageMeter, Phase
 from interfaces.http.refusal import Refusals
 
 PIECE_BYTES = 4096
-"""Of input parsed at once."""
+"""Of input parsed at once, beside what is known to be of a body."""
 
 
 class _RefusedInput(Exception):
@@ -118,15 +118,19 @@ class BoundedConnection(HttpToolsProtocol):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        for start in range(0, len(data), PIECE_BYTES):
+        start = 0
+        while start < len(data):
             if self.pipeline:
                 self._held = data[start:]
                 self._input.is_holding = True
                 self.flow.pause_reading()
                 break
-            self._parse(data[start : start + PIECE_BYTES])
+            # The announced rest of a body is one piece: each piece has all that came before it copied once more.
+            end = start + max(PIECE_BYTES, self._meter.rest_bytes)
+            self._parse(data[start:end])
             if self._is_done:
                 return
+            start = end
         self._watch_arrival()
 
     def _parse(self, piece: bytes) -> None:
@@ -137,7 +141,7 @@ class BoundedConnection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._problem or MALFORMED)
             return
-        if (problem := self._meter.fed(len(piece))) is not None:
+        if (problem := self._meter.fed(min(len(piece), PIECE_BYTES))) is not None:
             self._refuse(problem)
 
     def _watch_arrival(self) -> None:

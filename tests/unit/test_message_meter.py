@@ -32,3 +32,30 @@ def test_a_request_does_not_spend_what_came_of_the_one_before() -> None:
     meter.complete()
     meter.begin()
     assert meter.spend_body(30.0) == 0.0
+
+
+def test_what_is_still_to_come_of_an_announced_body_is_counted_down() -> None:
+    meter = MessageMeter()
+    meter.begin()
+    meter.header(b"Content-Length", b"5000")
+    assert meter.rest_bytes == 0  # the head may go on
+    meter.headers_complete()
+    assert meter.rest_bytes == 5000
+    meter.body(4096)
+    assert meter.rest_bytes == 904
+    meter.body(904)
+    meter.complete()
+    assert meter.rest_bytes == 0
+
+
+def test_a_length_that_is_none_or_that_a_trailer_names_announces_nothing() -> None:
+    meter = MessageMeter()
+    meter.begin()
+    meter.header(b"content-length", b"-7")
+    meter.headers_complete()
+    meter.header(b"content-length", b"9000")
+    assert meter.rest_bytes == 0
+    meter.complete()
+    meter.begin()
+    meter.headers_complete()
+    assert meter.rest_bytes == 0

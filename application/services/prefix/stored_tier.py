@@ -43,14 +43,16 @@ class StoredTier:
         """The same without what waits to be written."""
         return replace(self, reader=self.writer.store, writer=None) if self.writer is not None else self
 
-    def find(self, chain: BlockChain, hot: Holdings) -> Holdings:
+    def find(self, chain: BlockChain, hot: Callable[[], Holdings]) -> Holdings:
         """What it has of the prompt. Reads indexes, and blocks for them.
 
-        What waits to be written may follow a block that only memory (`hot`) has.
+        What waits to be written may follow a block that only memory (`hot`) has; that is asked where a block is
+        missing here.
         """
         keys = chain.prompt_keys()
         blocks = tuple(found.is_readable for found in (self.reader.lookup(keys) if keys else ()))
-        places = snapshot_places(chain, num_leading_blocks(chain, [Holdings(blocks), hot]))
+        holdings = [Holdings(blocks)] if all(blocks) else [Holdings(blocks), hot()]
+        places = snapshot_places(chain, num_leading_blocks(chain, holdings))
         found = self.reader.find_snapshots(chain.namespace, places)
         return Holdings(blocks, by_position(found, chain.block_size))
 

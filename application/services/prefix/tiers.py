@@ -85,7 +85,7 @@ class PrefixTiers:
 
     def find(self, tier: StoredTier, chain: BlockChain) -> Holdings:
         """What a store has of a prompt. Blocks for its reads."""
-        return tier.find(chain, self._hot_blocks(chain, None))
+        return tier.find(chain, partial(self._hot_blocks, chain, None))
 
     def find_all(self, chain: BlockChain) -> Answers:
         """The same of every store, one after the other."""
