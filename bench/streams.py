@@ -1,16 +1,19 @@
 """Decoding over HTTP against the bare loop on the same weights, each in a process of its own, in turns.
 
-    python -m bench.streams --model DIR | --shape NAME [--streams 1 8 32] [--prompt 60] [--tokens 128] [--rounds 3]
+    python -m bench.streams --model DIR | --shape NAME [--streams 1 8 32] [--prompt 60 2000] [--tokens 128] [--rounds 3]
         [--serve "--engine thread" ...] [--seconds 240] [--json FILE]
 
 Each `--serve` is one server with these arguments, and room for as many streams as are asked. Told: the mean step while
 all streams run, and the median over the rounds of its ratio to the bare loop in that round; who goes first changes from
-round to round, after a shorter round that does not count. The bare loop is the network, its batch caches and an argmax,
-read back once a step and a step late, without a server. `--prompt`: its tokens a prompt, and about the servers'; of
-its rows each is a token shorter than the one before, for a server's are never of one length. They compute the same and
-a bias for ten tokens more (`PLAIN_TEXT`), since a token that shows no text would not be seen to arrive. A server is
-asked each prompt before, for one token: so all begin to decode nearly at once. `--seconds` bounds the rounds, and each
-number of streams has its share: two rounds at least. A server that fails is left out and told, also by the status.
+round to round, after a shorter round that does not count. `best`: of each side's quickest round, since whatever else
+the machine does only ever slows one. The bare loop is the network, its batch caches and an argmax, read back once a
+step and a step late, without a server.
+
+`--prompt`: its tokens a prompt, and about the servers', one length after the other; of its rows each is a token shorter
+than the one before, for a server's are never of one length. They compute the same and a bias for ten tokens more
+(`PLAIN_TEXT`), since a token that shows no text would not be seen to arrive. A server is asked each prompt before, for
+one token: so all begin to decode nearly at once. `--seconds` bounds the rounds, and each number of streams has its
+share: two rounds at least. A server that fails is left out and told, also by the status.
 """
 
 import argparse
@@ -47,14 +50,14 @@ WORD_TOKENS = 10
 class Bare:
     """The loop without a server, in this process."""
 
-    def __init__(self, folder: Path, prompt_tokens: int) -> None:
-        self._prompt_tokens = prompt_tokens
+    def __init__(self, folder: Path) -> None:
+        self.prompt_tokens = PROMPT_TOKENS
         self._network, facts = whole(load_folder(folder, "auto", Digests(b"")))
         self.description = whole(assemble(self._network, ModelId(folder.name), facts)).description
 
     def step_s(self, num_streams: int, num_tokens: int) -> float:
         num_tokens += 2 * num_streams  # as the servers' streams
-        lengths = [max(2, self._prompt_tokens - index) for index in range(num_streams)]
+        lengths = [max(2, self.prompt_tokens - index) for index in range(num_streams)]
         prompts = [prompt_of(length, index, self.description.vocab_size) for index, length in enumerate(lengths)]
         # The mean, as `mean_step_s` has it: a median leaves out whatever interrupts.
         return statistics.mean(bare_loop(self._network, prompts, num_tokens))
@@ -63,8 +66,8 @@ class Bare:
 class Served:
     """A server. Prompts differ each time, and a stream has two tokens more for each that joins after it."""
 
-    def __init__(self, server: ServerProcess, model: str, prompt_tokens: int) -> None:
-        self._num_words = max(1, prompt_tokens // WORD_TOKENS)
+    def __init__(self, server: ServerProcess, model: str) -> None:
+        self.prompt_tokens = PROMPT_TOKENS
         self._server = server
         self._model = model
         self._num_asked = 0
@@ -81,7 +84,7 @@ class Served:
         return mean_step_s(measure(self._server.url, requests))
 
     def _text(self) -> str:
-        return text_of(self._num_words, start=1000 * self._num_asked)
+        return text_of(max(1, self.prompt_tokens // WORD_TOKENS), start=1000 * self._num_asked)
 
 
 class HardlyTogether(RuntimeError):
@@ -118,22 +121,31 @@ class Turns:
         self._results.add("failed", side=side, error=str(error))
         print(f"{side}: {error}", flush=True)
 
-    def run(self, num_streams: int, num_rounds: int, seconds: float) -> None:
+    def run(self, num_streams: int, prompt_tokens: int, num_rounds: int, seconds: float) -> None:
+        for side in self._sides.values():
+            side.prompt_tokens = prompt_tokens
         self._round(num_streams, WARM_UP_TOKENS, 0)  # kernels are compiled by shape
         rounds: list[dict[str, float]] = []
         deadline_s = time.monotonic() + seconds
         while len(rounds) < num_rounds and (len(rounds) < 2 or time.monotonic() < deadline_s):
             rounds.append(self._round(num_streams, self._num_tokens, len(rounds)))
-            self._results.add("round", streams=num_streams, step_s=rounds[-1])
+            self._results.add("round", streams=num_streams, prompt=prompt_tokens, step_s=rounds[-1])
         for name in self._sides:
             step_s = statistics.median(one[name] for one in rounds)
             speeds = [one[BARE] / one[name] for one in rounds]
             speed = statistics.median(speeds)
-            figures = {"step_s": step_s, "speed": speed, "lowest": min(speeds), "highest": max(speeds)}
-            self._results.add("streams", streams=num_streams, side=name, rounds=len(rounds), **figures)
+            best = min(one[BARE] for one in rounds) / min(one[name] for one in rounds)
+            figures = {"step_s": step_s, "speed": speed, "lowest": min(speeds), "highest": max(speeds), "best": best}
+            what: dict[str, Any] = {
+                "streams": num_streams,
+                "prompt": prompt_tokens,
+                "side": name,
+                "rounds": len(rounds),
+            }
+            self._results.add("streams", **what, **figures)
             print(
-                f"{num_streams:3d} streams  {name:24s} {step_s * 1e3:8.2f} ms a step  speed {speed:.2f}"
-                f" ({min(speeds):.2f} to {max(speeds):.2f}), {len(rounds)} rounds",
+                f"{num_streams:3d} streams, {prompt_tokens:5,d} tokens  {name:24s} {step_s * 1e3:8.2f} ms a step"
+                f"  speed {speed:.2f} ({min(speeds):.2f} to {max(speeds):.2f}), best {best:.2f}, {len(rounds)} rounds",
                 flush=True,
             )
 
@@ -160,7 +172,7 @@ def main() -> None:
     model.add_argument("--model", type=Path)
     model.add_argument("--shape", help="of bench.shapes, written to the temporary folder")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--prompt", type=int, default=PROMPT_TOKENS)
+    parser.add_argument("--prompt", type=int, nargs="+", default=[PROMPT_TOKENS])
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=240)
@@ -171,7 +183,7 @@ def main() -> None:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory()))
         folder = options.model or made(options.shape, scratch / "model")
-        bare = Bare(folder, options.prompt)
+        bare = Bare(folder)
         results.add("model", dtype=bare.description.dtype, weight_bytes=bare.description.weight_bytes)
         sides: dict[str, Bare | Served] = {BARE: bare}
         turns = Turns(sides, options.tokens, results)
@@ -186,10 +198,12 @@ def main() -> None:
             except RuntimeError as error:
                 turns.failed(name, error)
             else:
-                sides[name] = Served(server, str(folder), options.prompt)
+                sides[name] = Served(server, str(folder))
         deadline_s = time.monotonic() + options.seconds
-        for at, num_streams in enumerate(options.streams):
-            turns.run(num_streams, options.rounds, (deadline_s - time.monotonic()) / (len(options.streams) - at))
+        wanted = [(prompt_tokens, num_streams) for prompt_tokens in options.prompt for num_streams in options.streams]
+        for at, (prompt_tokens, num_streams) in enumerate(wanted):
+            share_s = (deadline_s - time.monotonic()) / (len(wanted) - at)
+            turns.run(num_streams, prompt_tokens, options.rounds, share_s)
     if turns.failures:
         raise SystemExit("\n".join(turns.failures))
 

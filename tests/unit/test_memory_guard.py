@@ -307,16 +307,39 @@ def test_while_all_is_calm_a_reading_stands_for_some_steps_and_no_longer():
     assert readings == [1_000, 50_000], "each stands for as many steps as it lasts"
 
 
-def test_a_budget_lasts_while_all_decode_far_below_the_marks():
+def test_a_budget_lasts_while_all_decode_below_the_high_mark():
     decoding = view(1, Phase.DECODING, 5_000, 4_000)
     for other in (Phase.QUEUED, Phase.RESTORING, Phase.PREFILLING):
         assert Bench().budget(decoding, view(2, other, 0, 100)).lasts == 0
     assert Bench().budget(decoding, view(2, Phase.DECODING, 200, 100)).lasts == LASTING_STEPS
-    for held_bytes in (LIMITS.low_bytes - 5_000, LIMITS.high_bytes):
-        assert Bench(held_bytes=held_bytes).budget(view(1, Phase.DECODING, 9_000, 8_000)).lasts == 0
+    for held_bytes in (LIMITS.low_bytes + 5_000, LIMITS.high_bytes):
+        assert Bench(held_bytes=held_bytes).budget(view(1, Phase.DECODING, 9_000, 8_000)).lasts == LASTING_STEPS
+    assert Bench(held_bytes=LIMITS.high_bytes + 1).budget(view(1, Phase.DECODING, 9_000, 8_000)).lasts == 0
 
 
-def test_near_the_marks_every_step_reads():
+def test_a_budget_lasts_with_a_smaller_hot_tier_and_not_with_shorter_chunks():
+    bench, decoding = Bench(hot_bytes=20_000), view(1, Phase.DECODING, 5_000, 4_000)
+    bench.hot.put([sized_record(number, 1_000) for number in range(15)])
+    bench.guard.loaded(MODEL, 75_000)
+    bench.memory.hold(0)
+    assert [bench.budget(decoding).lasts for _ in range(2)] == [LASTING_STEPS] * 2
+    assert bench.guard.level is Level.LEAN
+    bench.guard.loaded(MODEL, 89_000)
+    assert bench.budget(decoding, view(2, Phase.PREFILLING, 100, 600)).lasts == 0
+    assert bench.guard.level > Level.LEAN
+    assert bench.budget(decoding).lasts == 0
+
+
+def test_a_budget_lasts_where_others_leave_less_as_long_as_that_is_enough():
+    bench, decoding = Bench(hot_bytes=0), view(1, Phase.DECODING, 5_000, 4_000)
+    bench.memory.leave(60_000)
+    assert bench.budget(decoding).lasts == LASTING_STEPS
+    bench.memory.leave(4_000)
+    bench.memory.hold(1_001)
+    assert [bench.budget(decoding).lasts for _ in range(READ_EVERY_STEPS)][-1] == 0
+
+
+def test_near_the_marks_every_plan_reads():
     bench, running = Bench(hot_bytes=0), view(1, Phase.DECODING, 5_000, 4_000)
     bench.memory.hold(LIMITS.low_bytes)
     bench.budget(running)

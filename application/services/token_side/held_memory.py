@@ -4,10 +4,11 @@ A reading counts freed buffers that the backend keeps. They are no use: they are
 against anybody, and given back once the engine has rested. Clearing takes milliseconds, so when it did not help it is
 not repeated in every step unless somebody would be preempted.
 
-Not every step reads: while all is calm, far from the marks, and little changes hands the last reading stands. Near them
-it does not: an allocator may keep more between two readings than the hard mark leaves. While nothing is active, what is
-read beyond all known purposes becomes a purpose of its own, within a bound: the process does grow a little, but freed
-memory that an allocator keeps from the system must not refuse everything for ever.
+Not every step is planned, and not every plan reads: while all is calm, far from the marks, and little changes hands the
+last reading stands. Near them it does not: an allocator may keep more between two readings than the hard mark leaves.
+While nothing is active, what is read beyond all known purposes becomes a purpose of its own, within a bound: the
+process does grow a little, but freed memory that an allocator keeps from the system must not refuse everything for
+ever.
 
 It decides nothing else. Compute thread only. Never raises for what cannot be read.
 """

@@ -31,7 +31,7 @@ AHEAD_SHARE = 16
 """Prefixes fetched for those who wait may take one part in so many of all memory."""
 
 LASTING_STEPS = 8
-"""For so many steps of nothing but decoding a budget stands, far below the marks."""
+"""For so many steps of nothing but decoding a budget stands, below the high mark."""
 
 STUCK_STEPS = 3
 """Who was admitted may wait for a sequence that is not: after so many steps in which nobody computed, that comes in."""
@@ -154,11 +154,12 @@ class MemoryGuard:
         )
 
     def _lasts(self, views: Sequence[SequenceView], ledger: MemoryLedger, limits: MemoryLimits) -> int:
-        """Rows that decode grow by a token a step, and their buffers are charged a step of theirs ahead: far below the
-        marks nothing is decided by a few of those."""
-        is_far = ledger.used_bytes <= limits.low_bytes and self._held.is_far(ledger.transient_bytes)
-        is_steady = limits is self.limits and all(view.phase is Phase.DECODING for view in views)
-        self._num_lasting = LASTING_STEPS if is_far and is_steady and self.level is Level.CALM else 0
+        """Rows that decode grow by a token a step, which is nothing beside what lies between the high mark and the hard
+        one: below the high one nothing is decided by a few of those. What is kept for later fills memory up to there,
+        so that a server which has run for a while is never far below it."""
+        is_below = max(ledger.used_bytes, self._held.reading.used_bytes or 0) <= limits.high_bytes
+        is_steady = self.level <= Level.LEAN and all(view.phase is Phase.DECODING for view in views)
+        self._num_lasting = LASTING_STEPS if is_below and is_steady else 0
         return self._num_lasting
 
     # ---- counting -----------------------------------------------------------------------------------------------
