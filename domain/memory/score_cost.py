@@ -9,31 +9,38 @@ from dataclasses import dataclass
 UNIT = 256
 """Chunks of a multiple of so many tokens come again in every long prompt: a plan for one serves the next."""
 
+ALIGNED = 8
+"""Keys are filled up to a multiple of so many: rows of scores that are not aligned take several times as long."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreCost:
-    """Of one model. `pair_bytes`: of a query and a key, in the layer that has most; `num_layers`: that have any;
-    `most_bytes`: of one layer; where it would have more it has none. The default has none."""
+    """Of one model. `pair_bytes`: of a query and a key, in the layer that has most; `token_bytes`: of a query and
+    `key_bytes`: of a key, whatever the other is; `num_layers`: that have any; `most_bytes`: of one layer; where it
+    would have more it has none. The default has none."""
 
     pair_bytes: int = 0
+    token_bytes: int = 0
+    key_bytes: int = 0
     num_layers: int = 0
     most_bytes: int = 0
 
     def layer_bytes(self, chunk: int, end: int) -> int:
         """Of `chunk` tokens up to position `end` or fewer, at most; never less for more of either."""
-        return min(self.pair_bytes * chunk * (end + chunk), self.most_bytes)
+        return min(self._all_bytes(chunk, end), self.most_bytes)
 
     def are_computed(self, chunk: int, end: int) -> bool:
         """Of exactly so many."""
-        return self.num_layers > 0 and has_scores(chunk, end, self.pair_bytes, self.most_bytes)
+        is_few = chunk >= 2 and chunk % UNIT > 0
+        return self.num_layers > 0 and is_few and self._all_bytes(chunk, end) <= self.most_bytes
+
+    def _all_bytes(self, chunk: int, end: int) -> int:
+        return self.token_bytes * chunk + (self.pair_bytes * chunk + self.key_bytes) * aligned(end)
 
 
-def has_scores(num_queries: int, num_keys: int, pair_bytes: int, most_bytes: int) -> bool:
-    """Whether the last `num_queries` of so many tokens have their scores computed."""
-    if num_queries < 2 or num_queries % UNIT == 0:
-        return False
-    masked = num_queries if num_queries < num_keys else 0  # scores of these columns are there twice for a moment
-    return pair_bytes * num_queries * (num_keys + masked) <= most_bytes
+def aligned(num_keys: int) -> int:
+    """With those that are filled up."""
+    return -(-num_keys // ALIGNED) * ALIGNED
 
 
-__all__ = ("UNIT", "ScoreCost", "has_scores")
+__all__ = ("ALIGNED", "UNIT", "ScoreCost", "aligned")

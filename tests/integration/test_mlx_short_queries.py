@@ -93,21 +93,103 @@ def apart(found: mx.array, expected: mx.array) -> float:
     return cast(float, mx.abs(found.astype(mx.float32) - expected.astype(mx.float32)).max().item())
 
 
+def short(given: tuple[mx.array, mx.array, mx.array, Any], way: ShortQueries | None = None) -> mx.array:
+    found = (way or ShortQueries(64 * MOST))(*given, 0.3, "causal")
+    assert found is not None
+    return found
+
+
+def mean_apart(found: mx.array, expected: mx.array) -> float:
+    return cast(float, mx.abs(found.astype(mx.float32) - expected).mean().item())
+
+
+def by_hand(queries: mx.array, keys: mx.array, values: mx.array, scale: float, scores_type: mx.Dtype) -> mx.array:
+    """A query at a time; scores, their softmax and then all rounded as said."""
+    rows, repeats, before = list[mx.array](), queries.shape[1] // keys.shape[1], keys.shape[2] - queries.shape[2]
+    wide_keys, wide_values = (mx.repeat(one.astype(mx.float32), repeats, axis=1) for one in (keys, values))
+    for index in range(queries.shape[2]):
+        seen = before + index + 1
+        one = queries[:, :, index, None].astype(mx.float32)
+        scores = scale * mx.sum(one * wide_keys[:, :, :seen], axis=-1).astype(scores_type).astype(mx.float32)
+        weights = mx.softmax(scores, axis=-1)[..., None]
+        rows.append(mx.sum(weights * wide_values[:, :, :seen], axis=2, keepdims=True))
+    return mx.concatenate(rows, axis=2).astype(queries.dtype)
+
+
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("heads", [2, 8, 16], ids=["1", "4", "8"])
 @pytest.mark.parametrize(
-    ("queries", "keys"), [(2, 2), (2, 3), (2, 3001), (3, 256), (7, 400), (16, 2000), (31, 31), (33, 65), (64, 1000)]
+    ("queries", "keys"), [(2, 2), (2, 3), (2, 3001), (3, 256), (7, 400), (16, 2000), (31, 31), (33, 65), (64, 1003)]
 )
 def test_it_is_the_exact_attention_to_rounding(
     calls: list[Any], queries: int, keys: int, heads: int, dtype: mx.Dtype
 ) -> None:
-    attention = CudaAttention(cast(Any, calls.append), {lib.KVCache: ShortQueries(8 * MOST)})
+    attention = CudaAttention(cast(Any, calls.append), {lib.KVCache: ShortQueries(16 * MOST)})
     for mask in ("causal", None):
         rows, held, values, cache = asked(queries, keys, heads, dtype)
         found = attention(rows, held, values, cache=cache, scale=0.3, mask=mask)
         assert found.dtype == dtype
         assert apart(found, exact(rows, held, values, 0.3, is_causal=mask is not None)) < 0.02
     assert not calls
+
+
+@pytest.mark.parametrize("size", [1, 4, 10])
+@pytest.mark.parametrize(("queries", "keys"), [(40, 40), (16, 800), (17, 803)])
+def test_peaked_attention_is_as_right_as_scores_in_float32_make_it(size: int, queries: int, keys: int) -> None:
+    given, held, values, cache = asked(queries, keys, heads=8)
+    peaked, scale = given * size, 0.3
+    expected = exact(peaked, held, values, scale, is_causal=True)
+    found = short((peaked, held, values, cache))
+    wide = mean_apart(by_hand(peaked, held, values, scale, mx.float32), expected)
+    rounded = mean_apart(by_hand(peaked, held, values, scale, mx.bfloat16), expected)
+    assert mean_apart(found, expected) <= 2 * wide
+    assert size == 1 or mean_apart(found, expected) < rounded / 1.5
+
+
+def test_what_is_multiplied_is_the_same_by_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device may drop all but ten bits of a float32's fraction before it multiplies."""
+    product, seen = mx.addmm, list[mx.array]()
+
+    def noted(c: mx.array, left: mx.array, right: mx.array, *, alpha: float) -> mx.array:
+        seen.extend([left, right])
+        return product(c, left, right, alpha=alpha)
+
+    monkeypatch.setattr(mx, "addmm", noted)
+    for dtype in (mx.bfloat16, mx.float16):
+        evaluate([short(asked(17, 203, dtype=dtype))])
+    assert len(seen) == 4
+    for one in seen:
+        assert one.dtype == mx.float32
+        assert not mx.any(mx.contiguous(one).view(mx.uint32) & ((1 << 13) - 1)).item()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads"), [(500, 500, 8), (500, 501, 8), (20, 9000, 8), (21, 9001, 8), (300, 3001, 2)]
+)
+def test_a_layer_takes_what_it_is_charged_for_and_not_much_less(queries: int, keys: int, heads: int) -> None:
+    """On a CPU, where one operation after another gives back what it read. A hundredth: places of tokens, which are
+    numbers themselves, and pages."""
+    given = asked(queries, keys, heads)
+    with noting() as noted:
+        ShortQueries(64 * MOST)(*given, 0.3, "causal")
+    evaluate([*given[:3], given[3].keys, given[3].values])
+    mx.synchronize()
+    mx.reset_peak_memory()
+    held = mx.get_active_memory()
+    found = short(given)
+    evaluate([found])
+    taken, charged = mx.get_peak_memory() - held - found.nbytes, cost_of(noted).layer_bytes(queries, keys)
+    assert 0.6 * charged < taken <= 1.01 * charged
+
+
+def test_a_mask_is_not_kept_for_what_goes_another_way() -> None:
+    way, one = ShortQueries(64 * MOST), asked(1, 500)
+    found = short(asked(500, 500), way)
+    evaluate([found, one[0], one[1], one[2]])
+    held = mx.get_active_memory()
+    assert way(*one, 0.3, None) is None
+    mx.synchronize()
+    assert mx.get_active_memory() <= held - 2 * 4 * 500 * 500
 
 
 def test_other_lengths_in_between_change_nothing(attention: CudaAttention) -> None:
@@ -123,9 +205,10 @@ def test_other_lengths_in_between_change_nothing(attention: CudaAttention) -> No
 
 
 def test_lengths_beyond_the_rule_are_left_to_mlx_lm(attention: CudaAttention, calls: list[Any]) -> None:
-    """Four heads of two bytes: 131,072 pairs are a MiB."""
-    short = [(2, 2), (2, 60_000), (255, 258), (257, 257), (64, 1984), (362, 362)]
-    long = [(1, 300), (256, 300), (512, 512), (64, 1985), (3, 60_000), (363, 363)]
+    """A pair takes 34 bytes (four heads of scores and weights, two rows of the mask), a key 256: 4,096 keys without any
+    pairs are a MiB."""
+    short = [(2, 2), (2, 3232), (64, 416), (64, 413), (160, 160), (120, 224), (13, 1488)]
+    long = [(1, 300), (256, 300), (512, 512), (2, 3233), (64, 417), (177, 177), (2, 60_000)]
     for lengths, expected in ((short, 0), (long, len(long))):
         for queries, keys in lengths:
             *given, cache = asked(queries, keys)
@@ -184,7 +267,8 @@ def test_all_layers_with_a_plain_cache_are_charged_and_no_others(replaced: None)
         with noting() as noted:
             network(mx.zeros((1, 1), mx.uint32), cache=new_caches(network))
         found[name] = cost_of(noted)
-    assert found["llama"] == ScoreCost(pair_bytes=8, num_layers=4, most_bytes=AHEAD // 7)
+    each = ScoreCost(pair_bytes=34, token_bytes=512, key_bytes=256, most_bytes=AHEAD // 4)
+    assert found["llama"] == replace(each, num_layers=4)
     assert 0 < found["gemma3_text"].num_layers < 4
     assert not found["gpt_oss"].num_layers
     network = tiny_models.build("llama", mx.float32)
@@ -216,7 +300,7 @@ def test_an_estimate_is_above_what_such_chunks_take_and_of_long_chunks_as_it_was
     assert "Softmax" not in {op.name for op in stands_for_long.ops}
     monkeypatch.setattr(graph_trace, "noting", nullcontext)  # what really runs
     is_over = False
-    for chunk, end in ((16, 72_000), (64, 72_000), (1000, 1000), (1547, 1547), (428, 9000), (800, 4600)):
+    for chunk, end in ((16, 46_000), (17, 30_003), (64, 24_000), (1000, 1000), (1420, 1420), (428, 5003), (800, 2800)):
         assert shape.scores.are_computed(chunk, end)
         found = graph_trace.trace_chunk(network, layout, pattern, chunk, end)
         free, alone = found.peak_bytes(H100), found.peak_bytes(RunAhead(0, 0, 1))
@@ -230,7 +314,7 @@ def test_an_estimate_is_above_what_such_chunks_take_and_of_long_chunks_as_it_was
 
 def test_a_chunk_with_scores_says_nothing_of_those_without() -> None:
     """It is compared with what is charged for it, and a regular one with what that takes."""
-    scores = ScoreCost(pair_bytes=64, num_layers=4, most_bytes=4 * MOST)
+    scores = ScoreCost(pair_bytes=64, key_bytes=256, num_layers=4, most_bytes=8 * MOST)
     shape = MemoryShape(step=StepCost(base_bytes=2 * MIN_BYTES), scores=scores)
     beside = 4 * scores.layer_bytes(10, 6000)
     assert beside > shape.step.base_bytes

@@ -1,16 +1,20 @@
 """Attention of a few queries of one sequence, computed without a plan of cuDNN's.
 
-For every new pair of lengths cuDNN makes a plan (62 ms on an H100), and nearly every turn of a conversation has a new
-one. A few queries are computed faster by matrix products and a softmax, as long as their scores are small
-(`domain/memory/score_cost`): 64 queries on 72,000 keys in 37 to 47 ms over 36 layers, by a new plan in 108, by a known
-one in 31.
+For every new pair of lengths cuDNN makes a plan (62 to 140 ms on an H100), and nearly every turn of a conversation has
+a new one. A few queries are computed faster by matrix products and a softmax, as long as their scores and a copy of the
+keys are small (`domain/memory/score_cost`).
 
     queries [1, heads, q, dim]   ->   [1, key heads, heads of each * q, dim]: one matrix for each head of keys
-    scores  [1, key heads, heads of each * q, k]; only the last q columns need the mask: those are computed once more,
-            masked, and written over, which copies nothing. Scores that are read by two operations would be copied.
+    keys    [1, key heads, k, dim], filled up with zeros to a multiple of 8: else rows of scores are not aligned
+    scores  [1, key heads, heads of each * q, k]: scale * queries * keys + mask, by one operation
 
-Scores have the queries' type, as where MLX fuses nothing; the softmax is made in float32. What such scores take is
-charged beside what traces find (`noting`), since traces are of chunks whose lengths stand for others.
+Scores are float32: rounded to bfloat16, peaked ones are wrong by a tenth. Products of 16-bit numbers are exact even
+where a device multiplies float32 by TF32, so what is multiplied is not scaled before. The mask has a row for every row
+of one head of keys, as the product reads it, and hides the keys that were filled up as well; all layers share it. Only
+weights are rounded to the values' type, as the fused kernel does.
+
+What all this takes is charged beside what traces find (`noting`), since traces are of chunks whose lengths stand for
+others.
 """
 
 from collections.abc import Generator
@@ -21,67 +25,88 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.caches.fused_rows import is_fusible
-from domain.memory.score_cost import ScoreCost, has_scores
+from domain.memory.score_cost import ScoreCost, aligned
 
-_noted: ContextVar[list[tuple[int, int]] | None] = ContextVar("noted scores", default=None)
+_noted: ContextVar[list[ScoreCost] | None] = ContextVar("noted scores", default=None)
 
 
 class ShortQueries:
-    """Compute thread only. It remembers the mask of the last lengths, which all layers share. `most_bytes`: of the
-    scores of one layer."""
+    """Compute thread only. It remembers the mask of the last lengths, until what is asked goes another way.
+    `most_bytes`: of one layer, all that it makes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._mask: mx.array | None = None
+        self._mask_of: tuple[int, int, int, bool] | None = None
 
     def __call__(
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any
     ) -> mx.array | None:
         """Of a plain cache. None: not by this way."""
+        found = self._found(queries, keys, values, scale, mask)
+        if found is None:
+            self._mask = self._mask_of = None
+        return found
+
+    def _found(self, queries: mx.array, keys: Any, values: Any, scale: float, mask: Any) -> mx.array | None:
         noted, (rows, heads, num_queries, dim) = _noted.get(), queries.shape
         if num_queries < 2 and noted is None:
             return None
         is_causal = isinstance(mask, str) and mask == "causal"
         if rows != 1 or not (mask is None or is_causal) or not is_fusible(queries, keys, values):
             return None
-        pair_bytes = heads * queries.dtype.size
+        cost = _layer_cost(queries, keys, values, self._most_bytes)
         if noted is not None:
-            noted.append((pair_bytes, self._most_bytes))
+            noted.append(cost)
             return None
         groups, num_keys = keys.shape[1:3]
-        if num_queries > num_keys or not has_scores(num_queries, num_keys, pair_bytes, self._most_bytes):
+        if num_queries > num_keys or not cost.are_computed(num_queries, num_keys):
             return None
-        folded = mx.reshape(queries * scale, (1, groups, heads // groups * num_queries, dim))
-        scores = self._scores(folded, mx.swapaxes(keys, -1, -2), num_queries if is_causal else 0)
-        found = mx.softmax(scores, axis=-1, precise=True) @ values
-        return mx.reshape(found, (1, heads, num_queries, values.shape[3]))
+        of_each = heads // groups
+        folded = mx.reshape(queries, (1, groups, of_each * num_queries, dim)).astype(mx.float32)
+        turned = mx.swapaxes(_filled(keys).astype(mx.float32), -1, -2)
+        scores = mx.addmm(self._masked(num_queries, num_keys, of_each, is_causal), folded, turned, alpha=scale)
+        weights = mx.softmax(scores, axis=-1).astype(values.dtype)
+        return mx.reshape(weights @ _filled(values), (1, heads, num_queries, values.shape[3]))
 
-    def _scores(self, folded: mx.array, keys: mx.array, num_masked: int) -> mx.array:
-        """`keys`: [1, key heads, dim, k]."""
-        if not num_masked:
-            return folded @ keys
-        before = keys.shape[3] - num_masked
-        if not before:
-            return self._masked(folded @ keys, num_masked)
-        scores = folded @ keys
-        scores[..., before:] = self._masked(folded @ keys[..., before:], num_masked)
-        return scores
+    def _masked(self, num_queries: int, num_keys: int, of_each: int, is_causal: bool) -> mx.array:
+        """[of_each * q, keys with those that are filled up]: 0, or minus infinity."""
+        wanted = (num_queries, num_keys, of_each, is_causal)
+        if self._mask is None or self._mask_of != wanted:
+            first = num_keys - num_queries if is_causal else num_keys - 1
+            last = mx.tile(mx.arange(first, num_keys) if is_causal else mx.full(num_queries, first), of_each)
+            is_seen = mx.arange(aligned(num_keys)) <= last[:, None]
+            self._mask = mx.where(is_seen, mx.array(0, mx.float32), mx.array(-mx.inf, mx.float32))
+            self._mask_of = wanted
+        return self._mask
 
-    def _masked(self, scores: mx.array, num_queries: int) -> mx.array:
-        """Scores on the last `num_queries` keys alone."""
-        mask = self._mask
-        if mask is None or mask.shape[0] != num_queries or mask.dtype != scores.dtype:
-            mask = mx.triu(mx.full((num_queries, num_queries), -mx.inf, scores.dtype), k=1)
-            self._mask = mask
-        _, groups, rows, num_keys = scores.shape
-        by_head = mx.reshape(scores, (1, groups, rows // num_queries, num_queries, num_keys))
-        return mx.reshape(by_head + mask, scores.shape)
+
+def _filled(tokens: mx.array) -> mx.array:
+    """Behind the tokens zeros, and not what a cache's buffer has there: that may be anything."""
+    num_tokens = tokens.shape[2]
+    missing = aligned(num_tokens) - num_tokens
+    return mx.pad(tokens, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else tokens
+
+
+def _layer_cost(queries: mx.array, keys: mx.array, values: mx.array, most_bytes: int) -> ScoreCost:
+    """All that one layer makes, since a device that runs behind gives nothing back in between: scores, their weights
+    and the mask with what it is made of; keys in float32, and keys and values filled up; queries in order and in
+    float32, and what is found."""
+    heads, groups, size = queries.shape[1], keys.shape[1], queries.dtype.size
+    dim, value_dim, wide = queries.shape[3], values.shape[3], mx.float32.size
+    return ScoreCost(
+        pair_bytes=heads * (wide + size) + heads // groups * (wide + mx.bool_.size),
+        token_bytes=heads * (dim * (wide + size) + value_dim * size),
+        key_bytes=groups * (dim * (wide + size) + value_dim * size),
+        num_layers=1,
+        most_bytes=most_bytes,
+    )
 
 
 @contextmanager
-def noting() -> Generator[list[tuple[int, int]]]:
-    """Meanwhile nothing goes this way, and what could, at some lengths, is noted by `cost_of`'s measure."""
-    noted: list[tuple[int, int]] = []
+def noting() -> Generator[list[ScoreCost]]:
+    """Meanwhile nothing goes this way, and what could, at some lengths, is noted, a layer at a time."""
+    noted: list[ScoreCost] = []
     token = _noted.set(noted)
     try:
         yield noted
@@ -89,12 +114,17 @@ def noting() -> Generator[list[tuple[int, int]]]:
         _noted.reset(token)
 
 
-def cost_of(noted: list[tuple[int, int]]) -> ScoreCost:
+def cost_of(noted: list[ScoreCost]) -> ScoreCost:
     """Of a network whose pass was noted."""
     if not noted:
         return ScoreCost()
-    pair_bytes, most_bytes = max(noted)
-    return ScoreCost(pair_bytes=pair_bytes, num_layers=len(noted), most_bytes=most_bytes)
+    return ScoreCost(
+        pair_bytes=max(layer.pair_bytes for layer in noted),
+        token_bytes=max(layer.token_bytes for layer in noted),
+        key_bytes=max(layer.key_bytes for layer in noted),
+        num_layers=len(noted),
+        most_bytes=noted[0].most_bytes,
+    )
 
 
 __all__ = ("ShortQueries", "cost_of", "noting")
