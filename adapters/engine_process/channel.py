@@ -82,13 +82,16 @@ class Channel:
             self._loop.add_writer(self._socket.fileno(), self._write)
 
     def _try(self, data: memoryview) -> memoryview:
-        """What the socket does not take. A connection that broke takes all: its end is read, and told, in a moment."""
+        """What the socket does not take. A connection that broke takes all: its end is read, and told, in a moment. So
+        is any other failure: behind what is missing the rest would be in pieces."""
         try:
             while data:
                 data = data[self._socket.send(data) :]
         except (BlockingIOError, InterruptedError):
             return data
         except OSError:
+            with suppress(OSError):  # it is at its end already
+                self._socket.shutdown(socket.SHUT_RDWR)
             return data[len(data) :]
         return data
 

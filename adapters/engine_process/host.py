@@ -34,7 +34,7 @@ from adapters.engine_process.messages import (
 from adapters.engine_process.open_choices import OpenChoices
 from adapters.engine_process.reader_gate import ReaderGate
 from adapters.engine_process.teller import Teller
-from adapters.engine_process.values import SentError, decoded
+from adapters.engine_process.values import SentError, decoded, writable
 from application.ports.engine import Engine, EngineStatus, Submission
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
@@ -142,7 +142,7 @@ class EngineHost:
         except Exception as error:
             _logger.exception("the engine could not be made")
             self._hosted = None
-            self._teller.say(Broken(error.message if isinstance(error, DomainError) else described(error)))
+            self._teller.say(Broken(writable(error.message if isinstance(error, DomainError) else described(error))))
             self._finish(1)
             return
         self._beat()
@@ -157,18 +157,18 @@ class EngineHost:
                 self._teller.batch(batch)
 
     async def _answer(self, hosted: Hosted, asked: Ask) -> None:
+        """Whatever it is, one that cannot be written as well: nobody is left waiting."""
         try:
-            value = await self._find(hosted, asked)
+            answer = Answer(asked.call, raw(await self._find(hosted, asked)))
+            self._teller.status()  # what was asked for may have changed it
         except DomainError as error:
-            self._teller.say(Answer(asked.call, NO_VALUE, SentError.of(error)))
+            answer = Answer(asked.call, NO_VALUE, SentError.of(error))
         except Exception as error:
             _logger.exception("asked to %s, the engine's process failed", asked.what)
-            self._teller.say(Answer(asked.call, NO_VALUE, SentError.of(ComputeFailed(described(error)))))
-        else:
-            self._teller.status()  # what was asked for may have changed it
-            self._teller.say(Answer(asked.call, raw(value)))
+            answer = Answer(asked.call, NO_VALUE, SentError.of(ComputeFailed(described(error))))
         finally:
             del self._tasks[asked.call]
+        self._teller.say(answer)
 
     async def _find(self, hosted: Hosted, asked: Ask) -> object:
         arguments = decoded(asked.arguments, QUESTIONS[asked.what].arguments)
@@ -208,7 +208,7 @@ class EngineHost:
 
     def _break(self, why: str) -> None:
         if self._stopping is None:
-            self._teller.say(Broken(why))
+            self._teller.say(Broken(writable(why)))
             self._stop(ORPHAN_TIMEOUT_S)
 
     def _stop(self, timeout_s: float) -> None:
@@ -231,10 +231,12 @@ class EngineHost:
         self._finish(0 if in_time else 1)
 
     def _orphaned(self, _why: str) -> None:
+        """What was unsent is no more, which an end that waited for it has to hear."""
         if self._hosted is None:
             self._finish(1)
         else:
             self._stop(ORPHAN_TIMEOUT_S)
+            self._moved()
 
     def _finish(self, status: int) -> None:
         """Leave once everything is sent."""

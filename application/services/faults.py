@@ -16,8 +16,9 @@ def bare(error: E) -> E:
 
 
 def described(error: BaseException) -> str:
-    """For people who look for a defect."""
-    return f"{type(error).__name__}: {error}"
+    """For people who look for a defect. What no UTF-8 has (of file names, for one) is spelled out: it goes to a log,
+    and to another process."""
+    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
 
 
 def placed(error: BaseException) -> str:

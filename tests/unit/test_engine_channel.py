@@ -1,6 +1,7 @@
 """A channel that several threads send on: one order, nothing lost, and the event loop is left alone where it can be."""
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Generator
@@ -173,5 +174,25 @@ def test_a_frame_waits_for_the_one_that_is_being_sent() -> None:
         with theirs:
             assert Deframer().feed(theirs.recv(100)) == [b"first", b"second"]
         channel.close()
+
+    asyncio.run(run())
+
+
+class Exhausted(socket.socket):
+    """The kernel has no memory for what is sent; the connection stands."""
+
+    def send(self, *_: object) -> int:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+
+def test_what_cannot_be_sent_ends_the_connection_instead_of_leaving_a_gap_in_it() -> None:
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        over = asyncio.Event()
+        channel = Channel(Exhausted(fileno=ours.detach()), lambda _: None, lambda _: over.set())
+        channel.send(b"lost")
+        with theirs:
+            await asyncio.wait_for(over.wait(), PATIENCE_S)
+            assert theirs.recv(100) == b""
 
     asyncio.run(run())
