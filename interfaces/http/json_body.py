@@ -49,12 +49,12 @@ def refusal(error: msgspec.ValidationError, at: str = "") -> InvalidRequest:
 
 def body_decoder(model: type[T], refused: RefusedFields | None = None) -> Callable[[bytes], T]:
     """Decodes bodies into `model`. `refused`: fields that `model` does not have and that are an InvalidRequest."""
-    whole, check = refuse_fields(model, refused or {})
-    decoder = msgspec.json.Decoder(whole)
+    decoder = msgspec.json.Decoder(model)
+    check = refuse_fields(refused or {})
 
     def decode(body: bytes) -> T:
         decoded = decode_json(body, decoder)
-        check(decoded)
+        check(body)
         return decoded
 
     return decode

@@ -5,33 +5,27 @@ other unknown field is ignored: clients send many that are harmless.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 
 import msgspec
 
 from domain.errors import InvalidRequest
 
-T = TypeVar("T")
-
 RefusedFields: TypeAlias = Mapping[str, tuple[Any, ...]]
 
 
-def refuse_fields(model: type[T], refused: RefusedFields) -> tuple[type[T], Callable[[T], None]]:
-    """What bodies are to be decoded as, once, in place of `model`, which has none of these fields; and a check for what
-    came of that, which raises InvalidRequest, naming the first such field."""
-    if not refused:
-        return model, lambda _decoded: None
-    names = sorted(refused)
-    fields = [(name, Any, None) for name in names]
-    whole: Any = msgspec.defstruct(model.__name__, fields, bases=(cast("type[msgspec.Struct]", model),), kw_only=True)
+def refuse_fields(refused: RefusedFields) -> Callable[[bytes], None]:
+    """A check for raw bodies that decode as JSON objects. It raises InvalidRequest, naming the first such field."""
+    present = msgspec.defstruct("RefusedFields", [(name, Any, None) for name in sorted(refused)], kw_only=True)
+    decoder = msgspec.json.Decoder(present)
 
-    def check(decoded: T) -> None:
-        for name in names:
-            value = getattr(decoded, name)
+    def check(body: bytes) -> None:
+        fields = msgspec.structs.asdict(decoder.decode(body))
+        for name, value in fields.items():
             if value is not None and value not in refused[name]:
                 raise InvalidRequest(f"{name} is not supported by this server; leave it out", param=name)
 
-    return whole, check
+    return check
 
 
 __all__ = ("RefusedFields", "refuse_fields")

@@ -1,4 +1,5 @@
-"""What a restore from LMDB costs in index reads: the lookup reads a record's row, and the fetch, and nobody else."""
+"""What a restore from LMDB costs in index reads: the lookup asks for presence, the fetch reads a record's row, and
+nobody else."""
 
 from collections import Counter
 from pathlib import Path
@@ -21,7 +22,7 @@ def open_store(path: Path) -> LmdbBlockStore:
 
 
 @pytest.mark.parametrize("layout", [ATTENTION, HYBRID], ids=["attention", "hybrid"])
-def test_a_row_is_read_at_most_twice_between_submission_and_restore(
+def test_a_row_is_read_once_between_submission_and_restore(
     layout: StateLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = FakeOptions(layout=layout, vocab_size=VOCAB, alphabet=range(VOCAB), eos_every=0)
@@ -43,5 +44,5 @@ def test_a_row_is_read_at_most_twice_between_submission_and_restore(
     read = Counter(counts)  # closing notes the uses, and reads rows for that
     store.close()
     assert job.position == len(PROMPT) - 1
-    assert len(read) > 40
-    assert max(read.values()) == 2
+    assert len(read) >= 40
+    assert max(read.values()) == 1
