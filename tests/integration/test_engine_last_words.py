@@ -91,7 +91,7 @@ def test_a_question_is_answered_even_where_its_answer_cannot_be_written(
 
 
 def test_an_engine_that_cannot_be_made_says_why_in_whatever_characters() -> None:
-    def make(_settings: bytes, _hold: Callable[[], None]) -> Hosted:
+    def make(settings: bytes, hold: Callable[[], None]) -> Hosted:
         raise ModelLoadFailed(STRANGE)
 
     async def run() -> EngineStatus:
