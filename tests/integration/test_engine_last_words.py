@@ -81,6 +81,7 @@ def asked(raised: Exception | None) -> DomainError:
         (ValueError(STRANGE), ComputeFailed, f"ValueError: {SPELLED}"),
         (None, ComputeFailed, "NotImplementedError: the port has no object"),
     ],
+    ids=["ours", "any", "no error"],  # what cannot be written cannot be told between the tests' processes either
 )
 def test_a_question_is_answered_even_where_its_answer_cannot_be_written(
     raised: Exception | None, kind: type, message: str
