@@ -1,6 +1,7 @@
 """What an engine's process owes to its end and to a question, whatever becomes of what it says."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,12 @@ def test_a_process_that_stops_ends_when_its_reader_leaves_without_having_read() 
     assert asyncio.run(run()) == 0
 
 
+@pytest.fixture(autouse=True)
+def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is logged of such texts cannot be told between the tests' processes."""
+    monkeypatch.setattr(logging.getLogger("cairn.engine"), "disabled", True)
+
+
 def asked(raised: Exception | None) -> DomainError:
     """What comes of a check that raises this, or that finds what no message can hold."""
 
@@ -81,7 +88,7 @@ def asked(raised: Exception | None) -> DomainError:
         (ValueError(STRANGE), ComputeFailed, f"ValueError: {SPELLED}"),
         (None, ComputeFailed, "NotImplementedError: the port has no object"),
     ],
-    ids=["ours", "any", "no error"],  # what cannot be written cannot be told between the tests' processes either
+    ids=["ours", "any", "no error"],
 )
 def test_a_question_is_answered_even_where_its_answer_cannot_be_written(
     raised: Exception | None, kind: type, message: str
