@@ -1,7 +1,9 @@
 """What the token side tells goes out once, in one batch, also when it could not be handed over at first."""
 
+from collections import deque
+
 from adapters.fake.clock import FakeClock
-from application.events import FaultObserved, RecordsEvicted
+from application.events import Event, FaultObserved, RecordsEvicted
 from application.ports.engine import StepBatch
 from application.services.token_side.outlet import Outlet
 from domain.ids import RequestId
@@ -62,3 +64,17 @@ def test_a_batch_that_could_not_be_handed_over_comes_with_the_next_one() -> None
     assert [item for _, _, item in batch.items] == [PrefillProgress(1, 2), PrefillProgress(2, 2)]
     assert [type(event) for event in batch.events] == [FaultObserved]
     assert batch.num_left_queue == 1
+
+
+class Raced(deque[Event]):
+    """Another thread takes one between the count and the taking."""
+
+    def __len__(self) -> int:
+        return super().__len__() + 1
+
+
+def test_two_may_take_what_was_told_at_the_same_time() -> None:
+    outlet = Outlet(FakeClock())
+    outlet._events = Raced([RecordsEvicted(1, 2)])  # pyright: ignore[reportPrivateUsage]
+    assert outlet.take_events() == (RecordsEvicted(1, 2),)
+    assert outlet.take_events() == ()

@@ -6,6 +6,7 @@ not raise, by contract. Of one that does nothing is lost: what it refused comes 
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from application.events import Event, FaultObserved
@@ -59,7 +60,11 @@ class Outlet:
 
     def take_events(self) -> tuple[Event, ...]:
         """What was told since the last batch; for who delivers it in another way. Any thread."""
-        return tuple(self._events.popleft() for _ in range(len(self._events)))
+        taken: list[Event] = []
+        with suppress(IndexError):  # another thread takes them at the same time: an end that was not waited for
+            for _ in range(len(self._events)):
+                taken.append(self._events.popleft())
+        return tuple(taken)
 
     def deliver(self) -> None:
         """Hand over what came since the last time, if anything did."""
