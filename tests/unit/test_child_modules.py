@@ -6,7 +6,11 @@ import mlx.core as mx
 import mlx.nn
 
 from adapters.mlx.arrays import parameters
+from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.child_modules import keep_children_at_hand
+from application.services.token_side.model_loads import whole
+from domain.ids import ModelId
+from tests.support.tiny_models import build, config_of
 
 nn: Any = mlx.nn
 
@@ -34,7 +38,7 @@ class Network(nn.Module):  # type: ignore[misc]
         return x * self.scale
 
 
-def asked(network: Any, monkeypatch: Any) -> list[str]:
+def asked(network: Any, monkeypatch: Any, given: mx.array | None = None) -> list[str]:
     """Names that modules are asked for in their own way during a pass."""
     names: list[str] = []
     own = nn.Module.__getattr__
@@ -44,7 +48,7 @@ def asked(network: Any, monkeypatch: Any) -> list[str]:
         return own(module, name)
 
     monkeypatch.setattr(nn.Module, "__getattr__", noted)
-    network(mx.ones((1, 4)))
+    network(mx.ones((1, 4)) if given is None else given)
     monkeypatch.undo()
     return names
 
@@ -74,3 +78,10 @@ def test_a_networks_parameters_and_children_stay_what_they_were() -> None:
     before = [name for name, _ in parameters(network)], dict(untyped.named_modules())
     keep_children_at_hand(network)
     assert ([name for name, _ in parameters(network)], dict(untyped.named_modules())) == before
+
+
+def test_a_model_that_was_loaded_has_its_children_at_hand(monkeypatch: Any) -> None:
+    network = build("qwen3", mx.float32, 0)
+    whole(assemble(network, ModelId("m"), ModelFacts(config_of("qwen3"))))
+    names = asked(network, monkeypatch, mx.zeros((1, 2), mx.uint32))
+    assert not {"model", "layers", "self_attn", "q_proj", "mlp"} & set(names)

@@ -5,11 +5,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters.mlx.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
 from domain.ids import SequenceId
 from domain.memory.demand import LEAST_CHUNK, charge_bytes, demand_of
 from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.preflight import Demand, Preflight
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
 from domain.scheduling import SequenceView
 from domain.sequence import Phase
 
@@ -138,3 +139,7 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     assert shape.state_bytes(position) + alone(Phase.PREFILLING, position)[1] <= needed
     position = data.draw(st.integers(num_prompt, num_prompt + num_new - 1))
     assert shape.state_bytes(position) + alone(Phase.DECODING, position)[1] <= needed
+
+
+def test_logits_are_charged_of_as_many_tokens_as_the_last_chunk_may_have() -> None:
+    assert max(CPU_LAST_CHUNK, METAL_LAST_CHUNK, CUDA_LAST_CHUNK) <= NUM_LAST_TOKENS
