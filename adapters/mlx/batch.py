@@ -23,6 +23,7 @@ in which order).
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from adapters.mlx.reading_order import Reading, ReadingOrder
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
+from adapters.mlx.step_threads import StepThreads
 from domain.decode_groups import rows_capacity, rows_in_place
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -75,9 +77,13 @@ class _Unsettled(NamedTuple):
 
 
 class DecodeGroup:
-    """Compute thread only. `rows` and `waiting` are in the same order. `stays_alone`: it could not join another."""
+    """Compute thread only, or a step thread that it waits for. `rows` and `waiting` are in the same order.
+    `stays_alone`: it could not join another."""
 
-    def __init__(self, forward: Forward, rows: list[Row], caches: Caches, order: ReadingOrder) -> None:
+    def __init__(
+        self, forward: Forward, rows: list[Row], caches: Caches, order: ReadingOrder, threads: StepThreads | None
+    ) -> None:
+        """`threads`: build and queue its steps, but for those that a grammar holds; None: this one does."""
         self.rows = rows
         self.caches = caches
         self.waiting: Sampled | None = None
@@ -85,6 +91,7 @@ class DecodeGroup:
         self._has_gone = False
         self._unsettled: _Unsettled | None = None
         self._order = order
+        self._threads = threads
         self._settled_s = perf_counter()
         self._forward = forward
         self._sampler = self._new_sampler()
@@ -92,10 +99,10 @@ class DecodeGroup:
             row.group = self
 
     @classmethod
-    def start(cls, forward: Forward, row: Row, order: ReadingOrder) -> "DecodeGroup":
+    def start(cls, forward: Forward, row: Row, order: ReadingOrder, threads: StepThreads | None) -> "DecodeGroup":
         """A group of one that has fed the row's first token."""
         assert row.first is not None
-        group = cls(forward, [row], row.caches, order)
+        group = cls(forward, [row], row.caches, order, threads)
         first, row.caches, row.first = row.first, [], None
         group._feed(first)
         group.settle()
@@ -179,7 +186,7 @@ class DecodeGroup:
             index = self.rows.index(row)
             try:
                 caches, waiting = take_row(self.caches, index), self.waiting.narrow([index])
-                alone = DecodeGroup(self._forward, [row], caches, self._order)
+                alone = DecodeGroup(self._forward, [row], caches, self._order, self._threads)
                 alone.waiting = waiting
             except Exception as error:
                 row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
@@ -228,16 +235,28 @@ class DecodeGroup:
 
     def _feed(self, sampled: Sampled) -> None:
         try:
-            make_room(self.caches, 1)
-            logits = self._forward(sampled.tokens[:, None], self.caches)[:, -1]
-            for row in self.rows:
-                row.position += 1
             if self._sampler.is_held:
-                self._queue_constrained(sampled, logits)
+                self._queue_constrained(sampled, self._passed(sampled))
+            elif self._threads is None:
+                evaluate_soon(self._built(sampled))
             else:
-                self._queue_choice(logits)
+                step = self._threads.queue(partial(self._built, sampled))
+                _waiting_of(self).queued_as(step)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
+
+    def _built(self, sampled: Sampled) -> list[mx.array]:
+        """The next step, all lazy; what is to be computed of it."""
+        self.waiting = self._choose(self._passed(sampled))
+        return self._arrays()
+
+    def _passed(self, sampled: Sampled) -> mx.array:
+        """Logits [rows, vocab] behind these tokens, lazy."""
+        make_room(self.caches, 1)
+        logits = self._forward(sampled.fed, self.caches)[:, -1]
+        for row in self.rows:
+            row.position += 1
+        return logits
 
     def _queue_constrained(self, fed: Sampled, logits: mx.array) -> None:
         reading = self._order.reading
@@ -262,7 +281,11 @@ class DecodeGroup:
 
     def _queue_choice(self, logits: mx.array) -> None:
         self.waiting = self._choose(logits)
-        evaluate_soon([*self.waiting.arrays(), *self._sampler.history()])
+        evaluate_soon(self._arrays())
+
+    def _arrays(self) -> list[mx.array]:
+        """All that is to be computed of a step whose tokens are chosen."""
+        return [*_waiting_of(self).arrays(), *self._sampler.history()]
 
     def _choose(self, logits: mx.array) -> Sampled:
         try:

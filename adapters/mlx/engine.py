@@ -9,14 +9,17 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from adapters.mlx.arrays import await_turn
 from adapters.mlx.assembly import assemble
 from adapters.mlx.caches.cuda_attention import replace_attention
+from adapters.mlx.cuda_driver import CudaDriver
 from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import highest_bytes
+from adapters.mlx.step_threads import StepThreads
 from adapters.mlx.trace_memory import TraceMemory
 from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
@@ -44,14 +47,13 @@ class MlxEngine:
         self._reading = Lane("weights", 1)
         self._peaks = None if memory_dir is None else PeakMemory(memory_dir, self._reading)
         self._traces = None if memory_dir is None else TraceMemory(memory_dir, self._reading)
-        self._is_bounded = False
+        self._is_prepared = False
+        self._threads: StepThreads | None = None
         self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
-        self._bound_memory()
-        if has_cuda():
-            replace_attention()
-        found = yield from self._try_load(source, options)
+        self._prepare()
+        found = yield from _in_turn(self._try_load(source, options))
         if isinstance(found, MlxModel):
             self._models.append(found)
             _settle_objects()
@@ -71,7 +73,15 @@ class MlxEngine:
             yield read  # a first read of all files takes as long as the disk takes
             network, facts = yield from load_folder(folder, options.dtype, read.result(), adapter)
             return (
-                yield from assemble(network, source.id, facts, blas=self._blas, peaks=self._peaks, traces=self._traces)
+                yield from assemble(
+                    network,
+                    source.id,
+                    facts,
+                    blas=self._blas,
+                    peaks=self._peaks,
+                    traces=self._traces,
+                    threads=self._threads,
+                )
             )
         except ModelLoadFailed as error:
             return error.message
@@ -105,21 +115,52 @@ class MlxEngine:
 
     def close(self) -> None:
         self._reading.close()
+        if self._threads is not None:
+            self._threads.close()
         mx.synchronize()
         mx.clear_cache()
         mx.clear_streams()
 
-    def _bound_memory(self) -> None:
-        """On Metal, keep weights resident up to what the system recommends. On CUDA, keep no more freed buffers than
-        are of use: left to itself MLX kept 30 GB of them beside 32 streams, on a device of 80."""
-        if self._is_bounded:
+    def _prepare(self) -> None:
+        """Once, before there is an array."""
+        if self._is_prepared:
             return
-        self._is_bounded = True
-        recommended = mx.device_info().get("max_recommended_working_set_size")
-        if isinstance(recommended, int) and mx.metal.is_available():
-            mx.set_wired_limit(recommended)
-        if spare := spare_bytes():
-            mx.set_cache_limit(spare)
+        self._is_prepared = True
+        _bound_memory()
+        if has_cuda():
+            replace_attention()
+            self._threads = _step_threads()
+
+
+def _step_threads() -> StepThreads | None:
+    """None where the driver cannot be asked to let them work side by side."""
+    try:
+        return StepThreads(CudaDriver().let_others_record)
+    except (OSError, RuntimeError):
+        return None
+
+
+def _bound_memory() -> None:
+    """On Metal, keep weights resident up to what the system recommends. On CUDA, keep no more freed buffers than are of
+    use: left to itself MLX kept 30 GB of them beside 32 streams, on a device of 80."""
+    recommended = mx.device_info().get("max_recommended_working_set_size")
+    if isinstance(recommended, int) and mx.metal.is_available():
+        mx.set_wired_limit(recommended)
+    if spare := spare_bytes():
+        mx.set_cache_limit(spare)
+
+
+def _in_turn(
+    steps: Generator[Future[Any] | None, None, MlxModel | str],
+) -> Generator[Future[Any] | None, None, MlxModel | str]:
+    """Go on with it only when nothing is being handed over: what evaluates in there is not always ours."""
+    while True:
+        await_turn()
+        try:
+            waits_for = next(steps)
+        except StopIteration as end:
+            return cast(MlxModel | str, end.value)
+        yield waits_for
 
 
 def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:

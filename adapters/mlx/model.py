@@ -27,6 +27,7 @@ from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
+from adapters.mlx.step_threads import StepThreads
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
@@ -50,11 +51,12 @@ class MlxModel:
         make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
         chunks_ahead: int = 0,
         meter: PeakMeter | None = None,
+        threads: StepThreads | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the
         pattern of captured state, by group. See `assembly.assemble` for a way to get all of them. `chunks_ahead`:
         prefill chunks that may still be under way when `prefill` returns. `meter`: what corrects the description's
-        memory; None to start from nothing."""
+        memory; None to start from nothing. `threads`: build and queue its decode steps; None: this thread does."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
@@ -67,6 +69,7 @@ class MlxModel:
         self._meter = meter or uncorrected(description.memory, is_ahead=chunks_ahead > 0)
         self._spare_bytes = spare_bytes()
         self._order = ReadingOrder()
+        self._threads = threads
 
     @property
     def description(self) -> ModelDescription:
@@ -246,7 +249,7 @@ class MlxModel:
             self._clear_spare()
         for row in new:
             try:
-                DecodeGroup.start(self._forward, row, self._order)
+                DecodeGroup.start(self._forward, row, self._order, self._threads)
             except Exception as error:
                 row.failure = ComputeFailed(f"a decode step failed: {error}")
 

@@ -5,7 +5,7 @@ sequences of different length in one batch give the same logits as decoding each
 last one wrongly or not at all, and are then decoded one sequence at a time.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -50,7 +50,7 @@ def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
     Leaves nothing behind."""
     layout = layout_of(new_caches(network))
     try:
-        caches, logits = _prefill(network, _toy_tokens(_LONG, vocab_size))
+        caches, logits = prefilled(network, _LONG, vocab_size)
     except Exception as error:
         raise ModelLoadFailed(f"the model's first forward pass failed on this device: {error}") from error
     if not mx.all(mx.isfinite(logits)).item():
@@ -70,9 +70,10 @@ def _toy_tokens(count: int, vocab_size: int | None) -> list[int]:
     return [(17 * index + 5) % min(vocab_size or 100, 100) for index in range(count)]
 
 
-def _prefill(network: Any, tokens: Sequence[int]) -> tuple[Caches, mx.array]:
+def prefilled(network: Any, length: int, vocab_size: int | None) -> tuple[Caches, mx.array]:
+    """The state after so many toy tokens, and the logits of the last one, [1, vocab]."""
     caches = new_caches(network)
-    logits = network(token_array(tokens)[None], cache=caches)[:, -1]
+    logits = network(token_array(_toy_tokens(length, vocab_size))[None], cache=caches)[:, -1]
     evaluate([logits, *live_arrays(caches)])
     return caches, logits
 
@@ -95,7 +96,7 @@ def _why_single(network: Any, vocab_size: int | None, long: Caches) -> Generator
 def _batch_error(network: Any, vocab_size: int | None, long: Caches) -> Generator[None, None, tuple[float, mx.Dtype]]:
     """Largest root mean square difference of a row's logits over a few steps, as a share of their standard deviation,
     and the logits' dtype. No prompt is computed twice: a batch leaves the rows it was made of as they are."""
-    alone = [_prefill(network, _toy_tokens(_SHORT, vocab_size))[0], long]
+    alone = [prefilled(network, _SHORT, vocab_size)[0], long]
     yield
     batch = merge(alone)
     worst, dtype = 0.0, mx.float32
@@ -118,4 +119,4 @@ def _short_name(array: mx.array) -> str:
     return str(array.dtype).removeprefix("mlx.core.")
 
 
-__all__ = ("WRONG_WHEN_BATCHED", "Probe", "probe")
+__all__ = ("WRONG_WHEN_BATCHED", "Probe", "prefilled", "probe")

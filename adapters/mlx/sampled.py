@@ -3,7 +3,7 @@
 All that the host wants of a step is one array, read once. Rows join and leave a group while a step is in flight, so a
 step's outcome can be joined and narrowed like the group: what is fed to the next pass is gathered on the device, and
 what is read stays in the arrays that were queued, of which each row remembers its place. So nobody who reads waits for
-what was queued since.
+what was queued since, and an array that is read is never one that is fed (`step_threads` says why).
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,22 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.mlx.arrays import read_back, token_array
+from adapters.mlx.arrays import read_queued, token_array
 from adapters.mlx.logprobs import LogprobArrays, told
+from adapters.mlx.step_threads import QueuedStep
 from domain.stream import TokenLogprob
 
 
 class Outcome:
-    """Of one queueing. `words`: uint32, the token of every row, then the log probabilities of the rows `asking`."""
+    """Of one queueing. `words`: uint32, the token of every row, then the log probabilities of the rows `asking`;
+    `step`: what it is queued with, where that is not done on this thread. To be read once it is queued."""
 
-    __slots__ = ("_num_rows", "_num_tops", "_told", "asking", "words")
+    __slots__ = ("_num_rows", "_num_tops", "_told", "asking", "step", "words")
 
     def __init__(self, tokens: mx.array, logprobs: LogprobArrays | None, asking: Sequence[int]) -> None:
         self.words = tokens if logprobs is None else mx.concatenate([tokens, *logprobs.words()])
         self.asking = tuple(asking)
+        self.step: QueuedStep | None = None
         self._num_rows = tokens.shape[0]
         self._num_tops = () if logprobs is None else logprobs.num_tops
         self._told: NDArray[np.uint32] | None = None
@@ -46,31 +49,39 @@ class Outcome:
 
     def _host(self) -> NDArray[np.uint32]:
         if self._told is None:
-            self._told = read_back(self.words)
+            if self.step is not None:
+                self.step.wait()
+            self._told = read_queued(self.words)
         return self._told
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One step's outcome. `tokens`: uint32 [rows], lazy: what is fed next. `rows`: of each row, which outcome it is in
-    and its row there."""
+    """One step's outcome. `fed`: uint32 [rows, 1], lazy: the tokens as the next pass takes them. `rows`: of each row,
+    which outcome it is in and its row there."""
 
-    tokens: mx.array
+    fed: mx.array
     outcomes: tuple[Outcome, ...]
     rows: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, tokens: mx.array, logprobs: LogprobArrays | None = None, asking: Sequence[int] = ()) -> "Sampled":
         """`logprobs`: of the rows `asking`, in their order."""
-        return cls(tokens, (Outcome(tokens, logprobs, asking),), tuple(zip(repeat(0), range(tokens.shape[0]))))
+        outcome = Outcome(tokens, logprobs, asking)
+        return cls(tokens[:, None], (outcome,), tuple(zip(repeat(0), range(tokens.shape[0]))))
 
     def arrays(self) -> list[mx.array]:
         """Everything to evaluate."""
-        return [self.tokens, *(one.words for one in self.outcomes if one.words is not self.tokens)]
+        return [self.fed, *(one.words for one in self.outcomes)]
+
+    def queued_as(self, step: QueuedStep) -> None:
+        """All of it."""
+        for outcome in self.outcomes:
+            outcome.step = step
 
     def narrow(self, rows: Sequence[int]) -> "Sampled":
         """Only these rows, in this order."""
-        return Sampled(self.tokens[token_array(rows)], self.outcomes, tuple(self.rows[row] for row in rows))
+        return Sampled(self.fed[token_array(rows)], self.outcomes, tuple(self.rows[row] for row in rows))
 
     def token_ids(self) -> list[int]:
         """Wait for the step; the token of every row."""
@@ -93,7 +104,7 @@ def join(parts: Sequence[Sampled]) -> Sampled:
     for part in parts:
         rows += [(outcome + len(outcomes), row) for outcome, row in part.rows]
         outcomes += part.outcomes
-    return Sampled(mx.concatenate([part.tokens for part in parts]), tuple(outcomes), tuple(rows))
+    return Sampled(mx.concatenate([part.fed for part in parts]), tuple(outcomes), tuple(rows))
 
 
 __all__ = ("Sampled", "join")

@@ -13,8 +13,9 @@ from tests.support.processes import fast_folder
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def model(request: pytest.FixtureRequest) -> LoadedModel:
-    return MODELS[request.param]()
+def model(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
+    with MODELS[request.param]() as model:
+        yield model
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 """The models that the compute port's contract is held against: the toy engine's and tiny MLX ones of each layout."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
+from adapters.mlx.step_threads import StepThreads
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
@@ -17,18 +19,32 @@ OTHER = prompt_of(90, 3, vocab_size=250)
 GREEDY = SamplingParams(temperature=0)
 
 
-def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], LoadedModel]:
+Held = AbstractContextManager[LoadedModel]
+
+
+def _fake(layout: str, *, runs_ahead: bool) -> Callable[[], Held]:
     options = FakeOptions(LAYOUTS[layout], runs_ahead=runs_ahead, eos_every=5)
     source = ModelSource(ModelId(layout), f"fake:{layout}")
-    return lambda: whole(FakeEngine(default=options).load(source, LoadOptions()))
+    return lambda: nullcontext(whole(FakeEngine(default=options).load(source, LoadOptions())))
 
 
-MODELS: dict[str, Callable[[], LoadedModel]] = {
+def _tiny(name: str) -> Callable[[], Held]:
+    return lambda: nullcontext(tiny_model(name))
+
+
+@contextmanager
+def _with_threads(name: str) -> Generator[LoadedModel]:
+    """Whose steps are built and queued beside this thread, as on CUDA."""
+    with closing(StepThreads()) as threads:
+        model = tiny_model(name, threads=threads)
+        yield model
+        model.release()
+
+
+MODELS: dict[str, Callable[[], Held]] = {
     **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
-    **{
-        f"mlx-{name}": (lambda name=name: tiny_model(name))
-        for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")
-    },
+    **{f"mlx-{name}": _tiny(name) for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")},
+    "mlx-llama-with-threads": lambda: _with_threads("llama"),
 }
 
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from adapters.mlx.cuda_driver import RELAXED, CudaDriver
+from adapters.mlx.cuda_driver import RELAXED, THREAD_LOCAL, CudaDriver
 
-THREADS_OWN = 0
+AT_FIRST = 0
 
 
 class NotingLibrary:
     """libcuda.so.1, as far as it is looked at. `status`: of every call that is not about the thread."""
 
     def __init__(self, status: int = 0) -> None:
-        self.mode = THREADS_OWN
+        self.mode = AT_FIRST
         self.modes: dict[str, int] = {}
         self._status = status
 
@@ -39,11 +39,21 @@ def test_a_call_is_made_in_the_relaxed_mode_and_leaves_the_threads_own() -> None
     library = NotingLibrary()
     CudaDriver(library).call("cuMemHostAlloc", ctypes.c_size_t(1))
     assert library.modes["cuMemHostAlloc"] == RELAXED
-    assert library.mode == THREADS_OWN
+    assert library.mode == AT_FIRST
 
 
 def test_so_does_a_call_that_fails() -> None:
     library = NotingLibrary(status=2)
     with pytest.raises(RuntimeError, match="cuMemHostAlloc failed with CUDA error 2"):
         CudaDriver(library).call("cuMemHostAlloc", ctypes.c_size_t(1))
-    assert library.mode == THREADS_OWN
+    assert library.mode == AT_FIRST
+
+
+def test_a_thread_that_lets_others_record_stays_so_after_a_call() -> None:
+    library = NotingLibrary()
+    driver = CudaDriver(library)
+    driver.let_others_record()
+    assert library.mode == THREAD_LOCAL
+    driver.call("cuMemHostAlloc", ctypes.c_size_t(1))
+    assert library.modes["cuMemHostAlloc"] == RELAXED
+    assert library.mode == THREAD_LOCAL
