@@ -5,10 +5,10 @@ Expected outcomes (a miss, a full queue that drains) are values elsewhere; these
 
 from typing import ClassVar
 
-from domain.shown import SHOWN_CHARS
+from domain.shown import SHOWN_CHARS, writable
 
 MAX_MESSAGE_CHARS = 4_000
-"""Whatever went into a message, it is no longer than a page."""
+"""Whatever went into a message, it is no longer than a page. It can also be sent: what is no UTF-8 is spelled out."""
 
 
 class DomainError(Exception):
@@ -18,11 +18,12 @@ class DomainError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
+        message = writable(message[: MAX_MESSAGE_CHARS + 1])
         if len(message) > MAX_MESSAGE_CHARS:
             message = message[: MAX_MESSAGE_CHARS - 3] + "..."
         super().__init__(message)
         self.message = message
-        self.param = param[:SHOWN_CHARS] if param is not None else None
+        self.param = writable(param[:SHOWN_CHARS]) if param is not None else None
 
 
 class InvalidRequest(DomainError):

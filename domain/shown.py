@@ -19,8 +19,13 @@ def shown(text: str, max_chars: int = SHOWN_CHARS) -> str:
     return head if len(head) <= max_chars else head[: max(0, max_chars - 3)] + "..."
 
 
+def writable(text: str) -> str:
+    """`text` with what no UTF-8 has (half a character, as in some file names) spelled out."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-__all__ = ("SHOWN_CHARS", "shown")
+__all__ = ("SHOWN_CHARS", "shown", "writable")

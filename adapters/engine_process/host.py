@@ -34,11 +34,12 @@ from adapters.engine_process.messages import (
 from adapters.engine_process.open_choices import OpenChoices
 from adapters.engine_process.reader_gate import ReaderGate
 from adapters.engine_process.teller import Teller
-from adapters.engine_process.values import SentError, decoded, writable
+from adapters.engine_process.values import SentError, decoded
 from application.ports.engine import Engine, EngineStatus, Submission
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
 from domain.errors import ComputeFailed, DomainError
+from domain.shown import writable
 
 HEARTBEAT_S = 0.5
 ORPHAN_TIMEOUT_S = 5.0
@@ -142,7 +143,7 @@ class EngineHost:
         except Exception as error:
             _logger.exception("the engine could not be made")
             self._hosted = None
-            self._teller.say(Broken(writable(error.message if isinstance(error, DomainError) else described(error))))
+            self._teller.say(Broken(error.message if isinstance(error, DomainError) else writable(described(error))))
             self._finish(1)
             return
         self._beat()

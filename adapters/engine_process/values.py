@@ -58,11 +58,6 @@ def from_named(name: str, raw: msgspec.Raw) -> Any:
     return decoded(raw, _CLASSES[name])
 
 
-def writable(text: str) -> str:
-    """A message with what no UTF-8 has (of file names, for one) spelled out."""
-    return text.encode(errors="backslashreplace").decode()
-
-
 class SentError(msgspec.Struct, frozen=True):
     """A DomainError with its class and numbers, which an EngineError leaves out."""
 
@@ -74,7 +69,7 @@ class SentError(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, error: DomainError) -> "SentError":
         numbers = {name: value for name, value in vars(error).items() if isinstance(value, int | float)}
-        return cls(type(error).__name__, writable(error.message), error.param, numbers)
+        return cls(type(error).__name__, error.message, error.param, numbers)
 
     def to_error(self) -> DomainError:
         kind = getattr(errors, self.kind, None)
@@ -86,4 +81,4 @@ class SentError(msgspec.Struct, frozen=True):
         return made
 
 
-__all__ = ("Named", "SentError", "decoded", "encoded", "from_named", "named", "writable")
+__all__ = ("Named", "SentError", "decoded", "encoded", "from_named", "named")

@@ -45,11 +45,19 @@ class FailAt:
     operation: str
     id: int
     call: int
-    why: str = "planted"
+    error: type[ComputeFailed] = ComputeFailed
 
     def __call__(self, operation: str, id: SequenceId | None, call: int) -> None:
         if (operation, id, call) == (self.operation, self.id, self.call):
-            raise ComputeFailed(self.why)
+            raise self.error("planted")
+
+
+class Unwritable(ComputeFailed):
+    """Not even a message of an error is text here."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = "\udc80"
 
 
 class PromptGate:
@@ -76,7 +84,7 @@ OPTIONS: Mapping[ModelId, FakeOptions] = {
     BROKEN: FakeOptions(load_error="its weights are cut short"),
     FAILING: FakeOptions(eos_every=0, hook=FailAt("decode", 1, 2)),
     GATED: FakeOptions(eos_every=0, hook=PROMPT_GATE),
-    UNWRITTEN: FakeOptions(eos_every=0, hook=FailAt("decode", 0, 2, why="a file of the name \udc80")),
+    UNWRITTEN: FakeOptions(eos_every=0, hook=FailAt("decode", 0, 2, error=Unwritable)),
 }
 
 
