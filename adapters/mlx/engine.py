@@ -40,7 +40,7 @@ class MlxEngine:
     ) -> None:
         """`memory_dir`: a directory for remembered weight digests, traces and peaks; None remembers none. `blas` as in
         `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
-        go."""
+        go, and the bytes of what is stored."""
         self._trim_heap = trim_heap
         self._memory_dir = memory_dir
         self._blas = blas
@@ -103,14 +103,15 @@ class MlxEngine:
         }
 
     def clear_cache(self) -> None:
-        if not any(model.open_ids() for model in self._models):
+        is_idle = not any(model.open_ids() for model in self._models)
+        if is_idle:
             # What the traceback of an error holds, for one. While nothing runs the collector does not come by itself,
             # and nobody waits for it.
             gc.collect()
         for model in self._models:
             model.give_back()
         mx.clear_cache()
-        if on_cpu():
+        if on_cpu() or is_idle:
             self._trim_heap()
 
     def close(self) -> None:
