@@ -9,8 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.caches.layout import leaves, new_caches
-from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.layout import are_full_kv, new_caches
 from adapters.mlx.caches.rows import merge
 from adapters.mlx.probe import prefilled
 
@@ -20,7 +19,7 @@ _LENGTHS, _CHUNK = (3, 5), 4
 def builds_lazily(network: Any, vocab_size: int | None) -> bool:
     """By a decode step of one row and one of two, and a chunk. False also for state other than full KV: an operation
     with several results must not make it (`step_threads`). For a network that passed the probe; compute thread only."""
-    if any(type(leaf) is not lib.KVCache for leaf in leaves(new_caches(network))):
+    if not are_full_kv(new_caches(network)):
         return False
     rows = [prefilled(network, length, vocab_size)[0] for length in _LENGTHS]
     both = merge(rows)
