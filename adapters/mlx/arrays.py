@@ -36,6 +36,11 @@ def await_turn() -> None:
         _first.wait()
 
 
+def awaits_turn() -> bool:
+    """Whether this thread shares its stream with others."""
+    return _first.wait is not None
+
+
 def evaluate(arrays: Iterable[mx.array]) -> None:
     """Compute these arrays now, in one go. Waits."""
     await_turn()
@@ -116,6 +121,7 @@ __all__ = (
     "add_at",
     "arrays_in",
     "await_turn",
+    "awaits_turn",
     "byte_view",
     "checked_tokens",
     "evaluate",

@@ -116,6 +116,16 @@ class DecodeGroup:
         self._feed(current)
         return current
 
+    def confirm(self) -> bool:
+        """Wait until its step is handed over; whether it was. What that raised is left on the rows. To be called before
+        anything but the next step is made of it: others would be told its failure, or a state be kept that has none."""
+        try:
+            if self.waiting is not None:
+                self.waiting.confirm()
+        except Exception as error:
+            self._lose(ComputeFailed(f"a decode step failed: {error}"))
+        return self.waiting is not None
+
     def settle(self) -> None:
         """Where a grammar holds some row: tell it what was fed, and choose the next tokens with what it allows then.
         Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
@@ -160,6 +170,7 @@ class DecodeGroup:
     def part(self, row: Row, *, may_copy: bool) -> Caches | None:
         """The state of a row that ends, as plain caches of its own; the row is out of the group. Of one that is alone
         it moves, otherwise it is copied. None where that may not be, or the state was lost."""
+        self.confirm()
         others = [other for other in self.rows if other is not row and other.group is self]
         caches: Caches | None = None
         if self.caches and len(self.rows) == 1:

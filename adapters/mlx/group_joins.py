@@ -46,18 +46,21 @@ def _lengths(group: DecodeGroup) -> list[int]:
 
 
 def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[DecodeGroup]:
-    """Those that could not join. All at once, or, where that fails, each for itself."""
-    if not joining:
-        return []
-    try:
-        group.absorb(joining)
-    except Exception as error:
-        if len(joining) > 1:
-            return [alone for other in joining for alone in _absorb_all(group, [other])]
-        joining[0].stays_alone = True
-        _logger.warning("sequence %s could not join a batch and is decoded alone: %s", joining[0].rows[0].id, error)
+    """Those that did not join. All at once, or, where that fails, each for itself; none whose last step failed."""
+    if not joining or not group.confirm():
         return list(joining)
-    return []
+    sound = [other for other in joining if other.confirm()]
+    lost = [other for other in joining if other not in sound]
+    try:
+        if sound:
+            group.absorb(sound)
+    except Exception as error:
+        if len(sound) > 1:
+            return [*lost, *(alone for other in sound for alone in _absorb_all(group, [other]))]
+        sound[0].stays_alone = True
+        _logger.warning("sequence %s could not join a batch and is decoded alone: %s", sound[0].rows[0].id, error)
+        return list(joining)
+    return lost
 
 
 __all__ = ("join_groups",)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import checked_tokens
+from adapters.mlx.arrays import await_turn, checked_tokens
 from adapters.mlx.batch import DecodeGroup, Row
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import fork, make_room_ahead
@@ -216,6 +216,7 @@ class MlxModel:
         self._left.clear()
         self._chunks.drop()
         self._network = None
+        await_turn()  # a step that is being handed over holds its weights
         mx.clear_cache()
 
     def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
@@ -280,11 +281,14 @@ class MlxModel:
         row = self._rows[id]
         if row.group is None:
             return HeldRow(row.caches, 0, row.position)
+        row.group.confirm()
         if not row.group.caches:
             raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
         return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
 
     def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
+        if self._threads is None:
+            await_turn()  # of another model's steps: this one's code may look at what it computes
         return cast(mx.array, self._network(tokens, cache=caches))
 
 

@@ -47,10 +47,14 @@ class Outcome:
         asked = told(self._host()[self._num_rows :], [tokens[row] for row in self.asking], self._num_tops)
         return dict(zip(self.asking, asked, strict=True))
 
+    def confirm(self) -> None:
+        """Wait until it is handed over. Raises what that raised."""
+        if self.step is not None:
+            self.step.wait()
+
     def _host(self) -> NDArray[np.uint32]:
         if self._told is None:
-            if self.step is not None:
-                self.step.wait()
+            self.confirm()
             self._told = read_queued(self.words)
         return self._told
 
@@ -78,6 +82,11 @@ class Sampled:
         """All of it."""
         for outcome in self.outcomes:
             outcome.step = step
+
+    def confirm(self) -> None:
+        """Wait until all of it is handed over. Raises what that raised."""
+        for outcome in self.outcomes:
+            outcome.confirm()
 
     def narrow(self, rows: Sequence[int]) -> "Sampled":
         """Only these rows, in this order."""

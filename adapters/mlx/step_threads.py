@@ -20,14 +20,15 @@ What makes this safe, beside that a thread builds only while the compute thread 
   one is fed (`sampled`), and the state that steps pass on is of operations with one result.
 """
 
+import atexit
 import threading
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import evaluate_after, hand_over
+from adapters.mlx.arrays import awaits_turn, evaluate_after, hand_over
 
 _mx: Any = mx
 
@@ -45,56 +46,83 @@ class QueuedStep:
     def __init__(self, hand_over: HandOver, finish: Callable[[], None]) -> None:
         self._hand_over, self._finish = hand_over, finish
         self._is_handed_over = False
-        self._error: BaseException | None = None
+        self._error = ""
 
     def wait(self) -> None:
-        """Until it is handed over. Compute thread only. Raises what handing it over raised."""
+        """Until it is handed over. Compute thread only. Raises RuntimeError with what handing it over raised."""
         if not self._is_handed_over:
             self._finish()
-        if self._error is not None:
-            raise self._error
+        if self._error:
+            raise RuntimeError(self._error)
 
     def hand_over(self, arrays: Iterable[mx.array]) -> None:
         try:
             self._hand_over(arrays)
         except BaseException as error:
-            self._error = error.with_traceback(None)  # which would hold the graph
+            self._error = str(error) or type(error).__name__  # its traceback would hold the graph
         finally:
             self._is_handed_over = True
 
 
+class _Task(NamedTuple):
+    """`built`: told once, None or what building raised. Of this task alone: who asked may have been interrupted."""
+
+    build: Build
+    step: QueuedStep
+    built: "SimpleQueue[BaseException | None]"
+
+
 class StepThreads:
-    """To be made, used and closed by the compute thread, before it has made any array."""
+    """To be made, used and closed by the compute thread, before it has made any array. One at a time."""
 
     def __init__(self, prepare: Callable[[], None] = lambda: None, hand_over: HandOver = hand_over) -> None:
-        """`prepare`: called by each of the three threads. `hand_over`: MLX's own, replaced by tests only."""
+        """`prepare`: called by each of the three threads; what it raises is raised here, and all is as before.
+        `hand_over`: MLX's own, replaced by tests only. Raises RuntimeError where this thread has others already."""
+        if awaits_turn():
+            raise RuntimeError("this thread has others that hand over its steps")
         self._stream = _mx.new_thread_unsafe_stream(mx.default_device())
         self._prepare = prepare
         self._hand_over = hand_over
         self._turn = threading.Lock()
         """Held by who hands a step over, from the moment on that its thread has built it."""
-        self._built: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._asked: tuple[SimpleQueue[tuple[Build, QueuedStep] | None], ...] = (SimpleQueue(), SimpleQueue())
+        self._asked: tuple[SimpleQueue[_Task | None], ...] = (SimpleQueue(), SimpleQueue())
         self._next = 0
+        self._is_closed = False
+        self._owner = threading.get_ident()
+        entered: SimpleQueue[BaseException | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._serve, args=(asked,), name=f"cairn-step-{index}", daemon=True)
+            threading.Thread(target=self._serve, args=(asked, entered), name=f"cairn-step-{index}", daemon=True)
             for index, asked in enumerate(self._asked)
         ]
         self._stream_before = mx.default_stream(mx.default_device())
-        self._enter()
         for thread in self._threads:
             thread.start()
+        errors = [entered.get() for _ in self._threads]
+        try:
+            for error in errors:
+                if error is not None:
+                    raise error
+            self._enter()
+        except BaseException:
+            self.close()
+            raise
+        atexit.register(self.close)  # a process that ends with one of these threads is aborted
 
     def queue(self, build: Build) -> QueuedStep:
         """Have a step built, and handed over while this thread goes on. The step before is handed over when this
-        returns or raises: what `build` raised."""
-        step = QueuedStep(self._hand_over, self.finish)
-        self._asked[self._next].put((build, step))
+        returns or raises: what `build` raised, RuntimeError after `close`."""
+        if self._is_closed:
+            raise RuntimeError("nobody builds steps any more")
+        task = _Task(build, QueuedStep(self._hand_over, self.finish), SimpleQueue())
+        self._asked[self._next].put(task)
         self._next = 1 - self._next
-        error = self._built.get()
+        error = task.built.get()
         if error is not None:
-            raise error
-        return step
+            try:
+                raise error
+            finally:
+                del error  # which holds this frame, and what was built
+        return task.step
 
     def finish(self) -> None:
         """Wait until every step is handed over."""
@@ -102,26 +130,43 @@ class StepThreads:
             pass
 
     def close(self) -> None:
-        """Once; every step is handed over before."""
-        for asked in self._asked:
-            asked.put(None)
-        for thread in self._threads:
-            thread.join()
-        evaluate_after(None)
-        mx.set_default_stream(self._stream_before)
+        """Every step is handed over before, and computed. Repeating it does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        self.finish()
+        try:
+            mx.synchronize(self._stream)  # it is nobody's default from here on
+        finally:
+            for asked in self._asked:
+                asked.put(None)
+            for thread in self._threads:
+                thread.join()
+            if threading.get_ident() == self._owner:
+                evaluate_after(None)
+                mx.set_default_stream(self._stream_before)
 
     def _enter(self) -> None:
         mx.set_default_stream(self._stream)
         evaluate_after(self.finish)
         self._prepare()
 
-    def _serve(self, asked: "SimpleQueue[tuple[Build, QueuedStep] | None]") -> None:
-        self._enter()
-        while (task := asked.get()) is not None:
-            self._take(*task)
-            del task  # or it would hold a model until the next step
+    def _serve(self, asked: "SimpleQueue[_Task | None]", entered: "SimpleQueue[BaseException | None]") -> None:
+        try:
+            self._enter()
+        except BaseException as error:  # or the compute thread would wait for ever
+            entered.put(error)
+            return
+        entered.put(None)
+        try:
+            while (task := asked.get()) is not None:
+                self._take(*task)
+                del task  # or it would hold a model until the next step
+        finally:
+            mx.clear_streams()  # of its own
 
-    def _take(self, build: Build, step: QueuedStep) -> None:
+    def _take(self, build: Build, step: QueuedStep, built: "SimpleQueue[BaseException | None]") -> None:
         arrays: Iterable[mx.array] = ()
         error: BaseException | None = None
         try:
@@ -129,7 +174,7 @@ class StepThreads:
         except BaseException as raised:  # or the compute thread would wait for ever
             error = raised
         with self._turn:
-            self._built.put(error)
+            built.put(error)
             del error
             step.hand_over(arrays)
 

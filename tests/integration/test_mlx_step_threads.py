@@ -1,6 +1,9 @@
 """A model whose steps are queued beside the compute thread: what fails, and which networks may."""
 
+import random
+import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,20 +11,25 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from adapters.mlx import arrays
+from adapters.mlx import arrays, batch
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.lazy_building import builds_lazily
 from adapters.mlx.model import MlxModel
+from adapters.mlx.reading_order import Reading, ReadingOrder
 from adapters.mlx.step_threads import StepThreads
 from application.services.token_side.model_loads import whole
 from domain.errors import ComputeFailed
 from domain.ids import ModelId, SequenceId
 from domain.model_card import LoadOptions, ModelSource
-from tests.support.state_replay import continue_greedy, open_at, prompt_of, start_greedy
+from tests.support.effort import scaled
+from tests.support.state_replay import continue_greedy, new_id, open_at, prompt_of, start_greedy
+from tests.support.step_scripts import Handing, Script
 from tests.support.tiny_models import build, config_of, tiny_model, write_folder
 
 PROMPTS = [prompt_of(40 + 7 * salt, salt) for salt in range(3)]
+
+HELD_S, LONG_S = 0.2, 20.0
 
 
 class Faulty:
@@ -29,8 +37,16 @@ class Faulty:
 
     def __init__(self) -> None:
         self.countdown = 0
+        self.is_open = threading.Event()
+        self.is_open.set()
+
+    def hold(self) -> None:
+        """From now on, for a moment."""
+        self.is_open.clear()
+        threading.Timer(HELD_S, self.is_open.set).start()
 
     def __call__(self, given: Iterable[mx.array]) -> None:
+        assert self.is_open.wait(LONG_S)
         self.countdown -= 1
         if self.countdown == 0:
             raise RuntimeError("the device has no memory left")
@@ -43,17 +59,20 @@ class Network:
     def __init__(self, network: Any) -> None:
         self._network = network
         self.looks = False
+        self.looks_at_chunks = False
         self.countdown = 0
+        self.called = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        self.called()
         self.countdown -= 1
         if self.countdown == 0:
             raise RuntimeError("no such expert")
         logits: mx.array = self._network(tokens, cache=cache)
-        if self.looks and bool(mx.any(mx.isnan(logits))):
+        if (self.looks or (self.looks_at_chunks and tokens.shape[1] > 1)) and bool(mx.any(mx.isnan(logits))):
             raise ValueError("no number")
         return logits
 
@@ -156,6 +175,8 @@ def test_a_network_that_looks_at_its_logits_is_found_out() -> None:
     assert builds_lazily(network, vocab_size=None)
     network.looks = True
     assert not builds_lazily(network, vocab_size=None)
+    network.looks, network.looks_at_chunks = False, True  # its chunks are built while a step is handed over, too
+    assert not builds_lazily(network, vocab_size=None)
     assert mx.array([1.0]).item() == 1.0  # this thread's own stream is as it was
 
 
@@ -180,3 +201,123 @@ def test_a_model_is_loaded_between_steps_that_are_handed_over(threads: StepThrea
     for prompt, tokens in zip(PROMPTS, output, strict=True):
         assert tokens == continue_greedy(model, open_at(model, prompt), prompt, len(tokens))
     engine.unload(other)
+
+
+def test_who_joins_after_a_step_that_failed_is_alone_with_it(threads: StepThreads, faulty: Faulty) -> None:
+    model = tiny_model("llama", threads=threads)
+    expected = [continue_greedy(model, open_at(model, prompt), prompt, 12) for prompt in PROMPTS]
+    ids = started(model)
+    before, errors = decoded(model, ids[:2], 4)
+    assert errors == {}
+    decoded(model, ids[2:], 1)
+    faulty.countdown = 1  # its first step, before it would join
+    after, errors = decoded(model, ids, 8)
+    assert list(errors) == [2]
+    assert "no memory left" in errors[2]
+    assert [old + new for old, new in zip(before, after, strict=False)] == expected[:2]
+
+
+def test_a_group_that_failed_takes_nobody_with_it(threads: StepThreads, faulty: Faulty) -> None:
+    model = tiny_model("llama", threads=threads)
+    expected = continue_greedy(model, open_at(model, PROMPTS[2]), PROMPTS[2], 9)
+    ids = started(model)
+    assert decoded(model, ids[:2], 3)[1] == {}
+    first, _ = decoded(model, ids[2:], 1)
+    faulty.countdown = 1  # of those two
+    assert decoded(model, ids[:2], 1)[1] == {}
+    after, errors = decoded(model, ids, 8)
+    assert sorted(errors) == [0, 1]
+    assert first[0] + after[2] == expected
+
+
+def test_what_a_step_that_failed_should_have_computed_is_not_kept(threads: StepThreads, faulty: Faulty) -> None:
+    model = tiny_model("llama", threads=threads)
+    ids = started(model)
+    assert decoded(model, ids, 3)[1] == {}
+    faulty.countdown = 1
+    assert decoded(model, ids, 1)[1] == {}  # of the step before
+    with pytest.raises(ComputeFailed, match="was lost"):
+        model.capture_blocks(ids[0], [(0, 32)])
+    assert model.leave(ids[1]) is None
+    _, errors = decoded(model, [ids[0], ids[2]], 1)
+    assert sorted(errors) == [0, 1]
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_a_model_that_looks_waits_for_another_ones_step(threads: StepThreads, faulty: Faulty, decodes: bool) -> None:
+    model = tiny_model("llama", threads=threads)
+    network = Network(build("llama"))
+    network.looks = True
+    looking = whole(assemble(network, ModelId("looking"), ModelFacts(config_of("llama")), threads=threads))
+    ids, others = started(model), started(looking)
+    decoded(model, ids, 2)
+    decoded(looking, others, 2)
+    seen: list[bool] = []
+    network.called = lambda: seen.append(faulty.is_open.is_set())
+    faulty.hold()
+    decoded(model, ids, 1)
+    if decodes:
+        decoded(looking, others, 1)
+    else:
+        id = new_id()
+        looking.open(id)
+        looking.prefill(id, PROMPTS[0], num_prompt_logprobs=0)  # such a chunk is not measured
+    assert seen
+    assert all(seen)
+    looking.close(others)
+
+
+def test_windows_of_one_model_are_parted_when_another_ones_step_is_handed_over(
+    threads: StepThreads, faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mlx-lm's class evaluates where its rows begin."""
+    model, windowed = tiny_model("llama", threads=threads), tiny_model("gemma3_text", threads=threads)
+    ids, others = started(model), started(windowed)
+    decoded(model, ids, 2)
+    decoded(windowed, others, 3)
+    mlx: Any = mx
+    evaluate, seen = mlx.eval, list[bool]()
+
+    def spy(*given: Any) -> None:
+        seen.append(faulty.is_open.is_set())
+        evaluate(*given)
+
+    faulty.hold()
+    decoded(model, ids, 1)
+    monkeypatch.setattr(mx, "eval", spy)
+    windowed.leave(others[0])
+    assert seen
+    assert all(seen)
+
+
+def test_unloading_waits_for_the_step_that_holds_the_weights(threads: StepThreads, faulty: Faulty) -> None:
+    model = tiny_model("llama", threads=threads)
+    decoded(model, started(model), 2)
+    faulty.hold()
+    decoded(model, list(model.open_ids()), 1)
+    model.close(list(model.open_ids()))
+    model.release()
+    assert faulty.is_open.is_set()
+
+
+def test_random_lives_are_the_same_with_threads_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Down to every error and the row that is told it; and nothing is held in the end."""
+
+    def without_a_clock(_order: ReadingOrder, _reading: Reading, _step_s: float) -> None:
+        pass
+
+    monkeypatch.setattr(ReadingOrder, "record", without_a_clock)
+    count, names = scaled(40), ("llama", "gemma3_text")
+    with ThreadPoolExecutor(1) as workers, ThreadPoolExecutor(2) as readers:
+
+        def lives(threads: StepThreads | None, handing: Handing) -> list[list[object]]:
+            monkeypatch.setattr(batch, "evaluate_soon", handing.soon)
+            models = [tiny_model(name, threads=threads) for name in names]
+            return [Script(models, seed, handing, workers, readers).run(25) for seed in range(count)]
+
+        expected = lives(None, Handing())
+        handing = Handing(random.Random(7))
+        with closing(StepThreads(hand_over=handing)) as threads:
+            found = lives(threads, handing)
+    for seed, (told, before) in enumerate(zip(found, expected, strict=True)):
+        assert told == before, seed

@@ -1,10 +1,14 @@
 """Steps that threads build and hand over: in order, beside this thread, and nothing is evaluated meanwhile."""
 
 import gc
+import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
+from types import FrameType
 
 import mlx.core as mx
 import pytest
@@ -15,6 +19,14 @@ from adapters.mlx.sampled import Sampled
 from adapters.mlx.step_threads import StepThreads
 
 LONG_S, SHORT_S = 20.0, 0.05
+
+NEVER_CLOSED = """
+import mlx.core as mx
+from adapters.mlx.step_threads import StepThreads
+kept = StepThreads()
+for _ in range(4):
+    kept.queue(lambda: [mx.arange(9) + 1])
+"""
 
 
 class Gate:
@@ -57,7 +69,7 @@ def values(step: list[mx.array]) -> list[int]:
 
 
 def test_each_step_goes_on_from_the_one_before(threads: StepThreads) -> None:
-    found, held = [], one(0)
+    found, held = list[int](), one(0)
 
     def build() -> list[mx.array]:
         nonlocal held
@@ -199,3 +211,108 @@ def test_what_is_read_of_a_step_is_not_what_is_fed() -> None:
     assert {id(array) for array in sampled.arrays()} >= {id(outcome.words) for outcome in sampled.outcomes}
     evaluate(sampled.arrays())
     assert sampled.token_ids() == [1]
+
+
+def test_who_is_interrupted_waiting_gets_no_other_answer_later(threads: StepThreads, gate: Gate) -> None:
+    goes_on, main = threading.Event(), threading.get_ident()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if not goes_on.is_set():
+            goes_on.set()
+            raise KeyboardInterrupt
+
+    def build() -> list[mx.array]:
+        while not goes_on.is_set():
+            signal.pthread_kill(main, signal.SIGUSR1)
+            goes_on.wait(SHORT_S)
+        return [one()]
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        threads.queue(build)
+    has_built: list[int] = []
+
+    def next_build() -> list[mx.array]:
+        time.sleep(SHORT_S)  # an answer to the first would come sooner
+        has_built.append(1)
+        return [one(2)]
+
+    threads.queue(next_build)
+    assert has_built == [1]
+    threads.finish()
+    signal.signal(signal.SIGUSR1, before)
+    assert [2] in [values(step) for step in gate.given]
+
+
+@pytest.mark.parametrize("fails_in", ["cairn-step-1", threading.main_thread().name])
+def test_threads_that_cannot_be_prepared_leave_nothing_behind(fails_in: str) -> None:
+    before, stream = threading.active_count(), mx.default_stream(mx.default_device())
+
+    def prepare() -> None:
+        if threading.current_thread().name == fails_in:
+            raise RuntimeError("no context")
+
+    with pytest.raises(RuntimeError, match="no context"):
+        StepThreads(prepare)
+    assert threading.active_count() == before
+    assert mx.default_stream(mx.default_device()) == stream
+    StepThreads().close()
+
+
+def test_one_thread_has_no_two_of_them(threads: StepThreads, gate: Gate) -> None:
+    """Nobody would wait for the first ones."""
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="others"):
+        StepThreads()
+    assert threading.active_count() == before
+    test_whoever_evaluates_waits_for_its_turn(threads, gate)
+
+
+def test_nothing_is_built_after_closing(threads: StepThreads) -> None:
+    for _ in range(2):
+        threads.close()
+    with pytest.raises(RuntimeError, match="nobody"):
+        threads.queue(lambda: [one()])
+
+
+def test_a_process_that_never_closes_them_ends_well() -> None:
+    ended = subprocess.run([sys.executable, "-c", NEVER_CLOSED], capture_output=True, timeout=LONG_S, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_a_failure_holds_nothing_that_was_built(threads: StepThreads, gate: Gate, is_built: bool) -> None:
+    """Not even until the collector comes: it may take long, and a frame holds what a whole step computes on."""
+
+    class Held:
+        pass
+
+    seen: list[weakref.ref[Held]] = []
+
+    def build() -> list[mx.array]:
+        held = Held()
+        seen.append(weakref.ref(held))
+        if not is_built:
+            raise ValueError("no such row")
+        return [one()]
+
+    def fail() -> None:
+        held = Held()
+        seen.append(weakref.ref(held))
+        gate.fails_with = RuntimeError("out of memory") if is_built else None
+        try:
+            threads.queue(build).wait()
+        except (RuntimeError, ValueError):
+            return
+        raise AssertionError(held)
+
+    gc.disable()
+    try:
+        fail()
+        threads.finish()
+        deadline = time.monotonic() + LONG_S
+        while any(ref() is not None for ref in seen) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert [ref() for ref in seen] == [None, None]
+    finally:
+        gc.enable()
