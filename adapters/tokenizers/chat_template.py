@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adapters.tokenizers.chat_setting import ChatSetting
+from adapters.tokenizers.local_template import names_of_messages
 from adapters.tokenizers.template_messages import (
     Adjustments,
     TemplateTraits,
@@ -68,17 +70,21 @@ _REASONING_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """`adjustments`: how the messages had to be changed; renderings of the same chat with other turns use the same."""
+    """`adjustments`: how the messages had to be changed; renderings of the same chat with other turns use the same, and
+    its `setting`."""
 
     text: str
     adjustments: Adjustments
+    setting: ChatSetting
 
 
 class ChatTemplate:
     """`apply(conversation, tools=..., add_generation_prompt=..., **kwargs)` renders; `source` is read for traits."""
 
-    def __init__(self, apply: Callable[..., str], source: str) -> None:
+    def __init__(self, apply: Callable[..., str], source: str, *, is_source_all: bool = False) -> None:
+        """`is_source_all`: `apply` renders this source, each message as it is given."""
         self._apply = apply
+        self._names = names_of_messages(source) if is_source_all else None
         fields = tuple(name for name, pattern in _REASONING_FIELDS.items() if pattern.search(source))
         traits = TemplateTraits("developer" in source, fields or ("reasoning_content",))
         late_system = _places(apply, traits, _LATE_SYSTEM)
@@ -112,31 +118,30 @@ class ChatTemplate:
 
     def _rendered(self, prompt: ChatPrompt) -> RenderedChat:
         refusal: Exception | None = None
+        setting = ChatSetting(self._apply, prompt, self._names)
         for adjustments in self._worth_trying(prompt.messages):
             try:
-                text = self.text_of(prompt, prompt.messages, adjustments)
+                text = self._text_of(prompt.messages, adjustments, setting)
             except Exception as error:
                 refusal = refusal or error
                 continue
-            return self._with_content_kept(prompt, RenderedChat(text, adjustments))
+            return self._with_content_kept(prompt, RenderedChat(text, adjustments, setting))
         assert refusal is not None
         raise self._failure(prompt, refusal) from refusal
 
-    def text_of(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
-        """Render other messages in the prompt's setting. Raises whatever the template does."""
-        text = without_stand_ins(self._applied(prompt, messages, adjustments))
+    def text_beside(self, rendered: RenderedChat, messages: Sequence[ChatMessage]) -> str:
+        """Render other messages in the same setting. Raises whatever the template does."""
+        return self._text_of(messages, rendered.adjustments, rendered.setting)
+
+    def _text_of(self, messages: Sequence[ChatMessage], adjustments: Adjustments, setting: ChatSetting) -> str:
+        text = setting.text_of(messages, self._traits, adjustments)
+        if not has_stand_in(text):  # nobody else knows what they are called
+            return text
+        text = without_stand_ins(text)
         if not has_stand_in(text):
             return text
         self._traits = replace(self._traits, reads_arguments=True)
-        return self._applied(prompt, messages, adjustments)
-
-    def _applied(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
-        return self._apply(
-            messages_for_template(messages, self._traits, adjustments),
-            tools=tools_for_template(prompt.tools),
-            add_generation_prompt=not prompt.continues,
-            **prompt.template_kwargs,
-        )
+        return setting.text_of(messages, self._traits, adjustments)
 
     def _worth_trying(self, messages: Sequence[ChatMessage]) -> list[Adjustments]:
         """Every combination that would change these messages, fewest changes first."""
@@ -151,10 +156,10 @@ class ChatTemplate:
             return rendered
         adjustments = replace(rendered.adjustments, text_parts=True)
         try:
-            text = self.text_of(prompt, prompt.messages, adjustments)
+            text = self._text_of(prompt.messages, adjustments, rendered.setting)
         except Exception:  # the first rendering stands: the template may only have escaped or shortened the text
             return rendered
-        return RenderedChat(text, adjustments) if _holds(text, last) else rendered
+        return replace(rendered, text=text, adjustments=adjustments) if _holds(text, last) else rendered
 
     def _failure(self, prompt: ChatPrompt, refusal: Exception) -> TemplateFailed:
         reason = _reason(refusal)
@@ -180,7 +185,7 @@ class ChatTemplate:
 
     def _refusal(self, prompt: ChatPrompt, messages: Sequence[ChatMessage]) -> str | None:
         try:
-            self.text_of(prompt, messages, Adjustments())
+            self._text_of(messages, Adjustments(), ChatSetting(self._apply, prompt, None))
         except Exception as error:
             return _reason(error)
         return None

@@ -45,9 +45,9 @@ def find_fork_points(
     """Ascending, one a position: where two kinds meet, the one that matters more. `encode`: for who sent the prompt,
     since most of a probe is theirs."""
     best: dict[int, ForkKind] = {}
-    for kind, messages in _likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
+    for kind, messages in likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
         try:
-            other = template.text_of(prompt, messages, rendered.adjustments)
+            other = template.text_beside(rendered, messages)
         except Exception:  # noqa: S112  the template refuses the probe, so a client could not send it either
             continue
         position = common_token_count(rendered.text, encoded, other, encode)
@@ -56,7 +56,7 @@ def find_fork_points(
     return tuple(ForkPoint(position, best[position]) for position in sorted(best))
 
 
-def _likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKind, Sequence[ChatMessage]]]:
+def likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKind, Sequence[ChatMessage]]]:
     messages = prompt.messages
     answer = () if messages[-1].role is Role.ASSISTANT else (ChatMessage(Role.ASSISTANT, _PROBES[0]),)
     yield ForkKind.NEXT_TURN, (*messages, *answer, ChatMessage(Role.USER, _PROBES[0]))
@@ -121,4 +121,4 @@ def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:
     return ChatMessage(Role.ASSISTANT, tool_calls=(call,)), ChatMessage(Role.TOOL, _PROBES[0], tool_call_id=call.id)
 
 
-__all__ = ("find_fork_points",)
+__all__ = ("find_fork_points", "likely_requests")

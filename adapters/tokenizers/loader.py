@@ -120,7 +120,8 @@ def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> ChatTemplate | N
     def apply_text(conversation: list[dict[str, Any]], **options: Any) -> str:
         return str(tokenizer.apply_chat_template(conversation, tokenize=False, **options))
 
-    return ChatTemplate(apply_text, template_source(tokenizer.chat_template))
+    is_source_all = isinstance(tokenizer.chat_template, str) and not renders_itself
+    return ChatTemplate(apply_text, template_source(tokenizer.chat_template), is_source_all=is_source_all)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from adapters.tokenizers.verbatim_arguments import stand_in
 from domain.chat import (
@@ -63,10 +63,15 @@ def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None
     ]
 
 
+Shapes: TypeAlias = MutableMapping[tuple[ChatMessage, str | None], dict[str, Any]]
+"""Messages as dictionaries, by what they are made of: the message, and what its tool is called."""
+
+
 def messages_for_template(
-    messages: Sequence[ChatMessage], traits: TemplateTraits, adjustments: Adjustments
+    messages: Sequence[ChatMessage], traits: TemplateTraits, adjustments: Adjustments, shapes: Shapes | None = None
 ) -> list[dict[str, Any]]:
-    """Messages as dictionaries. `developer` becomes `system` for a template that does not know it."""
+    """Messages as dictionaries. `developer` becomes `system` for a template that does not know it. `shapes`: of these
+    traits and adjustments, from which equal messages are taken, and to which new ones are added."""
     if not traits.knows_developer:
         messages = [
             replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message for message in messages
@@ -79,7 +84,15 @@ def messages_for_template(
     if adjustments.merged:
         messages = merged(messages)
     called = {call.id: call.name for message in messages for call in message.tool_calls}
-    return [_message(message, traits, adjustments, called) for message in messages]
+    if shapes is None:
+        return [_message(message, _name(message, called), traits, adjustments) for message in messages]
+    shaped: list[dict[str, Any]] = []
+    for message in messages:
+        key = message, _name(message, called)
+        if (one := shapes.get(key)) is None:
+            one = shapes[key] = _message(*key, traits, adjustments)
+        shaped.append(one)
+    return shaped
 
 
 def has_late_system(messages: Sequence[ChatMessage]) -> bool:
@@ -118,14 +131,17 @@ def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
     )
 
 
+def _name(message: ChatMessage, called: Mapping[str, str]) -> str | None:
+    return message.name or called.get(message.tool_call_id or "")
+
+
 def _message(
-    message: ChatMessage, traits: TemplateTraits, adjustments: Adjustments, called: Mapping[str, str]
+    message: ChatMessage, name: str | None, traits: TemplateTraits, adjustments: Adjustments
 ) -> dict[str, Any]:
     content: Any = message.told
     if adjustments.text_parts:
         content = [{"type": "text", "text": content}]
     shaped: dict[str, Any] = {"role": message.role.value, "content": content}
-    name = message.name or called.get(message.tool_call_id or "")
     if name is not None:
         shaped["name"] = name
     if message.reasoning is not None:
@@ -158,6 +174,7 @@ def _call_id(id: str, adjustments: Adjustments) -> str:
 
 __all__ = (
     "Adjustments",
+    "Shapes",
     "TemplateTraits",
     "has_late_system",
     "has_runs",
