@@ -12,7 +12,7 @@ import pytest
 
 from adapters.fake.constraint import FakeConstraint
 from adapters.mlx import sampled as sampled_module
-from adapters.mlx.arrays import read_back
+from adapters.mlx.arrays import read_queued
 from adapters.mlx.reading_order import NUM_IN_TRIAL
 from application.ports.compute import DecodeStart, LoadedModel
 from application.ports.token_constraint import TokenConstraint
@@ -49,9 +49,9 @@ def read_backs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(words: mx.array) -> Any:
         found.append(words.size)
-        return read_back(words)
+        return read_queued(words)
 
-    monkeypatch.setattr(sampled_module, "read_back", counted)
+    monkeypatch.setattr(sampled_module, "read_queued", counted)
     return found
 
 
