@@ -307,7 +307,7 @@ def test_random_lives_are_the_same_with_threads_and_without(monkeypatch: pytest.
         pass
 
     monkeypatch.setattr(ReadingOrder, "record", without_a_clock)
-    count, names = scaled(40), ("llama", "gemma3_text")
+    count, names = scaled(16), ("llama", "gemma3_text")
     with ThreadPoolExecutor(1) as workers, ThreadPoolExecutor(2) as readers:
 
         def lives(threads: StepThreads | None, handing: Handing) -> list[list[object]]:

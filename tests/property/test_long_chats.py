@@ -1,12 +1,13 @@
 """A long chat has the ids and the fork points that it has where its template is always rendered whole."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.chat import ChatMessage, ToolSpec
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
+from tests.support.effort import scaled
 from tests.support.template_pieces import TOOLS, WHOLE, chats
 from tests.support.tiny_tokenizers import byte_level, load_folder, write_folder
 
@@ -22,6 +23,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     )
 
 
+@settings(max_examples=scaled(30))
 @given(chat=chats(), tools=TOOLS)
 def test_ids_and_fork_points(
     both: tuple[Tokenizer, Tokenizer], chat: tuple[ChatMessage, ...], tools: tuple[ToolSpec, ...]

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.tokenizers.chat_template import ChatTemplate
@@ -14,6 +14,7 @@ from adapters.tokenizers.local_template import names_of_messages
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
+from tests.support.effort import scaled
 from tests.support.template_pieces import AFTER, BEFORE, LOCAL, LOOPS, TOOLS, WHOLE, WITHIN, applied, chats, messages
 
 Tools = tuple[ToolSpec, ...]
@@ -53,6 +54,7 @@ def check(source: str, chat: tuple[ChatMessage, ...], tools: Tools, end: Sequenc
 
 
 @pytest.mark.parametrize("name", WHOLE)
+@settings(max_examples=scaled(40))
 @given(chat=chats(), tools=TOOLS, end=st.lists(messages(), max_size=3), kept=st.integers(0, 6))
 def test_known_templates(name: str, chat: tuple[ChatMessage, ...], tools: Tools, end: list[ChatMessage], kept: int):
     check(WHOLE[name], chat, tools, [*end, ChatMessage(Role.USER, "so")], kept)
