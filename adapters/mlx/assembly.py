@@ -1,5 +1,6 @@
 """From a network in memory to a LoadedModel: probe it and describe it."""
 
+import logging
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ from application.ports.compute import DecodeStart
 from domain.ids import ModelId
 from domain.memory.config_shape import number
 from domain.model_card import DecodeMode, ModelDescription
+
+_logger = logging.getLogger("cairn.mlx")
 
 DEFAULT_CONTEXT_LENGTH = 4096
 """For the few configurations that name no limit."""
@@ -101,6 +104,7 @@ def assemble(
     meter = yield from _meter(description, peaks, is_ahead=ahead > 0)
     description = replace(description, memory=meter.shape)
     if threads is not None and (found.decode_mode is DecodeMode.SINGLE or not builds_lazily(network, rows)):
+        _logger.info("decode steps of %s are queued by the compute thread, not by threads of their own", id)
         threads = None
     return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter, threads)
 

@@ -1,6 +1,7 @@
 """MLX as a ComputeEngine: loads models on the compute thread and ends the backend when the thread does."""
 
 import gc
+import logging
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -26,6 +27,8 @@ from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
 from domain.model_card import LoadOptions, ModelSource
+
+_logger = logging.getLogger("cairn.mlx")
 
 
 class MlxEngine:
@@ -134,10 +137,11 @@ class MlxEngine:
 
 
 def _step_threads() -> StepThreads | None:
-    """None where the driver cannot be asked to let them work side by side."""
+    """None, and told, where the driver cannot be asked to let them work side by side."""
     try:
         return StepThreads(CudaDriver().let_others_record)
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError) as error:
+        _logger.warning("decode steps are queued by the compute thread, which may be slower: %s", error)
         return None
 
 

@@ -10,7 +10,7 @@ the one before it, and the compute thread reads and tells the one before that:
 
 The thread that built a graph also hands it over, since a graph is let go of while it is handed over: with one thread
 for all of that, memory of the one was given back by the other, and both waited for the allocator (of the speed without
-threads 1.13 with one, 1.44 with two; one row on an H100).
+threads 1.13 with one, 1.44 with two; a prototype, one row on an H100).
 
 What makes this safe, beside that a thread builds only while the compute thread waits for it:
 

@@ -12,6 +12,7 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx import arrays, batch
+from adapters.mlx import engine as engine_module
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.lazy_building import builds_lazily
@@ -201,6 +202,49 @@ def test_a_model_is_loaded_between_steps_that_are_handed_over(threads: StepThrea
     for prompt, tokens in zip(PROMPTS, output, strict=True):
         assert tokens == continue_greedy(model, open_at(model, prompt), prompt, len(tokens))
     engine.unload(other)
+
+
+def test_loading_goes_on_when_a_step_is_handed_over(threads: StepThreads, faulty: Faulty, tmp_path: Path) -> None:
+    """What evaluates in there is not always ours, so no piece of it may run meanwhile."""
+    source = ModelSource(ModelId("other"), str(write_folder("qwen3", tmp_path / "qwen3")))
+    engine = MlxEngine()
+    loading = engine.load(source, LoadOptions())
+    faulty.is_open.clear()
+    threads.queue(lambda: [mx.array([1.0]) + 1])
+    threading.Timer(0.05, faulty.is_open.set).start()
+    next(loading)
+    assert faulty.is_open.is_set()
+    loading.close()
+
+
+def test_a_model_without_them_is_told(threads: StepThreads, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "cairn.mlx"):
+        tiny_model("llama", threads=threads)
+        assert "queued by the compute thread" not in caplog.text
+        tiny_model("dbrx", threads=threads)
+    assert "decode steps of dbrx are queued by the compute thread" in caplog.text
+
+
+def test_an_engine_without_them_says_why(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def no_driver() -> None:
+        raise OSError("libcuda.so.1: no such file")
+
+    monkeypatch.setattr(engine_module, "CudaDriver", no_driver)
+    assert engine_module._step_threads() is None
+    assert "libcuda.so.1: no such file" in caplog.text
+
+
+def test_freed_heap_goes_back_on_a_device_of_its_own_once_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "on_cpu", lambda: False)
+    trimmed: list[bool] = []
+    engine, model = MlxEngine(trim_heap=lambda: trimmed.append(True)), tiny_model("llama")
+    engine._models.append(model)
+    id = open_at(model, PROMPTS[0])
+    engine.clear_cache()
+    assert not trimmed, "somebody would wait for it"
+    model.close([id])
+    engine.clear_cache()
+    assert trimmed == [True]
 
 
 def test_who_joins_after_a_step_that_failed_is_alone_with_it(threads: StepThreads, faulty: Faulty) -> None:
