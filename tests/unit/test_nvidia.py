@@ -1,5 +1,6 @@
-"""An NVIDIA GPU is told by its driver's device, without a library."""
+"""An NVIDIA GPU is told by its driver's device, without a library; what MLX is told before it is imported there."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,14 @@ def test_threads_share_what_they_freed_only_where_no_gpu_waits_for_them(
     monkeypatch.setattr(heap, "keep_freed", lambda: None)
     import_backend("mlx")
     assert bool(bounded) is not is_there
+
+
+@pytest.mark.parametrize("was_set", [None, "1"])
+def test_a_plan_too_many_is_forgotten_and_no_error(was_set: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA build throws at every length that is new, once it has seen twice as many as it keeps."""
+    name = "MLX_ENABLE_CACHE_THRASHING_CHECK"
+    monkeypatch.setenv(name, was_set or "")
+    if was_set is None:
+        monkeypatch.delenv(name)
+    import_backend("mlx")
+    assert os.environ[name] == (was_set or "0"), "unless somebody has set otherwise"
