@@ -1,65 +1,134 @@
 """What the turns of a long conversation would wait if nothing but computing took time: the baseline of what a server
 adds to them.
 
-A process of its own (`bench.next_turn`) computes as many new tokens as a turn had, on a state of as many tokens as that
-reused. It runs where the server did, in the same run and once that has ended: figures of two machines, or of two hours
-of one, tell little about each other.
+A process of its own (`bench.next_turn --asked`) computes as many new tokens as a turn has, on a state of as many tokens
+as that reuses. Server and process take turns: what a device's host does in a turn differs by a half from processor to
+processor and from minute to minute, so that what runs a minute later tells little of it. Each rests while the other
+computes, and memory holds both. BLAS, heap and MLX's environment are the server's (`bench.as_served`).
 """
 
 import json
+import queue
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from bench.results import Results
+from bench.results import ROOT, Results
 
 Step = tuple[float, int, int]
 """Milliseconds to the first token, tokens of the prompt, tokens reused."""
 
-ROUNDS = 5
 LEAST_S, MOST_S = 5.0, 240.0
-"""It is not begun with less time left, and ended after so long."""
-TURN = "turn "
+"""It is not begun with less time left, and given up when it takes so long to begin, or to take a turn."""
+GRACE_S = 20.0
 
 
-def tell_computing_alone(
-    model: Path, steps: Mapping[str, Step], scratch: Path, results: Results, deadline_s: float
-) -> float | None:
-    """Adds the line `alone`: what computing a turn takes, and the median of the turns (steps by the name `turn N`) as a
-    ratio to it, which is returned. None, and told, where there is no turn, no time or no figure. `deadline_s`: by the
-    monotonic clock."""
-    turns = [step for name, step in steps.items() if name.startswith(TURN)]
-    left_s = min(MOST_S, deadline_s - time.monotonic())
-    if not turns or left_s < LEAST_S:
-        print("computing alone is left out: " + ("no time" if turns else "no turn"), flush=True)
-        return None
-    num_reused = int(statistics.median(step[2] for step in turns))
-    num_new = max(1, int(statistics.median(step[1] - step[2] for step in turns)))
-    try:
-        computing_ms = _computing_ms(model, num_reused, num_new, scratch / "next_turn.jsonl", left_s)
-    except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-        print(f"computing alone: {error!r}", flush=True)
-        results.add("failed", server="alone", error=repr(error))
-        return None
-    turns_ms = statistics.median(step[0] for step in turns)
-    ratio = turns_ms / computing_ms
-    sizes = {"tokens": num_reused, "new_tokens": num_new}
-    results.add("alone", computing_ms=computing_ms, turns_ms=turns_ms, turns_over_computing=ratio, **sizes)
-    print(f"{'computing alone':>22} {num_new:>8,} tokens {computing_ms:>10,.0f} ms ({num_reused:,})", flush=True)
-    print(f"{'turns':>22} {ratio:.2f} of computing alone ({turns_ms:,.0f} ms)", flush=True)
-    return ratio
+class ComputingAlone:
+    """A context: its process ends with it. Whatever fails is told, and ends nothing else."""
+
+    def __init__(self, model: Path, results: Results, deadline_s: float) -> None:
+        """`deadline_s`: by the monotonic clock."""
+        self._model, self._results, self._deadline_s = model, results, deadline_s
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._is_given_up = False
+        self._sizes: dict[str, int] = {}
+        self._pairs: list[tuple[float, float]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if (process := self._process) is None:
+            return
+        assert process.stdin is not None, "it is asked by that"
+        with suppress(OSError):  # it has ended by itself
+            process.stdin.close()
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if self._reader is not None:
+            self._reader.join()
+
+    def after(self, step: Step) -> None:
+        """The server's turn is over. The first one says how much there is to compute; each later one is told beside
+        what its computing alone takes."""
+        if self._is_given_up:
+            return
+        try:
+            if self._process is None:
+                self._begin(step)
+            else:
+                computing_ms = float(self._ask()["computing_ms"])
+                self._pairs.append((step[0], computing_ms))
+                self._results.add("pair", turn_ms=step[0], computing_ms=computing_ms)
+        except (OSError, ValueError, KeyError, TimeoutError) as error:
+            self._is_given_up = True
+            print(f"computing alone: {error!r}", flush=True)
+            self._results.add("failed", server="alone", error=repr(error))
+
+    def tell(self) -> float | None:
+        """Adds the line `alone`: the medians of both sides, and the server's as a ratio to the other's, which is
+        returned. None, and told, where there is no pair."""
+        if not self._pairs:
+            print("computing alone is left out: no turn was measured beside it", flush=True)
+            return None
+        sides = [list(side) for side in zip(*self._pairs, strict=True)]
+        turns_ms, computing_ms = map(statistics.median, sides)
+        ratio = turns_ms / computing_ms
+        figures = {"turns_ms": turns_ms, "computing_ms": computing_ms, "turns_over_computing": ratio}
+        self._results.add("alone", **figures, pairs=len(self._pairs), **self._sizes)
+        for name, side in zip(("turns", "computing alone"), sides, strict=True):
+            spread = f"{min(side):,.0f} to {max(side):,.0f}"
+            print(f"{name:>22} {self._sizes['new_tokens']:>8,} tokens {statistics.median(side):>10,.0f} ms ({spread})")
+        print(f"{'turns':>22} {ratio:.2f} of computing alone, {len(self._pairs)} by turns", flush=True)
+        return ratio
+
+    def _begin(self, step: Step) -> None:
+        _, num_prompt, num_reused = step
+        self._sizes = {"tokens": num_reused, "new_tokens": max(1, num_prompt - num_reused)}
+        left_s = self._deadline_s - time.monotonic()
+        if left_s < LEAST_S:
+            raise TimeoutError("no time is left for it")
+        size = ("--tokens", str(num_reused), "--new", str(self._sizes["new_tokens"]))
+        module = ("-m", "bench.as_served", "bench.next_turn")
+        command = [sys.executable, *module, "--model", str(self._model), *size, "--asked"]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read, args=(self._process,), name="bench-alone", daemon=True)
+        self._reader.start()
+        self._answer()
+
+    def _ask(self) -> dict[str, Any]:
+        stdin = self._process.stdin if self._process is not None else None
+        assert stdin is not None, "it has begun"
+        stdin.write("\n")
+        stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        left_s = max(LEAST_S, min(MOST_S, self._deadline_s - time.monotonic()))
+        try:
+            line = self._lines.get(timeout=left_s)
+        except queue.Empty:
+            raise TimeoutError(f"it did not answer within {left_s:.0f} s") from None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _read(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None, "it answers by that"
+        with process.stdout as answers:
+            for line in answers:
+                self._lines.put(line)
+        self._lines.put("")  # its end, which is no answer
 
 
-def _computing_ms(model: Path, num_reused: int, num_new: int, file: Path, left_s: float) -> float:
-    size = ("--tokens", str(num_reused), "--new", str(num_new), "--rounds", str(ROUNDS))
-    command = [sys.executable, "-m", "bench.next_turn", "--model", str(model), *size, "--ways", "taken over"]
-    more = ["--seconds", f"{left_s / 2:.0f}", "--json", str(file)]
-    subprocess.run([*command, *more], check=True, timeout=left_s, stdout=subprocess.DEVNULL)
-    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return float(next(line["computing_ms"] for line in reversed(found) if line["what"] == "taken over"))
-
-
-__all__ = ("Step", "tell_computing_alone")
+__all__ = ("ComputingAlone", "Step")

@@ -7,10 +7,10 @@ One conversation at a time: a long first prompt (about eight tokens a word), the
 reply and as many new words as a tool's result has, another user behind the same system prompt, the conversation going
 on after a restart, another prompt as long after Cairn was killed two seconds behind its first token, and a third one
 after it was cancelled at 60 %. Figures are milliseconds to the first token; the baseline is mlx_lm.server on the same
-weights in the same run, for the steps after the first one `cold` of the same server, and for Cairn's turns computing
-alone (`bench.computing_alone`): as many tokens on as long a state by a process that does nothing else. `share`: how
-far of the killed server's prompt its store reached. What is read after a restart lies in the page cache, as far as that
-holds it.
+weights in the same run, for the steps after the first one `cold` of the same server, and for Cairn's turns from the
+second on computing alone, by turns with them (`bench.computing_alone`): as many tokens on as long a state by a process
+that does nothing else. `share`: how far of the killed server's prompt its store reached. What is read after a restart
+lies in the page cache, as far as that holds it.
 
 A step that fails ends its server's conversation and not the other's; Cairn's is told by the status too.
 `--seconds` is for both servers: no step is begun that it does not allow. Answers are held to a few words (`wordy`): of
@@ -27,14 +27,14 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from bench.computing_alone import tell_computing_alone
+from bench.computing_alone import ComputingAlone
 from bench.http_client import measure
 from bench.model_folder import made
 from bench.prefix_scenarios import chat
@@ -65,9 +65,18 @@ class TimeIsOver(Exception):
 
 
 class Conversation:
-    """One server's figures. `figures`: by step, (ms to the first token, tokens of the prompt, tokens reused)."""
+    """One server's figures. `figures`: by step, (ms to the first token, tokens of the prompt, tokens reused). `alone`:
+    what takes turns with it."""
 
-    def __init__(self, name: str, server: ServerProcess, options: argparse.Namespace, results: Results) -> None:
+    def __init__(
+        self,
+        name: str,
+        server: ServerProcess,
+        options: argparse.Namespace,
+        results: Results,
+        alone: ComputingAlone | None = None,
+    ) -> None:
+        self._alone = alone
         self._name, self._server, self._results = name, server, results
         self._model, self._num_words, self._num_turns = str(options.model), options.words, options.turns
         self._bias: dict[str, int] = options.bias
@@ -81,9 +90,8 @@ class Conversation:
         self._messages = self._opening(1, self._num_words)
         self._turn("cold")
         self._repeats()
-        for number in range(self._num_turns):
-            self._add_words(number)
-            self._turn(f"turn {number + 2}")
+        with self._alone or nullcontext():
+            self._turns()
         other = [self._messages[0], {"role": "user", "content": "Somebody else asks."}]
         self._ask("other user", other)
         time.sleep(WRITTEN_AFTER_S)
@@ -97,6 +105,13 @@ class Conversation:
             self._kill()
         if "cancel" not in self._without:
             self._cancel()
+
+    def _turns(self) -> None:
+        for number in range(self._num_turns):
+            self._add_words(number)
+            self._turn(f"turn {number + 2}")
+            if self._alone is not None:
+                self._alone.after(self.figures[f"turn {number + 2}"])
 
     def _repeats(self) -> None:
         prompt = self._messages[:2]
@@ -215,7 +230,9 @@ def compare(
     failures: dict[str, str] = {}
     for name, server in servers.items():
         print(f"== {name}", flush=True)
-        conversation = Conversation(name, server, options, results)
+        alone = ComputingAlone(options.model, results, options.deadline_s)
+        is_beside = name == CAIRN and "alone" not in options.without
+        conversation = Conversation(name, server, options, results, alone if is_beside else None)
         figures[name] = conversation.figures
         started = time.monotonic()
         try:
@@ -236,8 +253,8 @@ def compare(
         turns = [figure[0] for step, figure in conversation.figures.items() if step.startswith("turn ")]
         if turns:
             results.add("turns", server=name, ttft_ms=statistics.median(turns), turns=len(turns))
-        if name == CAIRN and "alone" not in options.without:
-            tell_computing_alone(options.model, conversation.figures, scratch, results, options.deadline_s)
+        if is_beside:
+            alone.tell()
     return figures, failures
 
 
@@ -252,7 +269,7 @@ def summarise(figures: dict[str, dict[str, Figures]], results: Results) -> None:
 
 
 @contextmanager
-def scratch_folder(parent: Path | None) -> Iterator[Path]:
+def scratch_folder(parent: Path | None) -> Generator[Path]:
     """For weights and stores; gone afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=parent))
     try:

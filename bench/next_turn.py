@@ -1,7 +1,7 @@
 """The next turn of a long conversation: its state taken over, or put together from the blocks in memory.
 
     python -m bench.next_turn [--shape qwen3-4b | --model DIR] [--tokens 72000] [--new 200] [--rounds 5]
-        [--ways "taken over" restored] [--seconds 60] [--json FILE]
+        [--ways "taken over" restored] [--seconds 60] [--json FILE] [--asked]
 
 Both ways take turns on one model, of random weights or from a folder as a server loads it: the state of `--tokens`
 tokens is put in place, and `--new` ones are computed on it. Figures: milliseconds until the state is in place
@@ -10,10 +10,15 @@ bytes: the most that was held beyond what was held before (`peak`, where computi
 of buffers copied to grow), and what was copied out of blocks (`copied`). Medians of the rounds, without the first. The
 adapter alone: what HTTP, tokenizing and the queue add is `bench.long_context`'s, which runs this for its baseline.
 Without --shape and --tokens it is Qwen3-4B's at 72,000 on an accelerator and a tiny one at 4,000 on a CPU.
+
+With --asked it prints a line once the state is there, and then takes a turn over for every line that it reads, and
+prints its figures: so another process takes turns with it (`bench.computing_alone`).
 """
 
 import argparse
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -108,23 +113,34 @@ class Turns:
         }
 
 
-def loaded(options: argparse.Namespace) -> MlxModel:
+def loaded(engine: MlxEngine, options: argparse.Namespace) -> MlxModel:
     """From a folder it is what a server computes with, down to what a device has fused."""
     if options.model is not None:
-        steps = MlxEngine().load(ModelSource(ModelId(options.model.name), str(options.model)), LoadOptions())
+        steps = engine.load(ModelSource(ModelId(options.model.name), str(options.model)), LoadOptions())
         return cast(MlxModel, whole(steps))
     network, config = build_shape(options.shape)
     return whole(assemble(network, ModelId(options.shape), ModelFacts(config)))
 
 
-def compare(options: argparse.Namespace, results: Results) -> dict[str, Figures]:
-    begun_s = time.monotonic()
-    model = loaded(options)
-    ready_s = time.monotonic()
+def filled(model: MlxModel, options: argparse.Namespace, ways: Sequence[str]) -> Turns:
     prompt = prompt_of(options.tokens + options.new, 1, model.description.vocab_size)
-    turns = Turns(model, prompt[: options.tokens], prompt[options.tokens :], has_blocks=RESTORED in options.ways)
+    return Turns(model, prompt[: options.tokens], prompt[options.tokens :], has_blocks=RESTORED in ways)
+
+
+def answer(model: MlxModel, options: argparse.Namespace) -> None:
+    """A turn for each line of standard input. The first one, which compiles kernels, is nobody's."""
+    turns = filled(model, options, (TAKEN_OVER,))
+    turns.taken_over()
+    print(json.dumps({"tokens": options.tokens}), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(turns.taken_over()), flush=True)
+
+
+def compare(model: MlxModel, options: argparse.Namespace, results: Results) -> dict[str, Figures]:
+    begun_s = time.monotonic()
+    turns = filled(model, options, options.ways)
     filled_s = time.monotonic()
-    results.add("model", dtype=model.description.dtype, built_s=ready_s - begun_s, filled_s=filled_s - ready_s)
+    results.add("model", dtype=model.description.dtype, filled_s=filled_s - begun_s)
     ways = {TAKEN_OVER: turns.taken_over, RESTORED: turns.restored}
     runs: dict[str, list[Figures]] = {name: [] for name in options.ways}
     for number in range(options.rounds + 1):
@@ -134,7 +150,6 @@ def compare(options: argparse.Namespace, results: Results) -> dict[str, Figures]
         for name in runs:
             runs[name].append(ways[name]())
             results.add("turn", way=name, round=number, **runs[name][-1])
-    model.release()
     middle = statistics.median
     return {name: {key: middle([run[key] for run in found[1:]]) for key in found[0]} for name, found in runs.items()}
 
@@ -149,16 +164,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60, help="of rounds: no other is begun after so long")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--asked", action="store_true", help="a turn for every line of standard input")
     options = parser.parse_args()
-    results = Results(options.json, "next_turn", mlx_device=describe_device())
-    sizes = f"{options.tokens:,} tokens and {options.new} new ones"
-    print(f"{options.model or options.shape}, {sizes}, {describe_device()}", flush=True)
-    for name, figures in compare(options, results).items():
-        results.add(name, **figures)
-        told = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
-        print(f"{name:>12}  {told}")
-    mx.synchronize()
-    mx.clear_streams()
+    engine = MlxEngine()
+    model = loaded(engine, options)
+    if options.asked:
+        answer(model, options)
+    else:
+        results = Results(options.json, "next_turn", mlx_device=describe_device())
+        sizes = f"{options.tokens:,} tokens and {options.new} new ones"
+        print(f"{options.model or options.shape}, {sizes}, {describe_device()}", flush=True)
+        for name, figures in compare(model, options, results).items():
+            results.add(name, **figures)
+            told = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
+            print(f"{name:>12}  {told}")
+    model.release()
+    engine.close()
 
 
 if __name__ == "__main__":

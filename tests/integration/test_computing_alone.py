@@ -1,19 +1,22 @@
-"""What a server's turns are held to is measured by a process that only computes, or told to be missing."""
+"""What a server's turns are held to is measured by a process that only computes, by turns with them, or told to be
+missing."""
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench.computing_alone import tell_computing_alone
+from bench.computing_alone import ComputingAlone
+from bench.process_tree import children
 from bench.results import ROOT, Results
 from tests.support.patience import PATIENCE_S
 
 MADE = "import sys; from pathlib import Path; from bench.long_context_models import write_long_context_model as write; "
-STEPS = {"cold": (900.0, 500, 0), "turn 2": (60.0, 600, 500), "turn 3": (20.0, 640, 600), "turn 4": (40.0, 700, 640)}
+TURNS = ((60.0, 600, 540), (20.0, 680, 620), (40.0, 760, 700), (90.0, 840, 780))
 
 
 @pytest.fixture(scope="module")
@@ -25,23 +28,48 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_median_turn_is_told_as_a_ratio_to_computing_it_alone(model: Path, tmp_path: Path) -> None:
+def lines_of(file: Path, what: str) -> list[dict[str, float]]:
+    return [line for line in map(json.loads, file.read_text().splitlines()) if line["what"] == what]
+
+
+def test_each_turn_but_the_first_is_told_beside_computing_it_alone(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
-    ratio = tell_computing_alone(model, STEPS, tmp_path, Results(file, "test"), math.inf)
-    (told,) = [line for line in map(json.loads, file.read_text().splitlines()) if line["what"] == "alone"]
-    assert (told["tokens"], told["new_tokens"], told["turns_ms"]) == (600, 60, 40.0)
-    assert told["computing_ms"] > 0
+    with ComputingAlone(model, Results(file, "test"), math.inf) as alone:
+        for turn in TURNS:
+            alone.after(turn)
+    ratio = alone.tell()
+    pairs, (told,) = lines_of(file, "pair"), lines_of(file, "alone")
+    assert [pair["turn_ms"] for pair in pairs] == [20.0, 40.0, 90.0]
+    assert all(pair["computing_ms"] > 0 for pair in pairs)
+    assert (told["tokens"], told["new_tokens"], told["pairs"], told["turns_ms"]) == (540, 60, 3, 40.0)
+    assert told["computing_ms"] == sorted(pair["computing_ms"] for pair in pairs)[1]
     assert ratio == told["turns_over_computing"] == 40.0 / told["computing_ms"]
 
 
-def test_without_a_turn_or_without_time_there_is_none(model: Path, tmp_path: Path) -> None:
-    file = tmp_path / "results.jsonl"
-    assert tell_computing_alone(model, {"cold": STEPS["cold"]}, tmp_path, Results(file, "test"), math.inf) is None
-    assert tell_computing_alone(model, STEPS, tmp_path, Results(file, "test"), 0.0) is None
-    assert [json.loads(line)["what"] for line in file.read_text().splitlines()] == ["run", "run"]
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are counted there")
+def test_its_process_ends_with_it(model: Path) -> None:
+    before = set(children(os.getpid()))
+    with ComputingAlone(model, Results(None, "test"), math.inf) as alone:
+        alone.after(TURNS[0])
+        begun = set(children(os.getpid())) - before
+        assert begun
+    assert alone.tell() is None, "there was no turn beside it"
+    assert not begun & set(children(os.getpid()))
 
 
-def test_what_fails_is_told_and_ends_nothing(tmp_path: Path) -> None:
+def test_without_time_there_is_none(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
-    assert tell_computing_alone(tmp_path / "nothing", STEPS, tmp_path, Results(file, "test"), math.inf) is None
-    assert json.loads(file.read_text().splitlines()[-1])["what"] == "failed"
+    with ComputingAlone(model, Results(file, "test"), 0.0) as alone:
+        for turn in TURNS:
+            alone.after(turn)
+    assert alone.tell() is None
+    assert [line["what"] for line in map(json.loads, file.read_text().splitlines())] == ["run", "failed"]
+
+
+def test_what_fails_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    with ComputingAlone(tmp_path / "nothing", Results(file, "test"), math.inf) as alone:
+        for turn in TURNS:
+            alone.after(turn)
+    assert alone.tell() is None
+    assert len(lines_of(file, "failed")) == 1
