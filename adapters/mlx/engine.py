@@ -13,6 +13,7 @@ import mlx.core as mx
 from adapters.mlx.arrays import await_turn
 from adapters.mlx.assembly import assemble
 from adapters.mlx.caches.cuda_attention import replace_attention
+from adapters.mlx.caches.padded_queries import PaddedQueries
 from adapters.mlx.cuda_driver import CudaDriver
 from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
@@ -52,6 +53,7 @@ class MlxEngine:
         self._traces = None if memory_dir is None else TraceMemory(memory_dir, self._reading)
         self._is_prepared = False
         self._threads: StepThreads | None = None
+        self._padded: PaddedQueries | None = None
         self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
@@ -117,6 +119,10 @@ class MlxEngine:
         if on_cpu() or is_idle:
             self._trim_heap()
 
+    def prepare_ahead(self) -> bool:
+        padded = self._padded
+        return padded is not None and any(model.plan_ahead(padded) for model in self._models)
+
     def close(self) -> None:
         self._reading.close()
         if self._threads is not None:
@@ -132,7 +138,7 @@ class MlxEngine:
         self._is_prepared = True
         _bound_memory()
         if has_cuda():
-            replace_attention()
+            self._padded = replace_attention().padded
             self._threads = _step_threads()
 
 

@@ -3,15 +3,21 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.batch import Row
-from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
+from adapters.mlx.caches.kv_growth import clear_behind
+from adapters.mlx.caches.layout import Caches, leaves, live_arrays, new_caches
 from adapters.mlx.caches.rows import cut_row, first_position
+from adapters.mlx.device import has_cuda
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
+
+NUM_LATEST = 4
+"""Conversations of which the next turn is prepared."""
 
 _logger = logging.getLogger("cairn.mlx")
 
@@ -40,8 +46,15 @@ class LeftRow:
         return LeftState(self.num_tokens, first_position(self.caches, self.num_tokens), size_bytes)
 
     def at(self, position: int, network: Any) -> Caches:
-        """The caches at `position`; this row is not to be used afterwards. Raises ValueError where they cannot be."""
-        return cut_row(self.caches, new_caches(network), self.num_tokens, position)
+        """The caches at `position`; this row is not to be used afterwards. Raises ValueError where they cannot be.
+
+        On CUDA nothing stays behind them: padded attention multiplies free slots by nought, which infinite numbers and
+        those that are none survive (`caches.padded_queries`)."""
+        caches = cut_row(self.caches, new_caches(network), self.num_tokens, position)
+        if has_cuda():
+            for cache in leaves(caches):
+                clear_behind(cache, self.num_tokens)
+        return caches
 
 
 class LeftRows:
@@ -52,6 +65,10 @@ class LeftRows:
 
     def ids(self) -> frozenset[SequenceId]:
         return frozenset(self._rows)
+
+    def latest(self) -> list[LeftRow]:
+        """The last few that were left and are still here, the very last one first."""
+        return list(islice(reversed(self._rows.values()), NUM_LATEST))
 
     def keep(self, row: Row, *, may_copy: bool) -> LeftState | None:
         """What a row leaves that ends. None where that is nothing, or it could not be had."""

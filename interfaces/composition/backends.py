@@ -227,8 +227,8 @@ def _prepare_mlx() -> BlasReport:
     # cuDNN makes a plan (40 to 90 ms, 1.6 MB) for every length that a chunk or a step attends to. Chunks of a prompt of
     # 200,000 tokens have a hundred, which the next such prompt needs as well.
     os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", str(_NUM_ATTENTION_PLANS))
-    # MLX's caches of plans and graphs count what they have ever missed, and from twice their size on every other miss is
-    # an error: a server would answer its first four hundred lengths of prompts, and no new one after that.
+    # MLX's caches of plans and graphs count what they have ever missed, and from twice their size on every other miss
+    # is an error: a server would answer its first four hundred lengths of prompts, and no new one after that.
     os.environ.setdefault("MLX_ENABLE_CACHE_THRASHING_CHECK", "0")
     return load_blas()
 

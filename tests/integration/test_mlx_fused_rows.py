@@ -1,6 +1,5 @@
 """Attention over rows of different lengths, fused: what mlx-lm's own gives, of the cache's arrays alone."""
 
-import sys
 from typing import Any, cast
 
 import mlx.core as mx
@@ -13,6 +12,7 @@ from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.rows import append_rows, keep_rows, make_room, merge
 from adapters.mlx.file_limit import mlx_lm_module
+from tests.support.replaced_attention import attention_given_back
 
 HEADS, QUERY_HEADS, DIM = 2, 4, 16
 LENGTHS = (40, 7, 290, 90)
@@ -127,7 +127,7 @@ def test_heads_that_the_device_refuses_are_left_to_mlx_lm_for_good() -> None:
         tried.append(queries.shape[0])
         raise RuntimeError("no plan")
 
-    fused = CudaAttention(mlx_lm_module("models.base").scaled_dot_product_attention, {KVRows: FusedRows(refuse)})
+    fused = CudaAttention(mlx_lm_module("models.base").scaled_dot_product_attention, {KVRows: (FusedRows(refuse),)})
     batch = merge([plain(length, seed, mx.bfloat16) for seed, length in enumerate(LENGTHS)])
     together(batch, 4, mx.bfloat16)
     assert all(near(*step(fused, batch, 4, mx.bfloat16, turn)) for turn in range(3))
@@ -155,12 +155,11 @@ def test_what_it_does_not_know_is_left_to_mlx_lm(fused: CudaAttention, calls: li
         assert len(calls) == number
 
 
-def test_families_that_were_imported_before_attend_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_that_were_imported_before_attend_like_the_others() -> None:
     base, family = (mlx_lm_module(f"models.{name}") for name in ("base", "qwen3"))
-    name = "scaled_dot_product_attention"
-    for module in [module for module in list(sys.modules.values()) if getattr(module, name, None) is not None]:
-        monkeypatch.setattr(module, name, getattr(module, name))  # given back as it was
-    replace_attention()
-    replace_attention()
-    assert isinstance(base.scaled_dot_product_attention, CudaAttention)
-    assert family.scaled_dot_product_attention is base.scaled_dot_product_attention
+    with attention_given_back():
+        replaced = replace_attention()
+        assert replace_attention() is replaced
+        assert isinstance(replaced, CudaAttention)
+        assert family.scaled_dot_product_attention is base.scaled_dot_product_attention is replaced
+    assert family.scaled_dot_product_attention is base.scaled_dot_product_attention is not replaced

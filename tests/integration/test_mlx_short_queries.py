@@ -1,6 +1,6 @@
 """Attention of a few queries without a plan: what the exact one gives, by lengths alone, within what is charged."""
 
-import sys
+from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
@@ -29,6 +29,7 @@ from domain.memory.op_trace import RunAhead
 from domain.memory.score_cost import ScoreCost
 from domain.memory.shape import MemoryShape, StepCost
 from tests.support import tiny_models
+from tests.support.replaced_attention import attention_given_back
 
 MOST = 1 << 20
 GROUPS, DIM = 2, 16
@@ -47,17 +48,16 @@ def attention(calls: list[Any]) -> CudaAttention:
         calls.append(named["cache"])
         return mlx_lm_module("models.base").scaled_dot_product_attention(*arguments, **named)
 
-    return CudaAttention(otherwise, {lib.KVCache: ShortQueries(MOST)})
+    return CudaAttention(otherwise, {lib.KVCache: (ShortQueries(MOST),)})
 
 
 @pytest.fixture
-def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on an H100, in all families that were imported; given back as they were."""
-    name = "scaled_dot_product_attention"
-    for module in [module for module in list(sys.modules.values()) if getattr(module, name, None) is not None]:
-        monkeypatch.setattr(module, name, getattr(module, name))
+def replaced(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """As on an H100, in all families; given back as they were."""
     monkeypatch.setattr(cuda_attention, "most_ahead_bytes", lambda: AHEAD)
-    replace_attention()
+    with attention_given_back():
+        replace_attention()
+        yield
 
 
 def random(seed: int, *shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
@@ -124,7 +124,7 @@ def by_hand(queries: mx.array, keys: mx.array, values: mx.array, scale: float, s
 def test_it_is_the_exact_attention_to_rounding(
     calls: list[Any], queries: int, keys: int, heads: int, dtype: mx.Dtype
 ) -> None:
-    attention = CudaAttention(cast(Any, calls.append), {lib.KVCache: ShortQueries(16 * MOST)})
+    attention = CudaAttention(cast(Any, calls.append), {lib.KVCache: (ShortQueries(16 * MOST),)})
     for mask in ("causal", None):
         rows, held, values, cache = asked(queries, keys, heads, dtype)
         found = attention(rows, held, values, cache=cache, scale=0.3, mask=mask)

@@ -43,7 +43,7 @@ class FaultBench:
         self.inbox = Inbox()
         self.store = store or MemoryBlockStore(None)
         self.hot = HotTier(1 << 28)
-        clock = FakeClock(tick_ns=1000)
+        clock = self.clock = FakeClock(tick_ns=1000)
         events = Outlet(clock)
         tiers = prefix_tiers(self.hot, DirectWriter(self.store), StoreLanes(clock, events))
         grid = BlockGrid(16, 32)

@@ -5,7 +5,7 @@ such ways; each says for itself which calls it takes. Everything else is left to
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -13,6 +13,7 @@ import mlx.core as mx
 from adapters.mlx.caches.fused_rows import FusedRows
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.library import lib
+from adapters.mlx.caches.padded_queries import PaddedQueries
 from adapters.mlx.caches.short_queries import ShortQueries
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.run_ahead import most_ahead_bytes
@@ -31,12 +32,13 @@ Way: TypeAlias = Callable[[mx.array, Any, Any, Any, float, Any], mx.array | None
 
 
 class CudaAttention:
-    """In place of mlx-lm's function `otherwise`. Compute thread only."""
+    """In place of mlx-lm's function `otherwise`. Compute thread only. `padded`: makes plans before they are needed."""
 
-    def __init__(self, otherwise: Attention, ways: Mapping[type, Way] | None = None) -> None:
-        """`ways`: by class of the cache; None for all there are."""
+    def __init__(self, otherwise: Attention, ways: Mapping[type, Sequence[Way]] | None = None) -> None:
+        """`ways`: by class of the cache, in the order in which they are asked; None for all there are."""
         self._otherwise = otherwise
-        self._ways = _ways() if ways is None else ways
+        self.padded = PaddedQueries()
+        self._ways = _ways(self.padded) if ways is None else ways
 
     def __call__(
         self,
@@ -48,27 +50,28 @@ class CudaAttention:
         mask: Any,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        way = self._ways.get(cache.__class__) if sinks is None else None
-        found = way(queries, keys, values, cache, scale, mask) if way is not None else None
-        if found is not None:
-            return found
+        for way in self._ways.get(cache.__class__, ()) if sinks is None else ():
+            if (found := way(queries, keys, values, cache, scale, mask)) is not None:
+                return found
         return self._otherwise(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
 
-def _ways() -> dict[type, Way]:
-    return {KVRows: FusedRows(), lib.KVCache: ShortQueries((most_ahead_bytes() or 0) // _SCORES_SHARE)}
+def _ways(padded: PaddedQueries) -> dict[type, Sequence[Way]]:
+    short = ShortQueries((most_ahead_bytes() or 0) // _SCORES_SHARE)
+    return {KVRows: (FusedRows(),), lib.KVCache: (short, padded)}
 
 
-def replace_attention() -> None:
+def replace_attention() -> CudaAttention:
     """From now on, for all families: they take the function by name when they are imported. Repeating it does
-    nothing."""
+    nothing. Returns what is there instead."""
     otherwise = _base.scaled_dot_product_attention
     if isinstance(otherwise, CudaAttention):
-        return
+        return otherwise
     replaced = CudaAttention(otherwise)
     for name, module in list(sys.modules.items()):
         if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is otherwise:
             setattr(module, _NAME, replaced)
+    return replaced
 
 
 __all__ = ("CudaAttention", "replace_attention")
