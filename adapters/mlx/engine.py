@@ -40,12 +40,19 @@ class MlxEngine:
     """
 
     def __init__(
-        self, memory_dir: Path | None = None, blas: str = "", trim_heap: Callable[[], None] = lambda: None
+        self,
+        memory_dir: Path | None = None,
+        blas: str = "",
+        trim_heap: Callable[[], None] = lambda: None,
+        *,
+        is_exact: bool = False,
     ) -> None:
         """`memory_dir`: a directory for remembered weight digests, traces and peaks; None remembers none. `blas` as in
         `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
-        go, and the bytes of what is stored."""
+        go, and the bytes of what is stored. `is_exact`: what a chunk gives must follow from its tokens, those before
+        it and where it begins, to the bit."""
         self._trim_heap = trim_heap
+        self._is_exact = is_exact
         self._memory_dir = memory_dir
         self._blas = blas
         self._reading = Lane("weights", 1)
@@ -139,6 +146,7 @@ class MlxEngine:
         _bound_memory()
         if has_cuda():
             self._padded = replace_attention().padded
+            self._padded.is_exact = self._is_exact
             self._threads = _step_threads()
 
 

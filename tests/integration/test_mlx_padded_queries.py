@@ -2,12 +2,13 @@
 plan was made for before the prompt was there."""
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx import left_row
+from adapters.mlx import engine, left_row
 from adapters.mlx.caches import cuda_attention
 from adapters.mlx.caches.cuda_attention import replace_attention
 from adapters.mlx.caches.layout import leaves
@@ -16,10 +17,15 @@ from adapters.mlx.caches.padded_queries import AHEAD, MAX_PLANS, MAX_SPARE_PAIRS
 from adapters.mlx.caches.short_queries import noting
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
-from domain.ids import SequenceId
+from application.services.token_side.model_loads import whole
+from application.settings import CacheSettings, Settings
+from domain.ids import ModelId, SequenceId
+from domain.model_card import LoadOptions, ModelSource
+from interfaces.composition.backends import mlx_backend
 from tests.integration.test_mlx_short_queries import apart, exact, random
 from tests.support import tiny_models
 from tests.support.replaced_attention import attention_given_back
+from tests.support.tiny_models import write_folder
 
 GROUPS, DIM, HEADS, SCALE = 2, 16, 4, 0.3
 SLOTS = 2048
@@ -98,6 +104,14 @@ def test_a_plan_that_was_made_before_is_taken(padded: PaddedQueries, attend: Att
     for other in (asked(130, 1100), asked(130, 1130, slots=SLOTS + 256)):  # from elsewhere; of another buffer
         found_by(padded, other)
         assert attend.lengths[-1] != planned
+
+
+def test_where_bits_are_promised_lengths_alone_say_what_is_asked_for(padded: PaddedQueries, attend: Attend) -> None:
+    found_by(padded, asked(250, 850))
+    padded.is_exact = True
+    found_by(padded, asked(100, 700))
+    assert attend.lengths == [(256, 856), (128, 728)]
+    assert not padded.plan(asked(1, 1000)[3], 1000)
 
 
 def test_of_several_plans_the_smallest_is_taken(padded: PaddedQueries, attend: Attend) -> None:
@@ -237,7 +251,24 @@ def test_the_next_turn_takes_the_plan_that_was_made_while_nothing_ran(
     assert attend.lengths[-1] == (320, 1020), "a buffer of its own"
 
 
-def test_only_an_engine_on_cuda_has_plans_to_make() -> None:
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_an_engine_on_cuda_prepares_for_its_models_unless_bits_are_promised(
+    is_exact: bool, replaced: PaddedQueries, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine, "has_cuda", lambda: True)
+    monkeypatch.setattr(engine, "_step_threads", lambda: None)
+    settings = Settings(cache=CacheSettings(exact=is_exact))
+    made = mlx_backend(settings).engine_factory()
+    folder, id = write_folder("llama", tmp_path / "llama", mx.bfloat16), ModelId("llama")
+    model = whole(made.load(ModelSource(id, str(folder)), LoadOptions(dtype="bfloat16")))
+    assert not made.prepare_ahead(), "nobody has been here"
+    turn(cast(MlxModel, model), 1, tokens_of(600))
+    assert made.prepare_ahead() is not is_exact
+    assert not made.prepare_ahead()
+    made.unload(model)
+
+
+def test_elsewhere_an_engine_has_nothing_to_prepare() -> None:
     assert not MlxEngine().prepare_ahead()
 
 

@@ -14,6 +14,9 @@ Lengths are rounded up to a multiple of UNIT, or further, to one that there is a
 while nothing runs (`plan`): a conversation goes on where its last turn ended, with no more than AHEAD new tokens most
 often, so that the pair is known before the prompt is. A buffer that is full is another one by then. Whole chunks of the
 grid are multiples of UNIT, and are computed as ever.
+
+Which plans there are depends on what was asked before, and a kernel may add in another order for other lengths. Where
+bits are promised (`is_exact`) lengths are rounded up to a multiple of UNIT, and no further.
 """
 
 from collections import OrderedDict
@@ -62,7 +65,10 @@ class _Plan(NamedTuple):
 
 
 class PaddedQueries:
-    """Compute thread only. It remembers which plans there are, and what kinds of layers were asked."""
+    """Compute thread only. It remembers which plans there are, and what kinds of layers were asked. `is_exact`: what
+    is found follows from the lengths alone."""
+
+    is_exact = False
 
     def __init__(self, attend: Attention = _fast.scaled_dot_product_attention) -> None:
         """`attend`: MLX's own, replaced by tests only."""
@@ -98,7 +104,7 @@ class PaddedQueries:
         keys, values = cache.keys, cache.values
         heads = _Heads(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype)
         size = min(AHEAD, (keys.shape[2] - position) // UNIT * UNIT)
-        if (asked := self._asked.get(heads)) is None or size < UNIT:
+        if (asked := self._asked.get(heads)) is None or size < UNIT or self.is_exact:
             return False
         num_heads, scale = asked
         num_keys = position + size
@@ -116,7 +122,7 @@ class PaddedQueries:
     def _size(self, heads: _Heads, num_heads: int, slots: int, num_queries: int, before: int) -> int:
         """How many queries to ask for: the fewest that there is a plan for, or else a multiple of UNIT."""
         least = -(-num_queries // UNIT) * UNIT
-        for size in range(least, AHEAD + 1, UNIT):
+        for size in () if self.is_exact else range(least, AHEAD + 1, UNIT):
             if (size - num_queries) * (before + size) > MAX_SPARE_PAIRS:
                 break
             if _Plan(heads, num_heads, slots, size, before + size) in self._plans:
