@@ -6,7 +6,7 @@ import pytest
 
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import HYBRID, FakeOptions
-from application.services.token_side.engine_thread import QUIET_S
+from application.services.token_side.engine_thread import PATIENCE, QUIET_S
 from domain.ids import ModelId
 from tests.support.fake_service import wait_until
 from tests.support.fault_bench import WAIT_S, FaultBench
@@ -53,11 +53,11 @@ def come_by(bench: FaultBench, times: int = 5) -> None:
         bench.loop.unload(NOBODY).result(WAIT_S)
 
 
-def quiet_until_asked(bench: FaultBench, engine: Preparing, times: int) -> None:
+def quiet_until_asked(bench: FaultBench, engine: Preparing, times: int, at_once_s: float = QUIET_S) -> None:
     """A moment passes at each look: the thread may be at the end of something still."""
 
     def is_asked() -> bool:
-        bench.clock.advance(QUIET_S)
+        bench.clock.advance(at_once_s)
         return engine.num_asked >= times
 
     wait_until(is_asked, f"{times} looks for what to prepare")
@@ -74,6 +74,13 @@ def test_one_thing_after_the_other_is_prepared_once_it_is_quiet(bench: FaultBenc
     come_by(bench)
     assert engine.num_asked == 4, "there was nothing more, and nobody has asked for anything since"
     quiet_until_asked(bench, engine, 5)
+
+
+def test_each_thing_more_waits_longer(bench: FaultBench, engine: Preparing) -> None:
+    """Who comes meanwhile waits for it, and the likeliest is there already."""
+    engine.things, begun_ns = 3, bench.clock.now_ns()
+    quiet_until_asked(bench, engine, 3, at_once_s=QUIET_S / 10)
+    assert bench.clock.now_ns() - begun_ns >= PATIENCE**2 * QUIET_S * 1e9
 
 
 def test_it_prepares_again_after_each_request_and_never_beside_one(bench: FaultBench, engine: Preparing) -> None:

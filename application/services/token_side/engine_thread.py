@@ -48,6 +48,9 @@ QUIET_S = 0.05
 """How long nobody has come when later requests are prepared for. Who asks on at once, as a test or a bench does, finds
 the thread free; people and their tools take longer."""
 
+PATIENCE = 4
+"""So many times as long before each thing more: the likeliest comes first, and who comes meanwhile waits for it."""
+
 HELD_WAKE_S = 0.005
 """How long a prefill turn is held at most for a prompt that is being looked up; when that is done, it wakes us."""
 
@@ -119,6 +122,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._main, name="cairn-compute")
         self._has_work = False
         self._may_prepare = False
+        self._quiet_ns = 0  # for so long nobody must have come
         self._is_stopping = False
         self._is_closed = False  # guarded by the lock: nobody looks into the inbox any more
         self._is_cache_closed = False
@@ -268,8 +272,9 @@ class EngineThread:
     def _prepare_ahead(self, *, is_quiet: bool) -> None:
         """One thing at a time, until there is none more: whoever comes meanwhile waits for no more than that."""
         if not is_quiet:
-            self._may_prepare = True
-        elif self._may_prepare and self._clock.now_ns() - self._pulse.last_step_ns >= QUIET_S * 1e9:
+            self._may_prepare, self._quiet_ns = True, int(QUIET_S * 1e9)
+        elif self._may_prepare and self._clock.now_ns() - self._pulse.last_step_ns >= self._quiet_ns:
+            self._quiet_ns *= PATIENCE
             self._pulse.begin("prepare")
             self._may_prepare = bool(self._outlet.attempt("engine.prepare", self._made().prepare_ahead))
 
