@@ -8,10 +8,9 @@ from typing import Any
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.batch import Row
-from adapters.mlx.caches.kv_growth import clear_behind
 from adapters.mlx.caches.layout import Caches, leaves, live_arrays, new_caches
+from adapters.mlx.caches.padded_queries import note_stale
 from adapters.mlx.caches.rows import cut_row, first_position
-from adapters.mlx.device import has_cuda
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -46,14 +45,10 @@ class LeftRow:
         return LeftState(self.num_tokens, first_position(self.caches, self.num_tokens), size_bytes)
 
     def at(self, position: int, network: Any) -> Caches:
-        """The caches at `position`; this row is not to be used afterwards. Raises ValueError where they cannot be.
-
-        On CUDA nothing stays behind them: padded attention multiplies free slots by nought, which infinite numbers and
-        those that are none survive (`caches.padded_queries`)."""
+        """The caches at `position`; this row is not to be used afterwards. Raises ValueError where they cannot be."""
         caches = cut_row(self.caches, new_caches(network), self.num_tokens, position)
-        if has_cuda():
-            for cache in leaves(caches):
-                clear_behind(cache, self.num_tokens)
+        for cache in leaves(caches):
+            note_stale(cache, self.num_tokens)
         return caches
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import mlx.core as mx
 import pytest
 
-from adapters.mlx import engine, left_row
+from adapters.mlx import engine
 from adapters.mlx.caches import cuda_attention
 from adapters.mlx.caches.cuda_attention import replace_attention
 from adapters.mlx.caches.layout import leaves
@@ -213,7 +213,6 @@ def test_a_plan_that_is_met_stays(padded: PaddedQueries, attend: Attend) -> None
 def replaced(monkeypatch: pytest.MonkeyPatch) -> Generator[PaddedQueries]:
     """As on CUDA, without products in place of the fused attention."""
     monkeypatch.setattr(cuda_attention, "most_ahead_bytes", lambda: 0)
-    monkeypatch.setattr(left_row, "has_cuda", lambda: True)
     with attention_given_back():
         yield replace_attention().padded
 
@@ -272,15 +271,29 @@ def test_elsewhere_an_engine_has_nothing_to_prepare() -> None:
     assert not MlxEngine().prepare_ahead()
 
 
-def test_what_a_state_was_cut_back_from_is_not_seen(replaced: PaddedQueries) -> None:
-    """Not even where a model had computed what is no number."""
-    prompt = tokens_of(460)
-    alone = turn(tiny_models.tiny_model("llama", mx.bfloat16), 1, prompt)[400:]
+def test_what_a_state_was_cut_back_from_is_not_seen(
+    replaced: PaddedQueries, monkeypatch: pytest.MonkeyPatch, attend: Attend
+) -> None:
+    """Not even where a model had computed what is no number. Once other tokens are in its place, all is as ever."""
+    monkeypatch.setattr(replaced, "_attend", attend)
+    prompt = tokens_of(700)
+    alone = turn(tiny_models.tiny_model("llama", mx.bfloat16), 1, prompt[:360])[300:]
     model = tiny_models.tiny_model("llama", mx.bfloat16)
-    turn(model, 1, [*prompt[:400], *tokens_of(90)])
+    turn(model, 1, [*prompt[:300], *tokens_of(90)])
     for cache in leaves(model._left._rows[SequenceId(1)].caches):
-        cache.keys[..., 400:490, :] = mx.nan
-        cache.values[..., 400:490, :] = mx.inf
-    found = turn(model, 2, prompt[400:], left=1, position=400)
+        cache.keys[..., 300:390, :] = mx.nan
+        cache.values[..., 300:390, :] = mx.inf
+    attend.lengths.clear()
+    found = turn(model, 2, prompt[300:360], left=1, position=300)
     assert len(found) == 59
     assert max(abs(one - other) for one, other in zip(found, alone, strict=True)) < 0.1
+    assert not model.plan_ahead(replaced), "it would not be used"
+    assert not attend.lengths
+    turn(model, 3, prompt[360:390], left=2, position=360)
+    assert set(attend.lengths) == {(64, 424)}, "30 tokens are behind it, and the last of what was"
+    model.open(SequenceId(4))
+    model.take_over(SequenceId(4), SequenceId(3), 370)
+    model.fork(SequenceId(4), [SequenceId(5)])
+    attend.lengths.clear()
+    model.prefill(SequenceId(5), prompt[370:385])
+    assert not attend.lengths, "what it was forked from was cut back"

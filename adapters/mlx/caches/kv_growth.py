@@ -20,17 +20,10 @@ def grow(cache: Any, num_tokens: int) -> list[mx.array]:
     return [cache.keys, cache.values]
 
 
-def clear_behind(cache: Any, end: int) -> None:
-    """Zeros, lazily, in the slots of a plain cache of full KV from its last token on to before `end`."""
-    if type(cache) is lib.KVCache and cache.keys is not None and cache.offset < end:
-        cache.keys[..., cache.offset : end, :] = 0
-        cache.values[..., cache.offset : end, :] = 0
-
-
 def _with_slots(tokens: mx.array, num_slots: int) -> mx.array:
     """A buffer that begins with these."""
     spare = (*tokens.shape[:2], num_slots - tokens.shape[2], tokens.shape[3])
     return mx.concatenate([tokens, mx.zeros(spare, tokens.dtype)], axis=-2)
 
 
-__all__ = ("clear_behind", "grow")
+__all__ = ("grow",)

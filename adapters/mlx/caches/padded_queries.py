@@ -7,8 +7,9 @@ those that there are, since each query sees the keys up to its own:
     queries  |-- q --|-pad-|                 filled up with zeros, what they find is dropped
     keys     |---- before ----|-- q --|-pad-|  slots of the buffer that are free: nobody but the padding sees them
 
-Those slots have to hold finite numbers, for cuDNN multiplies what is not seen by nought: zeros, as buffers begin, and
-as a state is given that was cut back (`left_row`).
+cuDNN multiplies what is not seen by nought, which infinite numbers and those that are none survive. Buffers begin with
+zeros; one that was cut back has tokens in its free slots, and is left alone until others are in their place
+(`note_stale`).
 
 Lengths are rounded up to a multiple of UNIT, or further, to one that there is a plan for already. Such plans are made
 while nothing runs (`plan`): a conversation goes on where its last turn ended, with no more than AHEAD new tokens most
@@ -43,6 +44,8 @@ MAX_PLANS = 96
 
 MAX_SPARE_PAIRS = 40_000_000
 """Of padding and keys: what an H100 computes in 36 layers of 32 heads while the host would make a plan."""
+
+_STALE = "cairn_stale_end"
 
 _fast: Any = mx.fast
 
@@ -104,7 +107,8 @@ class PaddedQueries:
         keys, values = cache.keys, cache.values
         heads = _Heads(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype)
         size = min(AHEAD, (keys.shape[2] - position) // UNIT * UNIT)
-        if (asked := self._asked.get(heads)) is None or size < UNIT or self.is_exact:
+        is_useful = size >= UNIT and _has_zeros(cache, position) and not self.is_exact
+        if (asked := self._asked.get(heads)) is None or not is_useful:
             return False
         num_heads, scale = asked
         num_keys = position + size
@@ -150,7 +154,19 @@ def _may_pad(queries: mx.array, keys: Any, values: Any, cache: Any, mask: Any) -
         and is_fusible(queries, keys, values)
         and keys.shape[2] == cache.offset
         and keys.shape[:2] == cache.keys.shape[:2]
+        and _has_zeros(cache, cache.offset)
     )
 
 
-__all__ = ("AHEAD", "MAX_PLANS", "UNIT", "PaddedQueries")
+def note_stale(cache: Any, end: int) -> None:
+    """A plain cache was cut back: before `end` its free slots hold tokens that were. Nothing for other classes."""
+    if type(cache) is lib.KVCache and cache.offset < end:
+        setattr(cache, _STALE, max(end, getattr(cache, _STALE, 0)))
+
+
+def _has_zeros(cache: Any, num_tokens: int) -> bool:
+    """In the slots behind so many tokens."""
+    return bool(getattr(cache, _STALE, 0) <= num_tokens)
+
+
+__all__ = ("AHEAD", "MAX_PLANS", "UNIT", "PaddedQueries", "note_stale")
