@@ -13,7 +13,14 @@ from adapters.mlx.caches import cuda_attention
 from adapters.mlx.caches.cuda_attention import replace_attention
 from adapters.mlx.caches.layout import leaves
 from adapters.mlx.caches.library import lib
-from adapters.mlx.caches.padded_queries import AHEAD, MAX_PLANS, MAX_SPARE_PAIRS, UNIT, PaddedQueries
+from adapters.mlx.caches.padded_queries import (
+    AHEAD,
+    MAX_PLANS,
+    MAX_SPARE_PAIRS,
+    UNIT,
+    PaddedQueries,
+    remember_fetches,
+)
 from adapters.mlx.caches.short_queries import noting
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
@@ -65,9 +72,19 @@ def asked(queries: int, keys: int, slots: int = SLOTS, dtype: mx.Dtype = mx.bflo
     for seed, name in enumerate(("keys", "values")):
         tokens = random(seed, 1, GROUPS, keys, DIM, dtype=dtype)
         setattr(cache, name, mx.concatenate([tokens, mx.full((1, GROUPS, slots - keys, DIM), 7, dtype)], axis=2))
-    cache.offset = keys
+    cache.offset = keys - 1
     turned = mx.swapaxes(random(2, 1, queries, HEADS, DIM, dtype=dtype), 1, 2)
-    return turned, *cache.keys_and_values(), cache
+    new = [random(seed, 1, GROUPS, 1, DIM, dtype=dtype) for seed in (3, 4)]
+    return turned, *cache.update_and_fetch(*new), cache
+
+
+@pytest.fixture(autouse=True)
+def fetches() -> Generator[None]:
+    """Plain caches are as ever after each test."""
+    with attention_given_back():
+        remember_fetches()
+        remember_fetches()
+        yield
 
 
 def found_by(padded: PaddedQueries, given: Asked) -> mx.array | None:
@@ -143,6 +160,8 @@ def test_what_it_does_not_know_is_left_alone(padded: PaddedQueries, attend: Atte
     assert padded(wide[0], wide[1], wide[2], cache, SCALE, "causal") is None
     assert padded(both[0], both[1], both[2], cache, SCALE, "causal") is None
     assert padded(queries, keys[:, :, 1:], values[:, :, 1:], cache, SCALE, "causal") is None, "not what the cache has"
+    assert padded(queries, keys * 1, values, cache, SCALE, "causal") is None, "what a family made of it"
+    assert padded(queries, keys, values * 1, cache, SCALE, "causal") is None
     for count in (1, 8, UNIT, 256):
         assert found_by(padded, asked(count, 300)) is None
     assert found_by(padded, asked(70, 300, slots=357)) is None, "there is no room"

@@ -13,7 +13,7 @@ import mlx.core as mx
 from adapters.mlx.caches.fused_rows import FusedRows
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.library import lib
-from adapters.mlx.caches.padded_queries import PaddedQueries
+from adapters.mlx.caches.padded_queries import PaddedQueries, remember_fetches
 from adapters.mlx.caches.short_queries import ShortQueries
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.run_ahead import most_ahead_bytes
@@ -67,6 +67,7 @@ def replace_attention() -> CudaAttention:
     otherwise = _base.scaled_dot_product_attention
     if isinstance(otherwise, CudaAttention):
         return otherwise
+    remember_fetches()
     replaced = CudaAttention(otherwise)
     for name, module in list(sys.modules.items()):
         if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is otherwise:

@@ -7,9 +7,10 @@ those that there are, since each query sees the keys up to its own:
     queries  |-- q --|-pad-|                 filled up with zeros, what they find is dropped
     keys     |---- before ----|-- q --|-pad-|  slots of the buffer that are free: nobody but the padding sees them
 
-cuDNN multiplies what is not seen by nought, which infinite numbers and those that are none survive. Buffers begin with
-zeros; one that was cut back has tokens in its free slots, and is left alone until others are in their place
-(`note_stale`).
+They are what the cache gave, and not what a family made of that: a plain cache remembers what it gave last
+(`remember_fetches`). cuDNN multiplies what is not seen by nought, which infinite numbers and those that are none
+survive. Buffers begin with zeros; one that was cut back has tokens in its free slots, and is left alone until others
+are in their place (`note_stale`).
 
 Lengths are rounded up to a multiple of UNIT, or further, to one that there is a plan for already. Such plans are made
 while nothing runs (`plan`): a conversation goes on where its last turn ended, with no more than AHEAD new tokens most
@@ -22,6 +23,7 @@ bits are promised (`is_exact`) lengths are rounded up to a multiple of UNIT, and
 
 from collections import OrderedDict
 from typing import Any, NamedTuple
+from weakref import ref
 
 import mlx.core as mx
 
@@ -45,7 +47,7 @@ MAX_PLANS = 96
 MAX_SPARE_PAIRS = 40_000_000
 """Of padding and keys: what an H100 computes in 36 layers of 32 heads while the host would make a plan."""
 
-_STALE = "cairn_stale_end"
+_STALE, _FETCHED, _OWN_FETCH = "cairn_stale_end", "cairn_fetched", "cairn_update_and_fetch"
 
 _fast: Any = mx.fast
 
@@ -141,7 +143,7 @@ class PaddedQueries:
 
 
 def _may_pad(queries: mx.array, keys: Any, values: Any, cache: Any, mask: Any) -> bool:
-    """Of one sequence, a number of tokens that is not whole, as the buffer has them, of a type and width that is
+    """Of one sequence, a number of tokens that is not whole, over what the buffer has, of a type and width that is
     fused."""
     rows, _, num_queries, _ = queries.shape
     return (
@@ -152,10 +154,29 @@ def _may_pad(queries: mx.array, keys: Any, values: Any, cache: Any, mask: Any) -
         and isinstance(mask, str)
         and mask == "causal"
         and is_fusible(queries, keys, values)
-        and keys.shape[2] == cache.offset
-        and keys.shape[:2] == cache.keys.shape[:2]
+        and _is_what_was_fetched(cache, keys, values)
         and _has_zeros(cache, cache.offset)
     )
+
+
+def remember_fetches() -> None:
+    """From now on each plain cache remembers what it gave last. Repeating it does nothing."""
+    plain = lib.KVCache
+    if plain.update_and_fetch is not _fetch:
+        setattr(plain, _OWN_FETCH, plain.update_and_fetch)
+        plain.update_and_fetch = _fetch
+
+
+def _fetch(cache: Any, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    """In place of a plain cache's own."""
+    found: tuple[mx.array, mx.array] = getattr(cache, _OWN_FETCH)(keys, values)
+    setattr(cache, _FETCHED, tuple(map(ref, found)))
+    return found
+
+
+def _is_what_was_fetched(cache: Any, keys: object, values: object) -> bool:
+    fetched = getattr(cache, _FETCHED, None)
+    return fetched is not None and fetched[0]() is keys and fetched[1]() is values
 
 
 def note_stale(cache: Any, end: int) -> None:
@@ -169,4 +190,4 @@ def _has_zeros(cache: Any, num_tokens: int) -> bool:
     return bool(getattr(cache, _STALE, 0) <= num_tokens)
 
 
-__all__ = ("AHEAD", "MAX_PLANS", "UNIT", "PaddedQueries", "note_stale")
+__all__ = ("AHEAD", "MAX_PLANS", "UNIT", "PaddedQueries", "note_stale", "remember_fetches")
