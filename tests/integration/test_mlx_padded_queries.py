@@ -9,9 +9,10 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx import engine
+from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches import cuda_attention
 from adapters.mlx.caches.cuda_attention import replace_attention
-from adapters.mlx.caches.layout import leaves
+from adapters.mlx.caches.layout import leaves, new_caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.padded_queries import (
     AHEAD,
@@ -267,6 +268,29 @@ def test_the_next_turn_takes_the_plan_that_was_made_while_nothing_ran(
     assert max(abs(one - other) for one, other in zip(found, alone, strict=True)) < 0.1
     turn(model, 3, prompt[700:], left=2, position=700)
     assert attend.lengths[-1] == (320, 1020), "a buffer of its own"
+
+
+def logits_of(network: Any) -> list[mx.array]:
+    """Of the chunks of a prompt."""
+    caches, found = new_caches(network), list[mx.array]()
+    for number, length in enumerate((70, 37, 64, 61)):
+        tokens = mx.array([[(17 * index + 5 * number) % 90 for index in range(length)]])
+        found.append(network(tokens, cache=caches).astype(mx.float32))
+        evaluate(found)
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3n", "afm7", "olmo3", "qwen3_5", "minicpm3", "gptj"])
+def test_prefill_is_that_of_mlx_lm_to_rounding(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, attend: Attend
+) -> None:
+    """Full attention, keys that layers share, windows and recurrent layers beside it, latents."""
+    network = tiny_models.build(name, mx.bfloat16)
+    before = logits_of(network)
+    monkeypatch.setattr(request.getfixturevalue("replaced"), "_attend", attend)
+    after = logits_of(network)
+    assert {queries for queries, _ in attend.lengths} == {64, 128}
+    assert all(apart(found, expected) < 0.1 for found, expected in zip(after, before, strict=True))
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
