@@ -124,12 +124,11 @@ def test_a_plan_that_was_made_before_is_taken(padded: PaddedQueries, attend: Att
         assert attend.lengths[-1] != planned
 
 
-def test_where_bits_are_promised_lengths_alone_say_what_is_asked_for(padded: PaddedQueries, attend: Attend) -> None:
-    found_by(padded, asked(250, 850))
+def test_where_bits_are_promised_all_is_as_ever(padded: PaddedQueries, attend: Attend) -> None:
     padded.is_exact = True
-    found_by(padded, asked(100, 700))
-    assert attend.lengths == [(256, 856), (128, 728)]
+    assert found_by(padded, asked(250, 850)) is None
     assert not padded.plan(asked(1, 1000)[3], 1000)
+    assert not attend.lengths
 
 
 def test_of_several_plans_the_smallest_is_taken(padded: PaddedQueries, attend: Attend) -> None:

@@ -17,8 +17,8 @@ while nothing runs (`plan`): a conversation goes on where its last turn ended, w
 often, so that the pair is known before the prompt is. A buffer that is full is another one by then. Whole chunks of the
 grid are multiples of UNIT, and are computed as ever.
 
-Which plans there are depends on what was asked before, and a kernel may add in another order for other lengths. Where
-bits are promised (`is_exact`) lengths are rounded up to a multiple of UNIT, and no further.
+Which plans there are, and what lies in free slots, depends on what was asked before, and a kernel may add in another
+order for other lengths. Where bits are promised (`is_exact`) nothing goes this way.
 """
 
 from collections import OrderedDict
@@ -71,7 +71,7 @@ class _Plan(NamedTuple):
 
 class PaddedQueries:
     """Compute thread only. It remembers which plans there are, and what kinds of layers were asked. `is_exact`: what
-    is found follows from the lengths alone."""
+    is found must follow from the tokens alone, to the bit."""
 
     is_exact = False
 
@@ -86,7 +86,7 @@ class PaddedQueries:
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any
     ) -> mx.array | None:
         """Of a plain cache that gave these keys and values. None: not by this way."""
-        if not _may_pad(queries, keys, values, cache, mask):
+        if self.is_exact or not _may_pad(queries, keys, values, cache, mask):
             return None
         num_queries, before = queries.shape[2], keys.shape[2] - queries.shape[2]
         heads = _Heads(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype)
@@ -109,8 +109,7 @@ class PaddedQueries:
         keys, values = cache.keys, cache.values
         heads = _Heads(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype)
         size = min(AHEAD, (keys.shape[2] - position) // UNIT * UNIT)
-        is_useful = size >= UNIT and _has_zeros(cache, position) and not self.is_exact
-        if (asked := self._asked.get(heads)) is None or not is_useful:
+        if (asked := self._asked.get(heads)) is None or size < UNIT or not _has_zeros(cache, position):
             return False
         num_heads, scale = asked
         num_keys = position + size
@@ -128,7 +127,7 @@ class PaddedQueries:
     def _size(self, heads: _Heads, num_heads: int, slots: int, num_queries: int, before: int) -> int:
         """How many queries to ask for: the fewest that there is a plan for, or else a multiple of UNIT."""
         least = -(-num_queries // UNIT) * UNIT
-        for size in () if self.is_exact else range(least, AHEAD + 1, UNIT):
+        for size in range(least, AHEAD + 1, UNIT):
             if (size - num_queries) * (before + size) > MAX_SPARE_PAIRS:
                 break
             if _Plan(heads, num_heads, slots, size, before + size) in self._plans:
