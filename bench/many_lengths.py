@@ -5,9 +5,9 @@
 
 What a backend keeps for a shape (plans, graphs, compiled functions) it keeps for each shape, and here every prompt, and
 every group of rows that decode, is another. A client asks anew when it is answered: up to `--tokens` tokens of which
-half are another's, and up to 24 back; one in eight leaves before its end. The baseline is what was held after the first
-half of the time: resident memory of the server and its engine's process, and what the server counts itself. The exit
-status is 1 where an answer failed.
+half are another's, and up to 24 back; one in eight leaves before its end. Told every few seconds: answers, lengths,
+failures, resident memory of the server with its engine's process, and with --json what the server counts itself. There
+is no baseline: what grows is seen beside the sample before. The exit status is 1 where an answer failed.
 """
 
 import argparse
