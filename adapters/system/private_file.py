@@ -29,15 +29,6 @@ def private_file(path: Path) -> Generator[BinaryIO]:
         raise
 
 
-def create_secret(path: Path, content: bytes) -> None:
-    """A file that was not there before (mode 0600). Raises OSError, also when there is something of that name."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def read_secret(path: Path, max_bytes: int) -> bytes:
     """Raises OSError, and ValueError when it is no file or others than its owner may use it."""
     # Not to wait for somebody to write, should it be a pipe.
@@ -60,4 +51,4 @@ def _refuse_other_things(path: Path) -> None:
         raise OSError(EEXIST, "there is something of that name that is not a file")
 
 
-__all__ = ("create_secret", "private_file", "read_secret")
+__all__ = ("private_file", "read_secret")

@@ -68,9 +68,6 @@ class ZstdStateCodec:
     def decode(self, frame: Sequence[memoryview]) -> StatePayload:
         return self._decode(FrameCursor(frame), self._pool)
 
-    def raw_bytes(self, frame: Sequence[memoryview]) -> int:
-        return sum(segment.size_bytes for segment in layout.parse(FrameCursor(frame)))
-
     def _encode_run(self, specs: tuple[TensorSpec, ...], buffers: list[memoryview]) -> tuple[Segment, list[memoryview]]:
         transform = layout.TRANSFORMS.get(specs[0].dtype, layout.IDENTITY) if self._compress else layout.IDENTITY
         if not self._compress:

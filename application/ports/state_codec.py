@@ -26,9 +26,5 @@ class StateCodec(Protocol):
         them."""
         ...
 
-    def raw_bytes(self, frame: Sequence[memoryview]) -> int:
-        """Bytes of state that `decode` would make of a frame, by its header alone. Raises CodecError."""
-        ...
-
 
 __all__ = ("CodecError", "StateCodec")

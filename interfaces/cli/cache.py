@@ -9,8 +9,7 @@ import typer
 
 from domain.byte_size import format_bytes
 from interfaces.cli.cache_clear import clear
-from interfaces.cli.cache_store import OfModel, StoreDir, opened, tell
-from interfaces.cli.cache_transfer import export_records, import_records, new_key
+from interfaces.cli.cache_store import OfModel, StoreDir, chosen, opened, tell
 from interfaces.cli.failure import fail
 from interfaces.cli.options import AsJson
 from interfaces.cli.progress import Shown, Unit, progress
@@ -18,11 +17,8 @@ from interfaces.cli.progress import Shown, Unit, progress
 if TYPE_CHECKING:
     from application.ports.block_store import NamespaceUsage, StoreAdministration
 
-cache_app = typer.Typer(help="Look at the store, check it, empty it, carry it elsewhere.", no_args_is_help=True)
+cache_app = typer.Typer(help="Look at the store, check it, empty it.", no_args_is_help=True)
 cache_app.command("clear")(clear)
-cache_app.command("export")(export_records)
-cache_app.command("import")(import_records)
-cache_app.command("new-key")(new_key)
 
 
 @cache_app.command()
@@ -47,7 +43,6 @@ def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
 @cache_app.command("ls")
 def list_namespaces(store: StoreDir = None, model: OfModel = None, as_json: AsJson = False) -> None:
     """List what is stored by namespace: one for each model, tenant and way of computing."""
-    from application.use_cases.walk_store import chosen
     from domain.namespace_choice import NamespaceChoice
 
     with opened(store, read_only=True) as source:

@@ -8,7 +8,7 @@ import typer
 
 from domain.shown import shown
 from interfaces.cli.cache_requests import ApiKey, Url
-from interfaces.cli.cache_store import FaultPrinter, OfModel, StoreDir, num_records, open_store, tell, working
+from interfaces.cli.cache_store import FaultPrinter, OfModel, StoreDir, chosen, num_records, open_store, tell, working
 from interfaces.cli.failure import FAILED, fail
 from interfaces.cli.options import AsJson, settings_with
 
@@ -70,7 +70,6 @@ def _by_itself(
 ) -> dict[str, object]:
     from application.services.documents import erase_chosen
     from application.use_cases.clear_store import clear_store
-    from application.use_cases.walk_store import chosen
 
     documents = _documents(directory)
     try:
@@ -127,7 +126,6 @@ def _by_server(url: str | None, api_key: str | None, model: str | None, salt: st
 
 def _read_count(choice: "NamespaceChoice") -> int | None:
     from application.ports.block_store import StoreOpenError
-    from application.use_cases.walk_store import chosen
 
     try:
         opened = open_store(None, read_only=True)

@@ -14,7 +14,8 @@ from interfaces.cli.options import settings_with
 
 if TYPE_CHECKING:
     from adapters.lmdb.block_store import LmdbBlockStore
-    from application.ports.block_store import NamespaceUsage
+    from application.ports.block_store import NamespaceUsage, StoreAdministration
+    from domain.namespace_choice import NamespaceChoice
 
 StoreDir = Annotated[
     str | None, typer.Option("--store", metavar="DIR", help="The store's folder. Default: store.dir in the settings.")
@@ -65,6 +66,10 @@ def working(what: str, quiet: bool) -> Generator[None]:
         yield
 
 
+def chosen(store: "StoreAdministration", choice: "NamespaceChoice") -> "Sequence[NamespaceUsage]":
+    return [usage for usage in store.usage().namespaces if choice.includes(usage.info)]
+
+
 def num_records(spaces: "Sequence[NamespaceUsage]") -> int:
     return sum(space.num_blocks + space.num_snapshots for space in spaces)
 
@@ -89,4 +94,4 @@ def tell(facts: dict[str, object], as_json: bool) -> None:
             typer.echo(f"{label}: {'none' if value is None else value or 0}")
 
 
-__all__ = ("FaultPrinter", "OfModel", "StoreDir", "num_records", "open_store", "opened", "tell", "working")
+__all__ = ("FaultPrinter", "OfModel", "StoreDir", "chosen", "num_records", "open_store", "opened", "tell", "working")

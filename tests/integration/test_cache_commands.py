@@ -14,9 +14,9 @@ from domain.record import Record
 from interfaces.cli.cache import cache_app
 from interfaces.composition.store_rates import remember_rates
 from tests.support.cache_cli import isolate, make_store, open_store, run
-from tests.support.export_files import ONE, TWO
 from tests.support.processes import finish, start
-from tests.support.store_records import chain, empty, keys_of, same, snapshot
+from tests.support.store_records import chain, empty, keys_of, snapshot
+from tests.support.two_models import ONE, TWO
 
 
 def content() -> list[Record]:
@@ -126,57 +126,19 @@ def test_compact_gives_space_back(path: Path) -> None:
     assert facts("verify", "--store", path)["records"] == 3
 
 
-def test_export_and_import_carry_records_over(path: Path, tmp_path: Path) -> None:
-    assert facts("export", tmp_path / "file", "--store", path) == {"namespaces": 2, "records": 11, "skipped": {}}
-    assert facts("import", tmp_path / "file", "--trust", "--store", tmp_path / "other") == {
-        "namespaces": 2,
-        "records": 11,
-        "skipped": {},
-    }
-    store = open_store(tmp_path / "other", read_only=True)
-    assert all(map(same, store.get(keys_of(content())), content()))
-    assert store.check_integrity(payloads=True).problems == ()
-    assert {space.info for space in store.usage().namespaces} == {ONE, TWO}
-    store.close()
-    assert facts("import", tmp_path / "file", "--trust", "--store", tmp_path / "other")["records"] == 11
-    assert facts("stats", "--store", tmp_path / "other")["blocks"] == 9
-
-
-def test_export_of_one_model(path: Path, tmp_path: Path) -> None:
-    assert facts("export", tmp_path / "file", "--store", path, "--model", "org/two")["records"] == 3
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "other"])
-def test_a_damaged_export_is_refused(path: Path, tmp_path: Path, damage: str) -> None:
-    run("export", tmp_path / "file", "--store", path)
-    data = bytearray((tmp_path / "file").read_bytes())
-    if damage == "cut":
-        del data[len(data) * 2 // 3 :]
-    elif damage == "flip":
-        data[len(data) // 2] ^= 8
-    else:
-        data[:] = b"PK\3\4" * 100
-    (tmp_path / "file").write_bytes(data)
-    result = run("import", tmp_path / "file", "--trust", "--store", tmp_path / "other")
-    assert result.exit_code == 1
-    assert "export" in result.stderr
-    assert facts("verify", "--store", tmp_path / "other")["problems"] == []
-
-
-def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"CAIRNEX1")
-    for command in (["clear", "--yes"], ["compact"], ["import", "--trust", str(tmp_path / "file")]):
+def test_what_writes_is_refused_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
+    for command in (["clear", "--yes"], ["compact"]):
         result = run(*command, "--store", path)
         assert result.exit_code == 1
         assert "another process" in result.stderr
     assert [record is None for record in writer.get(keys_of(content()))] == [False] * 11
 
 
-def test_what_reads_works_beside_a_writer(writer: LmdbBlockStore, path: Path, tmp_path: Path) -> None:
+def test_what_reads_works_beside_a_writer(writer: LmdbBlockStore, path: Path) -> None:
     program = f"""
 from interfaces.cli.cache import cache_app
 from typer.testing import CliRunner
-for command in (["stats"], ["ls"], ["verify"], ["export", {str(tmp_path / "file")!r}]):
+for command in (["stats"], ["ls"], ["verify"]):
     result = CliRunner().invoke(cache_app, [*command, "--store", {str(path)!r}, "--json"])
     assert result.exit_code == 0, (command, result.output)
 """

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from interfaces.cli import cache, cache_transfer
+from interfaces.cli import cache
 from interfaces.cli.progress import Unit
 from tests.support.cache_cli import isolate, make_store, open_store, run
-from tests.support.export_files import ONE, TWO
 from tests.support.store_records import chain, keys_of, same
+from tests.support.two_models import ONE, TWO
 
 
 def records() -> list[Any]:
@@ -63,33 +63,6 @@ def assert_whole(store: Path) -> None:
         opened.close()
 
 
-def test_an_export_leaves_no_part_of_a_file(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "old").write_bytes(b"the last one")
-    monkeypatch.setattr(cache_transfer, "progress", interrupted(3))
-    for name in ("old", "new"):
-        assert run("export", tmp_path / name, "--store", store).exit_code != 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "store"]
-    assert (tmp_path / "old").read_bytes() == b"the last one"
-    assert_whole(store)
-
-
-def test_an_import_keeps_what_came_before_and_can_be_repeated(
-    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, target = tmp_path / "file", tmp_path / "target"
-    assert run("export", file, "--store", store).exit_code == 0
-    with monkeypatch.context() as patched:
-        patched.setattr(cache_transfer, "progress", interrupted(60))
-        assert run("import", file, "--store", target, "--trust").exit_code != 0
-    opened = open_store(target)
-    found = opened.check_integrity(payloads=True)
-    opened.close()
-    assert found.problems == ()
-    assert 0 < found.num_records < len(records())
-    assert run("import", file, "--store", target, "--trust").exit_code == 0
-    assert_whole(target)
-
-
 @pytest.mark.parametrize("command", ["verify", "compact"])
 def test_a_store_is_as_before(store: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     before = sorted(path.name for path in store.iterdir())
@@ -118,14 +91,9 @@ def test_what_is_done_adds_up(tmp_path: Path, store: Path, monkeypatch: pytest.M
         seen[what] = (total, [])
         yield Counting(seen[what][1])
 
-    for module in (cache, cache_transfer):
-        monkeypatch.setattr(module, "progress", shown)
+    monkeypatch.setattr(cache, "progress", shown)
     assert run("verify", "--store", store).exit_code == 0
-    assert run("export", tmp_path / "file", "--store", store).exit_code == 0
-    assert run("import", tmp_path / "file", "--store", tmp_path / "other", "--trust").exit_code == 0
     assert run("compact", "--store", store).exit_code == 0
-    for what in ("exporting", "importing"):
-        assert sum(seen[what][1]) == seen[what][0]
     for what in ("verifying", "compacting"):
         total, counts = seen[what]
         assert total is not None

@@ -20,9 +20,9 @@ from interfaces.cli.bench import decoding, reuse
 from interfaces.cli.main import app
 from interfaces.composition.backends import Backend
 from tests.support.cache_cli import isolate, make_store
-from tests.support.export_files import content
 from tests.support.live_service import live_service
 from tests.support.patience import PATIENCE_S
+from tests.support.two_models import content
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/operations.md").read_text()
@@ -83,7 +83,7 @@ def test_every_command_works(address: str, there: str) -> None:
         # How much room and which versions there are is up to the machine that tests it.
         allowed = (0, 1) if words[1] == "doctor" else (0,)
         assert result.exit_code in allowed, f"{line}\n{result.output}\n{result.exception!r}"
-        assert result.stdout or words[1:3] == ["cache", "new-key"], line
+        assert result.stdout, line
 
 
 def test_settings_named_in_the_guide_exist() -> None:

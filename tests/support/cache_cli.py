@@ -12,8 +12,8 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.record_writer import PutOutcome
 from domain.record import Record
 from interfaces.cli.cache import cache_app
-from tests.support.export_files import ONE, TWO
 from tests.support.store_records import EventList
+from tests.support.two_models import ONE, TWO
 
 
 def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from application.settings import Settings
 from interfaces.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md")), ROOT / "training/README.md"]
+HISTORY = ROOT / "CHANGELOG.md"  # names what was removed
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted({*ROOT.glob("*.md")} - {HISTORY}), ROOT / "training/README.md"]
 SETTINGS = {shown.path for shown in shown_settings(Settings(), {}, "")}
 COMMAND: Any = typer.main.get_command(app)
 NO_COMMAND = {"cairn document store"}
