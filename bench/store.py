@@ -2,7 +2,7 @@
 
     python -m bench.store [CASE ...] [--dir DIR] [--blocks 16] [--records 100000]
 
-Cases: density, throughput, decode, open, churn, engine. Baselines, measured on the same volume between our own rounds:
+Cases: density, throughput, open, churn, engine. Baselines, measured on the same volume between our own rounds:
 a block is saved with `mx.save_safetensors` and renamed, loaded with `mx.load`; a scan lists a folder, stats and parses
 every header. Rates are of raw bytes; times are the best of the rounds unless they are quantiles. `cold`: the page cache
 is told to forget the files first.
@@ -35,7 +35,6 @@ from adapters.mlx.loader import load_folder  # noqa: E402
 from adapters.mlx.weights_digest import Digests  # noqa: E402
 from application.services.prefix.write_behind import WriteBehind  # noqa: E402
 from bench.event_log import EventLog  # noqa: E402
-from bench.store_decode import decode  # noqa: E402
 from bench.store_support import BLOCK, INFO, ROUNDS, Facts, drop_caches, open_store, put, record, timed  # noqa: E402
 from bench.store_throughput import throughput  # noqa: E402
 from domain.ids import GroupIndex, SequenceId  # noqa: E402
@@ -221,7 +220,6 @@ def engine(folder: Path, options: argparse.Namespace) -> Facts:
 CASES = {
     "density": density,
     "throughput": throughput,
-    "decode": decode,
     "open": open_time,
     "churn": churn,
     "engine": engine,
