@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/.installed-$(EXTRA)
 PINNED := -c constraints.txt --disable-pip-version-check --quiet
 
 COMPAT := .venv-compat
-OLDEST := mlx-lm==0.32.0 $(if $(filter Darwin,$(shell uname -s)),mlx,mlx[cpu])==0.32.2
+OLDEST := mlx-lm==0.32.2 $(if $(filter Darwin,$(shell uname -s)),mlx,mlx[cpu])==0.32.2
 
 # Test files are spread over processes, one more than processors, for tests also wait (ARGS="-n 0" for one process). A
 # file stays together, for it shares servers and models, and files go out in order, for the long ones come first.

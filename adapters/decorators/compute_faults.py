@@ -17,7 +17,7 @@ from domain.payload import GroupPayloads
 T = TypeVar("T")
 Y = TypeVar("Y")
 
-ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "prepare_ahead", "close_engine")
+ENGINE_OPERATIONS = ("load", "unload", "memory", "clear_cache", "close_engine")
 MODEL_OPERATIONS = (
     "description",
     "open",
@@ -183,9 +183,6 @@ class FaultyEngine:
 
     def clear_cache(self) -> None:
         self._faults.around("clear_cache", self._engine.clear_cache)
-
-    def prepare_ahead(self) -> bool:
-        return self._faults.around("prepare_ahead", self._engine.prepare_ahead)
 
     def close(self) -> None:
         self._faults.around("close_engine", self._engine.close)

@@ -64,11 +64,6 @@ class FakeEngine:
         """A toy keeps nothing that it freed."""
         self._check_thread()
 
-    def prepare_ahead(self) -> bool:
-        """A toy has nothing that could be there before it is asked for."""
-        self._check_thread()
-        return False
-
     def close(self) -> None:
         self._check_thread()
         self.is_closed = True

@@ -13,7 +13,6 @@ import mlx.core as mx
 from adapters.mlx.arrays import await_turn
 from adapters.mlx.assembly import assemble
 from adapters.mlx.caches.cuda_attention import replace_attention
-from adapters.mlx.caches.padded_queries import PaddedQueries
 from adapters.mlx.cuda_driver import CudaDriver
 from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
@@ -44,15 +43,11 @@ class MlxEngine:
         memory_dir: Path | None = None,
         blas: str = "",
         trim_heap: Callable[[], None] = lambda: None,
-        *,
-        is_exact: bool = False,
     ) -> None:
         """`memory_dir`: a directory for remembered weight digests, traces and peaks; None remembers none. `blas` as in
         `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
-        go, and the bytes of what is stored. `is_exact`: what a chunk gives must follow from its tokens, those before
-        it and where it begins, to the bit."""
+        go, and the bytes of what is stored."""
         self._trim_heap = trim_heap
-        self._is_exact = is_exact
         self._memory_dir = memory_dir
         self._blas = blas
         self._reading = Lane("weights", 1)
@@ -60,7 +55,6 @@ class MlxEngine:
         self._traces = None if memory_dir is None else TraceMemory(memory_dir, self._reading)
         self._is_prepared = False
         self._threads: StepThreads | None = None
-        self._padded: PaddedQueries | None = None
         self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
@@ -126,10 +120,6 @@ class MlxEngine:
         if on_cpu() or is_idle:
             self._trim_heap()
 
-    def prepare_ahead(self) -> bool:
-        padded = self._padded
-        return padded is not None and any(model.plan_ahead(padded) for model in self._models)
-
     def close(self) -> None:
         self._reading.close()
         if self._threads is not None:
@@ -145,8 +135,7 @@ class MlxEngine:
         self._is_prepared = True
         _bound_memory()
         if has_cuda():
-            self._padded = replace_attention().padded
-            self._padded.is_exact = self._is_exact
+            replace_attention()
             self._threads = _step_threads()
 
 

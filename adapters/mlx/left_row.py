@@ -3,20 +3,15 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.batch import Row
-from adapters.mlx.caches.layout import Caches, leaves, live_arrays, new_caches
-from adapters.mlx.caches.padded_queries import note_stale
+from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
 from adapters.mlx.caches.rows import cut_row, first_position
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-
-NUM_LATEST = 4
-"""Conversations of which the next turn is prepared."""
 
 _logger = logging.getLogger("cairn.mlx")
 
@@ -46,10 +41,7 @@ class LeftRow:
 
     def at(self, position: int, network: Any) -> Caches:
         """The caches at `position`; this row is not to be used afterwards. Raises ValueError where they cannot be."""
-        caches = cut_row(self.caches, new_caches(network), self.num_tokens, position)
-        for cache in leaves(caches):
-            note_stale(cache, self.num_tokens)
-        return caches
+        return cut_row(self.caches, new_caches(network), self.num_tokens, position)
 
 
 class LeftRows:
@@ -60,10 +52,6 @@ class LeftRows:
 
     def ids(self) -> frozenset[SequenceId]:
         return frozenset(self._rows)
-
-    def latest(self) -> list[LeftRow]:
-        """The last few that were left and are still here, the very last one first."""
-        return list(islice(reversed(self._rows.values()), NUM_LATEST))
 
     def keep(self, row: Row, *, may_copy: bool) -> LeftState | None:
         """What a row leaves that ends. None where that is nothing, or it could not be had."""

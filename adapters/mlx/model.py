@@ -12,8 +12,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import await_turn, checked_tokens
 from adapters.mlx.batch import DecodeGroup, Row
-from adapters.mlx.caches.layout import Caches, leaves, live_arrays, new_caches, shed_chunk
-from adapters.mlx.caches.padded_queries import PaddedQueries
+from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
@@ -205,10 +204,6 @@ class MlxModel:
             raise RuntimeError(f"sequence {id} holds something already")
         row.caches = self._left.take(left, position, self._network)
         row.position = position
-
-    def plan_ahead(self, padded: PaddedQueries) -> bool:
-        """Have one plan made that the next turn of a conversation needs; False when there are all."""
-        return any(padded.plan(cache, row.num_tokens) for row in self._left.latest() for cache in leaves(row.caches))
 
     def give_back(self) -> None:
         """Let go of what batches keep for rows that may come."""

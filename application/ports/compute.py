@@ -170,11 +170,6 @@ class ComputeEngine(Protocol):
         milliseconds; changes no state."""
         ...
 
-    def prepare_ahead(self) -> bool:
-        """Nothing runs, and nobody has come for a moment: do one thing that the next requests would wait for, in a
-        tenth of a second at most. Changes no state. False when there is nothing to do."""
-        ...
-
     def close(self) -> None:
         """Finish outstanding work and release the thread's backend resources. Last call on the compute thread."""
         ...

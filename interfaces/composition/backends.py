@@ -171,7 +171,7 @@ def mlx_backend(settings: Settings) -> Backend:
     tokenizers = _real_tokenizers(settings)
     upload = share_locked_memory()
     return Backend(
-        lambda: MlxEngine(cache_dir(), blas.identity, give_back, is_exact=settings.cache.exact),
+        lambda: MlxEngine(cache_dir(), blas.identity, give_back),
         model_repository(settings),
         tokenizers,
         default_grid=preferred_grid(),

@@ -192,9 +192,6 @@ class MeteredEngine:
     def clear_cache(self) -> None:
         self._meter.clear()
 
-    def prepare_ahead(self) -> bool:
-        return self._inner.prepare_ahead()
-
     def close(self) -> None:
         self._inner.close()
 

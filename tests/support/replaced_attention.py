@@ -4,7 +4,6 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from adapters.mlx.caches.library import lib
 from adapters.mlx.file_limit import mlx_lm_module
 
 _NAME = "scaled_dot_product_attention"
@@ -13,7 +12,7 @@ _NAME = "scaled_dot_product_attention"
 @contextmanager
 def attention_given_back() -> Generator[None]:
     """What is replaced meanwhile is as it was afterwards, in families that are imported meanwhile, too."""
-    before, fetch = getattr(mlx_lm_module("models.base"), _NAME), lib.KVCache.update_and_fetch
+    before = getattr(mlx_lm_module("models.base"), _NAME)
     try:
         yield
     finally:
@@ -21,4 +20,3 @@ def attention_given_back() -> Generator[None]:
         for module in list(sys.modules.values()):
             if getattr(module, _NAME, None) is after:
                 setattr(module, _NAME, before)
-        lib.KVCache.update_and_fetch = fetch

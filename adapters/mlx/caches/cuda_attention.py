@@ -13,7 +13,6 @@ import mlx.core as mx
 from adapters.mlx.caches.fused_rows import FusedRows
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.library import lib
-from adapters.mlx.caches.padded_queries import PaddedQueries, remember_fetches
 from adapters.mlx.caches.short_queries import ShortQueries
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.run_ahead import most_ahead_bytes
@@ -32,13 +31,12 @@ Way: TypeAlias = Callable[[mx.array, Any, Any, Any, float, Any], mx.array | None
 
 
 class CudaAttention:
-    """In place of mlx-lm's function `otherwise`. Compute thread only. `padded`: makes plans before they are needed."""
+    """In place of mlx-lm's function `otherwise`. Compute thread only."""
 
     def __init__(self, otherwise: Attention, ways: Mapping[type, Sequence[Way]] | None = None) -> None:
         """`ways`: by class of the cache, in the order in which they are asked; None for all there are."""
         self._otherwise = otherwise
-        self.padded = PaddedQueries()
-        self._ways = _ways(self.padded) if ways is None else ways
+        self._ways = _ways() if ways is None else ways
 
     def __call__(
         self,
@@ -56,9 +54,8 @@ class CudaAttention:
         return self._otherwise(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
 
-def _ways(padded: PaddedQueries) -> dict[type, Sequence[Way]]:
-    short = ShortQueries((most_ahead_bytes() or 0) // _SCORES_SHARE)
-    return {KVRows: (FusedRows(),), lib.KVCache: (short, padded)}
+def _ways() -> dict[type, Sequence[Way]]:
+    return {KVRows: (FusedRows(),), lib.KVCache: (ShortQueries((most_ahead_bytes() or 0) // _SCORES_SHARE),)}
 
 
 def replace_attention() -> CudaAttention:
@@ -67,7 +64,6 @@ def replace_attention() -> CudaAttention:
     otherwise = _base.scaled_dot_product_attention
     if isinstance(otherwise, CudaAttention):
         return otherwise
-    remember_fetches()
     replaced = CudaAttention(otherwise)
     for name, module in list(sys.modules.items()):
         if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is otherwise:

@@ -114,11 +114,6 @@ def noting() -> Generator[list[ScoreCost]]:
         _noted.reset(token)
 
 
-def is_noting() -> bool:
-    """Whether a network is only gone through, and computes nothing."""
-    return _noted.get() is not None
-
-
 def cost_of(noted: list[ScoreCost]) -> ScoreCost:
     """Of a network whose pass was noted."""
     if not noted:
@@ -132,4 +127,4 @@ def cost_of(noted: list[ScoreCost]) -> ScoreCost:
     )
 
 
-__all__ = ("ShortQueries", "cost_of", "is_noting", "noting")
+__all__ = ("ShortQueries", "cost_of", "noting")

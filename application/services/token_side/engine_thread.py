@@ -44,13 +44,6 @@ IDLE_WAKE_S = 1.0
 """How often an engine without work wakes up: a dead thread is told from an idle one, and workers' events are handed
 over."""
 
-QUIET_S = 0.05
-"""How long nobody has come when later requests are prepared for. Who asks on at once, as a test or a bench does, finds
-the thread free; people and their tools take longer."""
-
-PATIENCE = 4
-"""So many times as long before each thing more: the likeliest comes first, and who comes meanwhile waits for it."""
-
 HELD_WAKE_S = 0.005
 """How long a prefill turn is held at most for a prompt that is being looked up; when that is done, it wakes us."""
 
@@ -121,8 +114,6 @@ class EngineThread:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._main, name="cairn-compute")
         self._has_work = False
-        self._may_prepare = False
-        self._quiet_ns = 0  # for so long nobody must have come
         self._is_stopping = False
         self._is_closed = False  # guarded by the lock: nobody looks into the inbox any more
         self._is_cache_closed = False
@@ -248,7 +239,7 @@ class EngineThread:
         while not self._is_stopping:
             self._pulse.begin("hold")
             self._hold()
-            has_come = self._take_calls()
+            self._take_calls()
             has_stepped = self._runner.is_busy and not self._is_stopping and self._step()
             self._pulse.begin("load")
             has_loaded = not self._is_stopping and self._loads.advance()
@@ -259,7 +250,6 @@ class EngineThread:
             if self._has_work:
                 self._pulse.step()
             self._outlet.deliver()
-            self._prepare_ahead(is_quiet=not (has_come or self._has_work or self._runner.is_busy))
 
     def _step(self) -> bool:
         try:
@@ -269,33 +259,15 @@ class EngineThread:
             self._runner.end_all(ComputeFailed(f"a step of the engine failed: {described(error)}"))
             return True
 
-    def _prepare_ahead(self, *, is_quiet: bool) -> None:
-        """One thing at a time, until there is none more: whoever comes meanwhile waits for no more than that."""
-        if not is_quiet:
-            self._may_prepare, self._quiet_ns = True, int(QUIET_S * 1e9)
-        elif self._may_prepare and self._clock.now_ns() - self._pulse.last_step_ns >= self._quiet_ns:
-            self._quiet_ns *= PATIENCE
-            self._pulse.begin("prepare")
-            self._may_prepare = bool(self._outlet.attempt("engine.prepare", self._made().prepare_ahead))
-
-    def _take_calls(self) -> bool:
-        """Whether anybody came."""
+    def _take_calls(self) -> None:
         self._pulse.begin("idle")
-        has_come = False
-        try:
-            call = self._inbox.get(block=not self._has_work, timeout=self._patience_s())
+        timeout_s = HELD_WAKE_S if self._runner.is_held else IDLE_WAKE_S
+        with suppress(queue.Empty):
+            call = self._inbox.get(block=not self._has_work, timeout=timeout_s)
             while True:
                 if call is not _WAKE:
-                    has_come = True
                     self._take(call)
                 call = self._inbox.get_nowait()
-        except queue.Empty:
-            return has_come
-
-    def _patience_s(self) -> float:
-        if self._runner.is_held:
-            return HELD_WAKE_S
-        return QUIET_S if self._may_prepare else IDLE_WAKE_S
 
     def _take(self, call: _Call) -> None:
         self._pulse.step()  # who has just come has waited for nothing yet
