@@ -9,7 +9,7 @@ Invariants (see `problems`)
 Not safe for threads: whoever owns it holds a lock.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -30,7 +30,9 @@ class Node:
 class RecordTree:
     """See the module docstring. `nodes` is for reading."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_gone: Callable[[RecordKey], object] = lambda _: None) -> None:
+        """`note_gone`: called with the key of each record that is removed."""
+        self._note_gone = note_gone
         self.nodes: dict[RecordKey, Node] = {}
         self.links = RecordLinks()
         self.used_bytes = 0
@@ -155,6 +157,7 @@ class RecordTree:
         self.host_bytes -= node.record.host_bytes
         self.num_blocks -= isinstance(key, BlockKey)
         self.num_pinned -= node.pins > 0
+        self._note_gone(key)
         return node
 
     def _note(self, node: Node) -> None:

@@ -21,6 +21,7 @@ from application.ports.block_store import (
     CompactReport,
     EraseReport,
     IntegrityReport,
+    NoteGone,
     OpenFailure,
     StoreOpenError,
     StoreUsage,
@@ -55,10 +56,16 @@ class AwaitedStore(ForwardingStore):
         self._clock = clock
         self._namespaces: OrderedDict[Namespace, NamespaceInfo] = OrderedDict()
         self._trying, self._lock = Lock(), Lock()  # nobody but a second try waits for an opening
+        self._note_gone: NoteGone = lambda _: None
         self._is_over = False
         self._began_ns = clock.now_ns()
         self._wait_s = RETRY_S
         self._next_ns = self._began_ns + int(RETRY_S * 1e9)
+
+    def watch(self, note_gone: NoteGone) -> None:
+        with self._lock:
+            self._note_gone = note_gone
+            super().watch(note_gone)
 
     def open_namespace(self, info: NamespaceInfo) -> None:
         with self._lock:
@@ -104,10 +111,12 @@ class AwaitedStore(ForwardingStore):
                 for info in self._namespaces.values():
                     store.open_namespace(info)
                 self._namespaces.clear()
+                store.watch(self._note_gone)
                 self._store, self._is_over = store, True
         if not is_wanted:  # closed meanwhile
             store.close()
             return
+        self._note_gone(None)
         now_ns = self._clock.now_ns()
         self._events.emit(StoreOpened(now_ns - self._began_ns, now_ns))
 
@@ -123,6 +132,12 @@ class _AbsentStore:
 
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         return [()] * len(places)
+
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
+        return ()
+
+    def watch(self, note_gone: NoteGone) -> None:
+        return
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None

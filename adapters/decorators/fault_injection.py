@@ -10,7 +10,7 @@ from random import Random
 from threading import Lock
 
 from adapters.decorators.forwarding_store import ForwardingStore
-from application.ports.block_store import BlockStore, EraseReport, StoreUsage
+from application.ports.block_store import BlockStore, EraseReport, NoteGone, StoreUsage
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PutOutcome
 from domain.id_row import IdRow
@@ -38,7 +38,25 @@ class FaultInjectingBlockStore(ForwardingStore):
         self._random = Random(plan.seed)
         self._lock = Lock()
         self._injected = 0
-        self.is_down = False
+        self._note_gone: NoteGone = lambda _: None
+        self._is_down = False
+
+    @property
+    def is_down(self) -> bool:
+        return self._is_down
+
+    @is_down.setter
+    def is_down(self, value: bool) -> None:
+        """As a volume that goes, and comes back."""
+        self._is_down = value
+        self._note_gone(None)
+
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
+        return [] if self.is_down else self._store.keys(namespace)
+
+    def watch(self, note_gone: NoteGone) -> None:
+        self._note_gone = note_gone
+        self._store.watch(note_gone)
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         found = self._store.lookup(keys)

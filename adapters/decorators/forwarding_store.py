@@ -9,6 +9,7 @@ from application.ports.block_store import (
     CompactReport,
     EraseReport,
     IntegrityReport,
+    NoteGone,
     StoreUsage,
     nobody_looks,
 )
@@ -31,6 +32,12 @@ class ForwardingStore:
 
     def find_snapshots(self, namespace: Namespace, places: Sequence[SnapshotPlace]) -> Sequence[Sequence[SnapshotKey]]:
         return self._store.find_snapshots(namespace, places)
+
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
+        return self._store.keys(namespace)
+
+    def watch(self, note_gone: NoteGone) -> None:
+        self._store.watch(note_gone)
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None

@@ -38,6 +38,7 @@ from application.ports.block_store import (
     CompactReport,
     EraseReport,
     IntegrityReport,
+    NoteGone,
     OpenFailure,
     StoreOpenError,
     StoreUsage,
@@ -146,6 +147,13 @@ class LmdbBlockStore:
         check_ids(namespace)
         return self._read(lambda: self._reader.find_snapshots(namespace, places), [[] for _ in places])
 
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
+        check_ids(namespace)
+        return self._read(lambda: self._reader.keys(namespace), [])
+
+    def watch(self, note_gone: NoteGone) -> None:
+        self._writer.note_gone = note_gone
+
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
@@ -253,6 +261,7 @@ class LmdbBlockStore:
         self._writer.forget_names()
         open_for_writing(self._directory, self._environment, self._writer, self._options.durability, self._faults)
         self._directory.drop_damaged_beyond(self._options.quota_bytes)
+        self._writer.note_gone(None)
 
     def _age(self) -> None:
         if self._ages is None or not self._ages.is_due:
@@ -339,6 +348,7 @@ class LmdbBlockStore:
                 return report
             finally:
                 self._containment.note_lost()
+                self._writer.note_gone(None)
 
     def _usage(self) -> StoreUsage:
         return read_usage(self._environment, None if self._options.read_only else self._options.quota_bytes)

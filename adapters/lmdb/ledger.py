@@ -23,17 +23,19 @@ from adapters.lmdb.rows import (
     child_prefix,
     clock_key,
     is_block,
+    parse_key,
     piece_key,
     record_key,
     snapshot_prefix,
     space_of,
 )
 from domain.ids import BlockHash
-from domain.record import BlockKey, Namespace, NamespaceInfo
+from domain.record import BlockKey, Namespace, NamespaceInfo, RecordKey
 
 
 class Ledger:
-    """Lives as long as its transaction. `spaces`: numbers of namespaces, remembered between transactions."""
+    """Lives as long as its transaction. `spaces`: numbers of namespaces, remembered between transactions. `gone`: the
+    records that it removed."""
 
     def __init__(
         self, txn: "lmdb.Transaction[bytes]", trees: Trees, geometry: PageGeometry, spaces: dict[int, Namespace]
@@ -48,6 +50,7 @@ class Ledger:
         self._kids = txn.cursor(trees.kid)
         self._records = txn.cursor(trees.rec)
         self.freed_bytes = 0
+        self.gone: list[RecordKey] = []
 
     @property
     def used_pages(self) -> int:
@@ -138,6 +141,7 @@ class Ledger:
         if not all(found):
             raise Damaged("a record to remove is only partly there")
         self._count(key, row, -1)
+        self.gone.append(parse_key(self._namespace_of(space), key))
         self.freed_bytes += row.charged_bytes
         parent = self._parent(key, row)
         if parent is None or not self.is_leaf(parent[0]):

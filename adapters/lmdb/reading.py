@@ -25,6 +25,7 @@ from adapters.lmdb.rows import (
     piece_key,
     record_key,
     snapshot_prefix,
+    space_prefix,
 )
 from application.ports.state_codec import StateCodec
 from domain.id_row import IdRow
@@ -75,6 +76,14 @@ class Reader:
                 return [[] for _ in places]
             cursor = txn.cursor(self._trees.rec)
             return [_own_snapshots(cursor, namespace, space, place) for place in places]
+
+    def keys(self, namespace: Namespace) -> list[RecordKey]:
+        """Of all records."""
+        with self._environment.reading() as txn:
+            space = self.space(txn, namespace)
+            if space is None:
+                return []
+            return [parse_key(namespace, name) for name in _under(txn.cursor(self._trees.rec), space_prefix(space))]
 
     def dependants(self, namespace: Namespace, parent: BlockHash) -> list[RecordKey]:
         with self._environment.reading() as txn:

@@ -150,6 +150,11 @@ def snapshot_prefix(space: int, block: BlockHash, num_partial: int | None = None
     return prefix if num_partial is None else prefix + _PARTIAL.pack(num_partial)
 
 
+def space_prefix(space: int) -> bytes:
+    """What the keys of all records of a namespace begin with."""
+    return _SPACE.pack(space)
+
+
 def child_prefix(space: int, parent: BlockHash) -> bytes:
     return _SPACE.pack(space) + parent
 
@@ -199,4 +204,5 @@ __all__ = (
     "sealed",
     "snapshot_prefix",
     "space_of",
+    "space_prefix",
 )

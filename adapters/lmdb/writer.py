@@ -14,6 +14,7 @@ from adapters.lmdb.ledger import Ledger
 from adapters.lmdb.payload import EncodedRecord
 from adapters.lmdb.room import Quota, evict_slice, needed_pages
 from adapters.lmdb.rows import NamespaceRow, is_block, record_key, space_of
+from application.ports.block_store import NoteGone
 from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey
@@ -40,7 +41,7 @@ class Batch:
 
 class Writer:
     """`kept`: keys that eviction passes over. `on_evicted` is told how many records went and why (as in
-    RecordsEvicted), after each commit."""
+    RecordsEvicted), after each commit, and `note_gone` which ones were removed, whatever for."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Writer:
         self._quota_bytes = quota_bytes
         self._kept = kept
         self._on_evicted = on_evicted
+        self.note_gone: NoteGone = lambda _: None
         self._spaces: dict[int, Namespace] = {}
         self._swept_to: bytes | None = b""
         self._freed_bytes = 0  # since a sync point was made here
@@ -106,7 +108,7 @@ class Writer:
             ledger = self._ledger(txn)
             evicted = work(txn, ledger, self._is_kept(ledger, None))
             ledger.finish()
-        self._on_evicted(evicted, "age")
+        self._report(ledger, evicted, "age")
         return evicted
 
     def forget_names(self) -> None:
@@ -138,7 +140,7 @@ class Writer:
                 ledger.finish()
             self._freed_bytes += ledger.freed_bytes
             batch.touched, self._swept_to = (), swept_to
-            self._on_evicted(evicted, "room")
+            self._report(ledger, evicted, "room")
             if fits and not wait:
                 return outcome
             if not evicted:
@@ -200,7 +202,7 @@ class Writer:
                 evicted = evict_slice(ledger, max_used, self._is_kept(ledger, batch))
                 ledger.finish()
             total += evicted
-            self._on_evicted(evicted, "room")
+            self._report(ledger, evicted, "room")
             if not evicted:
                 self._advance()
                 return total
@@ -234,9 +236,16 @@ class Writer:
                     raise
                 max_records = 1
                 continue
+            self._report(ledger, 0, "")
             removed += count
             if not count:
                 return removed
+
+    def _report(self, ledger: Ledger, num_evicted: int, reason: str) -> None:
+        """After a commit."""
+        if ledger.gone:
+            self.note_gone(ledger.gone)
+        self._on_evicted(num_evicted, reason)
 
     def _start_of(self, ledger: Ledger, key: RecordKey) -> bytes | None:
         space = self._space(ledger, key.namespace)

@@ -15,6 +15,7 @@ from application.ports.block_store import (
     EraseReport,
     IntegrityReport,
     NamespaceUsage,
+    NoteGone,
     StoreUsage,
     nobody_looks,
 )
@@ -39,7 +40,9 @@ class MemoryBlockStore:
         self._quota_bytes = _NO_LIMIT_BYTES if quota_bytes is None else quota_bytes
         self._lock = RLock()
         self._infos: dict[Namespace, NamespaceInfo] = {}
-        self._tree = RecordTree()
+        self._gone: list[RecordKey] = []
+        self._note_gone: NoteGone = lambda _: None
+        self._tree = RecordTree(self._gone.append)
         self._closed = False
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
@@ -50,6 +53,14 @@ class MemoryBlockStore:
         check_ids(namespace)
         with self._lock:
             return [self._tree.links.find_snapshots(namespace, place) for place in places]
+
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
+        check_ids(namespace)
+        with self._lock:
+            return [key for key in self._tree.nodes if key.namespace == namespace]
+
+    def watch(self, note_gone: NoteGone) -> None:
+        self._note_gone = note_gone
 
     def get(
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
@@ -92,7 +103,9 @@ class MemoryBlockStore:
                     fresh.setdefault(record.key, record)
             hosted = [_hosted(record) for record in fresh.values()]
             kept = {key for record in records for key in (record.key, parent_of(record))}
-            if not self._tree.make_room(sum(map(_cost_bytes, hosted)), self._quota_bytes, kept):
+            has_room = self._tree.make_room(sum(map(_cost_bytes, hosted)), self._quota_bytes, kept)
+            self._report_gone()
+            if not has_room:
                 return PutOutcome.FULL
             for record in hosted:
                 self._tree.insert(record, _cost_bytes(record))
@@ -105,7 +118,9 @@ class MemoryBlockStore:
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
         with self._lock:
-            return sum(self._tree.remove_below(key) for key in keys)
+            num_removed = sum(self._tree.remove_below(key) for key in keys)
+            self._report_gone()
+            return num_removed
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -124,6 +139,7 @@ class MemoryBlockStore:
             gone = [space for space in self.usage().namespaces if includes is None or includes(space.info)]
             names = {space.info.namespace for space in gone}
             num_records = len(self._tree.drop(names))
+            self._report_gone()
             self._infos = {name: info for name, info in self._infos.items() if name not in names}
             return EraseReport(num_records, sum(space.stored_bytes for space in gone))
 
@@ -168,6 +184,12 @@ class MemoryBlockStore:
         with self._lock:
             self._closed = True
             self._tree = RecordTree()
+
+    def _report_gone(self) -> None:
+        gone = list(self._gone)
+        self._gone.clear()
+        if gone:
+            self._note_gone(gone)
 
     def _drop_announced(self) -> None:
         """A tenant that came once leaves nothing behind."""

@@ -103,8 +103,24 @@ def nobody_looks(_num_bytes: int) -> None:
     """An Advance."""
 
 
+NoteGone: TypeAlias = Callable[[Sequence[RecordKey] | None], object]
+"""Called with the keys of records that left the store (evicted, deleted, quarantined), once that is committed; with
+None when anything may be different (erased, set aside, opened anew), so that `keys` has to be read again. Called by the
+thread that removed them: it must return at once and not call the store."""
+
+
 class StoreAdministration(Protocol):
     """See the module docstring. Any thread."""
+
+    def keys(self, namespace: Namespace) -> Sequence[RecordKey]:
+        """Keys of all records of a namespace at one moment, in no order: what an index of it begins with. Reads no
+        state: microseconds a record."""
+        ...
+
+    def watch(self, note_gone: NoteGone) -> None:
+        """Call `note_gone` from now on with what leaves the store; it replaces the one before. What `put` stores its
+        caller knows."""
+        ...
 
     def dependants(self, namespace: Namespace, parent: BlockHash) -> Sequence[RecordKey]:
         """All that directly follows a block (or the namespace's root): snapshots ascending by `num_partial`, then
@@ -147,6 +163,7 @@ __all__ = (
     "EraseReport",
     "IntegrityReport",
     "NamespaceUsage",
+    "NoteGone",
     "OpenFailure",
     "StoreAdministration",
     "StoreOpenError",
