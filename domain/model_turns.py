@@ -119,6 +119,33 @@ class ModelTurns:
         if model is not None and model.residence is Residence.LOADED:
             model.leaves = True
 
+    def fixed_bytes(self, id: ModelId, *, with_leased: bool) -> int:
+        """Weights that a request of `id` cannot displace: its own model's, those of pinned models, and `with_leased`
+        those that other requests use or wait for at present."""
+        return sum(
+            model.num_bytes
+            for other, model in self._models.items()
+            if model.residence in (Residence.LOADED, Residence.LOADING)
+            if other == id or other in self._pinned or (with_leased and self._is_used(model))
+        )
+
+    def make_room(self, most_bytes: int) -> Sequence[ModelId]:
+        """Let go of idle models, the least recently used first, until the weights of the rest are at most
+        `most_bytes`. Returns those that have to be unloaded before that is true."""
+        held = sum(model.num_bytes for model in self._models.values() if model.residence is not Residence.ABSENT)
+        going: list[ModelId] = []
+        for id in self._loaded():
+            model = self._models[id]
+            if held > most_bytes and (model.leaves or not self._is_used(model)) and id not in self._pinned:
+                model.leaves = True
+                held -= model.num_bytes
+                going.append(id)
+        return going
+
+    def is_leaving(self, id: ModelId) -> bool:
+        """Whether it was let go of and is not unloaded yet."""
+        return id in self._models and self._models[id].leaves
+
     def next_move(self) -> LoadModel | UnloadModel | None:
         """What to do now, if anything; it has begun when this returns."""
         if self._is_moving():
@@ -251,6 +278,10 @@ class ModelTurns:
 
     def _loaded(self) -> list[ModelId]:
         return [id for id, model in self._models.items() if model.residence is Residence.LOADED]
+
+    @staticmethod
+    def _is_used(model: _Model) -> bool:
+        return model.num_leases > 0 or bool(model.waiting)
 
     def _is_moving(self) -> bool:
         return any(model.residence in (Residence.LOADING, Residence.UNLOADING) for model in self._models.values())

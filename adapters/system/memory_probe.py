@@ -1,4 +1,7 @@
-"""The host's memory: how much of it this process may use, how much of it is free, and how much is resident.
+"""The host's memory: how much of it this process may use, how much of it is free, and how much the process holds.
+
+Held is anonymous and shared memory. Pages of files, the store's map among them, are not counted: the kernel drops them
+before it refuses memory, however lately they were used.
 
 A container's limit counts before the machine's memory: cgroup version 2, then version 1, then /proc/meminfo; on macOS
 sysconf, which knows the total only.
@@ -24,21 +27,13 @@ class SystemMemory:
         if sys.platform == "darwin":
             # The peak could be read, and is not what is held; anything else takes calls into Mach.
             return MemoryReading(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        machine = self._meminfo()
+        machine = _sizes(self._proc / "meminfo")
         total, available = machine.get("MemTotal"), machine.get("MemAvailable")
         limits = self._containers()
         lefts = [left for _, left in limits if left is not None]
         total = min((size for size in (total, *(limit for limit, _ in limits)) if size is not None), default=None)
         available = min((size for size in (available, *lefts) if size is not None), default=None)
-        return MemoryReading(total, available, self._resident())
-
-    def _meminfo(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for line in _text(self._proc / "meminfo").splitlines():
-            name, _, value = line.partition(":")
-            if value.endswith("kB"):
-                found[name] = int(value.split()[0]) * 1024
-        return found
+        return MemoryReading(total, available, self._held())
 
     def _containers(self) -> list[tuple[int, int | None]]:
         """Every limit on the way up this process's cgroups, and what is left under it: a wide one that others fill may
@@ -66,18 +61,25 @@ class SystemMemory:
             folders += [(root.joinpath(*parts[:depth]), *names) for depth in range(len(parts) + 1)]
         return folders
 
-    def _resident(self) -> int | None:
-        fields = _text(self._proc / "self" / "statm").split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
+    def _held(self) -> int | None:
+        found = _sizes(self._proc / "self" / "status")
+        return found["RssAnon"] + found.get("RssShmem", 0) if "RssAnon" in found else None
+
+
+def _sizes(file: Path) -> dict[str, int]:
+    """Bytes by name, of lines like `RssAnon:  12 kB`."""
+    found: dict[str, int] = {}
+    for line in _text(file).splitlines():
+        name, _, value = line.partition(":")
+        if value.endswith(" kB"):
+            found[name] = int(value.split()[0]) * 1024
+    return found
 
 
 def _reclaimable(folder: Path) -> int:
-    """File pages that nobody used lately: the kernel drops them before it refuses memory."""
-    for line in _text(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file"):
-            return int(value)
-    return 0
+    """Pages of files. Version 1 counts a group's own and, as `total_...`, those of the groups below it as well."""
+    stat = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
+    return sum(int(stat.get(f"total_{name}", stat.get(name, 0))) for name in ("active_file", "inactive_file"))
 
 
 def _text(file: Path) -> str:

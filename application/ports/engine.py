@@ -112,7 +112,6 @@ _CLASSES = {
     for error in (
         errors.InvalidRequest,
         errors.ContextOverflow,
-        errors.PrefillMemoryExceeded,
         errors.MemoryBusy,
         errors.ModelNotFound,
         errors.ModelExceedsMemory,

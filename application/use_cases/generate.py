@@ -56,7 +56,7 @@ class Generate:
         self._events = events
         self._clock = clock
         self._encoder = encoder
-        self._memory = MemoryCheck(engine)
+        self._memory = MemoryCheck(engine, pool)
         self._grammars = grammars or GrammarCheck()
         self._calls = calls or GeneratedCalls()
         self._content = content
@@ -101,7 +101,7 @@ class Generate:
         request = replace(request, sampling=served.sampling.apply(request.sampling))
         prompt = await self._encoder.encode(request, served.tokenizer, served.description)
         max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)
-        max_new_tokens = self._memory.answer_length(request, prompt, served.description, max_new_tokens)
+        max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = await self._grammars.hold(request, served.tokenizer, served.description, prompt.token_ids)
         submission = Submission(
             id=request.id,

@@ -12,7 +12,6 @@ others. Every choice of an answer counts, because all of them may grow at once.
 from bisect import bisect
 from dataclasses import dataclass, replace
 
-from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.shape import MemoryShape
 
 
@@ -48,15 +47,6 @@ class Preflight:
     limit_bytes: int
     fixed_bytes: int
     max_chunk: int
-
-    @classmethod
-    def of(
-        cls, shape: MemoryShape, limits: MemoryLimits | None, ledger: MemoryLedger | None, max_chunk: int
-    ) -> "Preflight | None":
-        """None where nothing bounds memory, or nobody knows what is held."""
-        if limits is None or ledger is None:
-            return None
-        return cls(shape, limits.hard_bytes, ledger.fixed_bytes, max_chunk)
 
     @property
     def available_bytes(self) -> int:

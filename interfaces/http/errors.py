@@ -96,7 +96,7 @@ class MemoryNumbers(Struct):
 def memory_numbers(problem: Problem) -> MemoryNumbers | UnsetType:
     """For every dialect's body: left out where it is not memory that is short."""
     error = problem.overflow
-    if not isinstance(error, PrefillMemoryExceeded) or not error.limit_bytes:
+    if not isinstance(error, PrefillMemoryExceeded):
         return UNSET
     return MemoryNumbers(error.estimated_bytes, error.available_bytes, error.limit_bytes, error.largest_prompt)
 

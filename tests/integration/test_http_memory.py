@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.short_memory import ShortMemory
@@ -109,6 +110,21 @@ def test_nothing_of_it_was_submitted(service: FakeService) -> None:
     assert service.events.of("RequestRefused")[-1].error_code == "prefill_memory_exceeded"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("case", _bodies(""))
+def test_what_only_a_reading_refuses_is_the_servers_fault(service: FakeService, case: str) -> None:
+    """The prompt fits by configuration, and the process was read to hold more than it leaves."""
+    service.memory.other_bytes = ROOM_TOKENS * TOKEN_BYTES
+    try:
+        answer = service.client.post(case.split()[0], json=_bodies(SHORT)[case] | {"model": service.model})
+        assert answer.status_code == 503, answer.text
+        assert int(answer.headers["retry-after"]) > 0
+        assert "try again" in answer.text
+        if "list" not in case:  # its first prompt is short
+            refused(service, case, **({"stream": False} if case.startswith("/api/") else {}))
+    finally:
+        service.memory.other_bytes = 0
+
+
 class TestWords:
     """On which agents shorten a conversation."""
 
@@ -159,6 +175,18 @@ def test_an_answer_of_no_stated_length_is_as_long_as_memory_allows() -> None:
         two = service.client.post("/v1/chat/completions", json={"messages": _chat("x"), "n": 2}).json()
         assert two["usage"]["prompt_tokens"] * 2 + two["usage"]["completion_tokens"] == 300
         assert service.client.post("/v1/completions", json={"prompt": "x", "max_tokens": 300}).status_code == 400
+
+
+def test_an_idle_model_makes_way_for_a_long_prompt() -> None:
+    """Two toy models of 1,000,000 bytes, and room for one of them and the prompt."""
+    room_bytes = 1_000_000 + 500 * TOKEN_BYTES
+    with fake_service(
+        FakeOptions(reply=reply_with("ok")), models=FakeModels(("a", "b")), room_bytes=room_bytes
+    ) as service:
+        for model, text in (("b", SHORT), ("a", SHORT), ("a", LONG)):
+            body = {"model": model, "prompt": text, "max_tokens": 4}
+            assert service.client.post("/v1/completions", json=body).status_code == 200
+        assert [served.source.id for served in service.pool.loaded()] == ["a"]
 
 
 def test_an_engine_that_does_not_tell_of_memory_refuses_nothing() -> None:

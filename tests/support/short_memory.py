@@ -11,11 +11,13 @@ from domain.request import FinishReason
 
 
 class ShortMemory:
-    """An Engine. `room_bytes`: what one request may take when nothing else runs; None: it says nothing of memory."""
+    """An Engine. `room_bytes`: what one request may take when nothing else runs; None: it says nothing of memory.
+    `other_bytes`: of that, what the process itself was read to hold. `fixed_bytes`: the model's weights."""
 
     def __init__(self, engine: Engine, room_bytes: int | None, *, fixed_bytes: int = 1_000_000) -> None:
         self._engine = engine
         self.room_bytes = room_bytes
+        self.other_bytes = 0
         self._fixed_bytes = fixed_bytes
         self.submissions: list[Submission] = []
 
@@ -35,7 +37,8 @@ class ShortMemory:
             return status
         hard = self._fixed_bytes + self.room_bytes
         limits = MemoryLimits(hard, hard, hard, hard)
-        return replace(status, limits=limits, ledger=MemoryLedger(weight_bytes=self._fixed_bytes, limits=limits))
+        ledger = MemoryLedger(weight_bytes=self._fixed_bytes, other_bytes=self.other_bytes, limits=limits)
+        return replace(status, limits=limits, ledger=ledger)
 
     def submit(self, submission: Submission) -> None:
         self.submissions.append(submission)

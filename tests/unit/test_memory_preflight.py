@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from adapters.mlx.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
 from domain.ids import SequenceId
 from domain.memory.demand import LEAST_CHUNK, charge_bytes, demand_of
-from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
 from domain.scheduling import SequenceView
@@ -45,15 +44,6 @@ shapes = st.builds(
     sample_bytes=st.integers(0, 500),
 )
 demands = st.builds(Demand, st.integers(1, 3_000), st.integers(0, 3_000), num_choices=st.integers(1, 5))
-
-
-def test_nothing_is_decided_where_nothing_is_known():
-    limits = MemoryLimits.of(1_000)
-    assert Preflight.of(KV, None, MemoryLedger(), 100) is None
-    assert Preflight.of(KV, limits, None, 100) is None
-    found = Preflight.of(KV, limits, MemoryLedger(weight_bytes=300, other_bytes=50, hot_bytes=400, state_bytes=9), 100)
-    assert found is not None
-    assert found.available_bytes == limits.hard_bytes - 350
 
 
 def test_prompt_and_answer_count_up_to_the_last_token():

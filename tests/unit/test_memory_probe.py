@@ -49,6 +49,17 @@ def test_container_limit_counts(
     assert (reading.total_bytes, reading.available_bytes) == (4 * GIB, 2 * GIB)
 
 
+def test_pages_of_files_are_neither_held_nor_used(machine: SystemMemory, tmp_path: Path):
+    """A store's map stays resident and recently used as long as nobody else wants the memory."""
+    status = f"VmRSS: {5 * 2**20} kB\nRssAnon:\t{2**20} kB\nRssFile: {3 * 2**20} kB\nRssShmem: {2**20} kB\n"
+    write(tmp_path / "proc/self/status", status)
+    write(tmp_path / "proc/self/cgroup", "0::/pod\n")
+    write(tmp_path / "cgroup/pod/memory.max", str(8 * GIB))
+    write(tmp_path / "cgroup/pod/memory.current", str(6 * GIB))
+    write(tmp_path / "cgroup/pod/memory.stat", f"anon 5\nactive_file {2 * GIB}\ninactive_file {GIB}\n")
+    assert machine.read() == MemoryReading(8 * GIB, 5 * GIB, 2 * GIB)
+
+
 def test_what_is_left_is_what_the_fullest_container_leaves(machine: SystemMemory, tmp_path: Path):
     write(tmp_path / "proc/self/cgroup", "0::/slice/own\n")
     for folder, limit, usage in (("slice", 6, 5), ("slice/own", 4, 1)):

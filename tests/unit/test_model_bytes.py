@@ -94,6 +94,21 @@ def test_pinned_models_stay_and_count() -> None:
     assert turns.never_fits(D, 101) == 100
 
 
+def test_only_leased_and_pinned_models_are_fixed_and_idle_ones_make_room() -> None:
+    turns = turns_with(100, (A, 10), (B, 30), (C, 40))
+    turns.pin(B)
+    turns.ask(A, 1)
+    assert turns.fixed_bytes(A, with_leased=False) == turns.fixed_bytes(A, with_leased=True) == 40
+    turns.ask(C, 2)
+    assert (turns.fixed_bytes(A, with_leased=False), turns.fixed_bytes(A, with_leased=True)) == (40, 80)
+    assert turns.make_room(50) == [], "a leased model stays"
+    turns.release(C)
+    assert turns.make_room(80) == []
+    assert turns.make_room(79) == [C]
+    assert moves(turns) == [UnloadModel(C)]
+    assert not turns.is_leaving(C)
+
+
 def test_one_that_was_let_go_of_goes_when_its_leases_are_back_and_can_be_had_again() -> None:
     turns = turns_with(100, (A, 10))
     turns.pin(A)

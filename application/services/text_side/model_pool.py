@@ -80,6 +80,7 @@ class ModelPool:
         self._waiting: dict[int, tuple[ModelId, asyncio.Future[None]]] = {}
         self._tickets = count()
         self._moves: set[asyncio.Task[None]] = set()
+        self._moved = asyncio.Event()
         self._idle = IdleTimers(self._ttl_s, self._expire)
         self._second_look: asyncio.TimerHandle | None = None
 
@@ -117,6 +118,18 @@ class ModelPool:
         """Unload it once nobody has a lease on it, pinned or not; who asks for it from now on has it loaded again."""
         self._turns.let_go(id)
         self._move()
+
+    def fixed_bytes(self, id: ModelId, *, with_leased: bool) -> int:
+        """Weights beside which a request of `id` must fit: see `ModelTurns`."""
+        return self._turns.fixed_bytes(id, with_leased=with_leased)
+
+    async def make_room(self, most_bytes: int) -> None:
+        """Unload idle models until the weights of the others are at most `most_bytes`, or no idle one is left."""
+        going = self._turns.make_room(most_bytes)
+        self._move()
+        while any(map(self._turns.is_leaving, going)):
+            self._moved.clear()
+            await self._moved.wait()
 
     async def acquire(self, id: ModelId) -> ServedModel:
         """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
@@ -183,6 +196,7 @@ class ModelPool:
 
     def _move(self) -> None:
         """After anything changed: hand out what was granted, and begin what is to be done next."""
+        self._moved.set()
         self._look()
         for ticket in self._turns.take_granted():
             id, granted = self._waiting[ticket]

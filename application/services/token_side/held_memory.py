@@ -74,10 +74,11 @@ class HeldMemory:
         return MemoryLimits.of(held + available)
 
     def loaded(self, ledger: MemoryLedger) -> MemoryLedger:
-        """A model is in memory, and nothing was freed since: what is held beyond all that is known is the process."""
+        """A model is in memory, and nothing was freed since: what is held beyond all that is known is the process. Not
+        while requests run: what their steps take for a moment is known to nobody."""
         known = ledger.held_bytes - self.other_bytes
         self._read(known)
-        if self.reading.used_bytes is not None:
+        if self.reading.used_bytes is not None and not ledger.state_bytes:
             self.other_bytes = self._other_then = max(0, self.reading.used_bytes - known)
         return replace(ledger, other_bytes=self.other_bytes)
 

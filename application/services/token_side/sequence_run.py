@@ -25,7 +25,7 @@ from application.services.prefix.sequence_cache import SequenceCache
 from application.services.token_side.followed_constraint import FollowedConstraint
 from application.services.token_side.outlet import Outlet
 from application.services.token_side.told_prompt import ToldPrompt
-from domain.errors import MemoryBusy, PrefillMemoryExceeded, ServerUnavailable
+from domain.errors import MemoryBusy, ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
@@ -162,16 +162,15 @@ class SequenceRun:
         if self.phase in (Phase.PREFILLING, Phase.DECODING):
             self._outlet.attempt("cache.suspend", self._suspend)
 
-    def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool, others_wait: bool = False) -> None:
-        """Let go of the state and wait for admission again. `is_alone`: nobody else could have been. When that is
-        hopeless it raises PrefillMemoryExceeded, or where `others_wait` MemoryBusy: their prompts take memory, too, and
-        whether it fits without them nobody has seen."""
+    def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
+        """Release the state and wait for admission again. `is_alone`: no other sequence could be preempted. Raises
+        MemoryBusy when that is hopeless: by the estimate the request fits, so that what is short is what was read."""
         position = self.sequence.position
         if not self._preemptions.add(position, is_alone=is_alone):
-            often = f"it was preempted {self._preemptions.count} times, again at token {position}"
-            if others_wait:
-                raise MemoryBusy(f"memory does not hold this request beside those that wait: {often}; try again later")
-            raise PrefillMemoryExceeded(f"memory does not hold this request even alone: {often}")
+            raise MemoryBusy(
+                f"memory does not hold this request at present: it was preempted {self._preemptions.count} times,"
+                f" the last time at token {position}; try again later"
+            )
         self.release()
         self.sequence.preempt()
         self._outlet.emit(RequestPreempted(self.request_id, position, self._outlet.now_ns()))

@@ -244,9 +244,7 @@ class StepRunner:
         for run in leaving:
             self._pulse.begin("preempt", (run,))
             if run in self._runs:
-                others_wait = len(self._runs) > len(self._runs.choices(run.submission.id))
-                how = {"is_alone": self.num_running == 1, "others_wait": others_wait}
-                self.guarded(run, partial(run.preempt, self._prefix_cache, **how))
+                self.guarded(run, partial(run.preempt, self._prefix_cache, is_alone=self.num_running == 1))
             if run in self._runs:
                 self.guarded(run, partial(self._charge, run))
 
