@@ -40,7 +40,7 @@ from domain.sampling import SamplingParams  # noqa: E402
 GREEDY = SamplingParams(temperature=0)
 NUM_WORKERS = 4
 WARM_UP = 60
-"""Until kernels are compiled, and the order of reading is chosen (`adapters/mlx/reading_order`)."""
+"""Until kernels are compiled."""
 NUM_SKIPPED, NUM_COUNTED = 4, 8
 """Of a turn's steps. The first was computed in the turn before, and the next find caches and pools of the others."""
 GRAMMARS: dict[str, Grammar] = {

@@ -1,6 +1,5 @@
 """The MLX calls whose published types are loose, given exact ones, so that the rest of the adapter stays checked."""
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -16,57 +15,20 @@ _mx: Any = mx
 _mlx_utils: Any = mlx.utils
 
 
-class _First(threading.local):
-    """`wait`: what this thread does before it evaluates anything."""
-
-    wait: Callable[[], None] | None = None
-
-
-_first = _First()
-
-
-def evaluate_after(wait: Callable[[], None] | None) -> None:
-    """Of this thread: call `wait` from now on before anything is evaluated; None for nothing."""
-    _first.wait = wait
-
-
-def await_turn() -> None:
-    """Until this thread may evaluate. For what evaluates by a call of MLX's own."""
-    if _first.wait is not None:
-        _first.wait()
-
-
-def awaits_turn() -> bool:
-    """Whether this thread shares its stream with others."""
-    return _first.wait is not None
-
-
 def evaluate(arrays: Iterable[mx.array]) -> None:
     """Compute these arrays now, in one go. Waits."""
-    await_turn()
     _mx.eval(list(arrays))
 
 
 def evaluate_soon(arrays: Iterable[mx.array]) -> None:
     """Queue these arrays' computation without waiting for it."""
-    await_turn()
-    hand_over(arrays)
-
-
-def hand_over(arrays: Iterable[mx.array]) -> None:
-    """As `evaluate_soon`, for whoever's turn it is."""
     _mx.async_eval(list(arrays))
 
 
 def read_back(words: mx.array) -> NDArray[np.uint32]:
-    """Compute a uint32 array [n] that is not empty, and copy it to the host. Waits."""
+    """Compute a uint32 array [n] that is not empty, and copy it to the host. Waits for it, and for nothing that was
+    queued after it."""
     evaluate([words])
-    return read_queued(words)
-
-
-def read_queued(words: mx.array) -> NDArray[np.uint32]:
-    """The same of one whose computation is queued: how a decode step is told. Waits for the device alone."""
-    _mx.eval(words)
     return np.frombuffer(byte_view(words), np.uint32).copy()
 
 
@@ -120,18 +82,13 @@ def map_rows(function: Callable[[mx.array], mx.array], rows: mx.array) -> mx.arr
 __all__ = (
     "add_at",
     "arrays_in",
-    "await_turn",
-    "awaits_turn",
     "byte_view",
     "checked_tokens",
     "evaluate",
-    "evaluate_after",
     "evaluate_soon",
     "from_numpy",
-    "hand_over",
     "map_rows",
     "parameters",
     "read_back",
-    "read_queued",
     "token_array",
 )

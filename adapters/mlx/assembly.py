@@ -1,6 +1,5 @@
 """From a network in memory to a LoadedModel: probe it and describe it."""
 
-import logging
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,7 +14,6 @@ from adapters.mlx.arrays import parameters
 from adapters.mlx.child_modules import keep_children_at_hand
 from adapters.mlx.cuda_link import find_link
 from adapters.mlx.device import describe_device, on_cpu
-from adapters.mlx.lazy_building import builds_lazily
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
@@ -23,14 +21,11 @@ from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.probe import probe
 from adapters.mlx.sampler_row import SamplerRow
-from adapters.mlx.step_threads import StepThreads
 from adapters.mlx.trace_memory import TraceMemory
 from application.ports.compute import DecodeStart
 from domain.ids import ModelId
 from domain.memory.config_shape import number
-from domain.model_card import DecodeMode, ModelDescription
-
-_logger = logging.getLogger("cairn.mlx")
+from domain.model_card import ModelDescription
 
 DEFAULT_CONTEXT_LENGTH = 4096
 """For the few configurations that name no limit."""
@@ -69,13 +64,12 @@ def assemble(
     blas: str = "",
     peaks: PeakMemory | None = None,
     traces: TraceMemory | None = None,
-    threads: StepThreads | None = None,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
     `peaks`, `traces`: where corrections of estimated memory, and what it is estimated by, are remembered; None for
-    nowhere. `threads` as in `MlxModel`, for a network that they may be used for.
+    nowhere.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
@@ -103,10 +97,7 @@ def assemble(
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
     meter = yield from _meter(description, peaks, is_ahead=ahead > 0)
     description = replace(description, memory=meter.shape)
-    if threads is not None and (found.decode_mode is DecodeMode.SINGLE or not builds_lazily(network, rows)):
-        _logger.info("decode steps of %s are queued by the compute thread, not by threads of their own", id)
-        threads = None
-    return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter, threads)
+    return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter)
 
 
 def context_length_of(config: Mapping[str, Any]) -> int:

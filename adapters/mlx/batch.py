@@ -1,4 +1,4 @@
-"""A decode group: sequences that share one forward pass. Which groups join is `group_joins`.
+"""Decode groups: sequences that share one forward pass, and which groups join which.
 
 A group of one holds the sequence's plain caches (no array masks, so it runs as fast as the model can); a larger one
 holds batch caches, whose full KV needs no mask either while all rows are of one length. Each group runs one step ahead:
@@ -10,9 +10,8 @@ time to first token. The sequence then takes a step alone, to be ahead like the 
 What cannot be joined leaves both groups as they were. Rows that left are dropped together before the next step, so
 what others capture at the end of a step is copied first.
 
-A row that a grammar holds runs ahead like the others: the forward pass of its waiting token is queued, the token is
-read and accepted, and the next one is chosen with the mask that was computed meanwhile (`settle`; `reading_order` says
-in which order).
+A row that a grammar constrains runs ahead like the others: the forward pass of its waiting token is queued, the token
+is read and accepted, and the next one is chosen with the mask that was computed meanwhile (`settle`).
 
                      start_decode()      decode()    decode()             decode()
     fed              end of the prompt               token 1, token 2     token 3
@@ -22,24 +21,20 @@ in which order).
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from time import perf_counter
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
-from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, take_row
-from adapters.mlx.reading_order import Reading, ReadingOrder
+from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.sampled import Sampled, join
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
-from adapters.mlx.step_threads import StepThreads
-from domain.decode_groups import rows_capacity, rows_in_place
+from domain.decode_groups import choose_group, rows_capacity, rows_in_place
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
+from domain.memory.shape import MemoryShape
 
 Forward = Callable[[mx.array, Caches], mx.array]
 """Tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""
@@ -68,41 +63,28 @@ class Row:
     failure: ComputeFailed | None = None
 
 
-class _Unsettled(NamedTuple):
-    """A constrained step that is queued, and what of it is left for later by how it is read."""
-
-    reading: Reading
-    logits: mx.array
-    fed: Sampled
-
-
 class DecodeGroup:
-    """Compute thread only, or a step thread that it waits for. `rows` and `waiting` are in the same order.
-    `stays_alone`: it could not join another."""
+    """Compute thread only. `rows` and `waiting` are in the same order. `stays_alone`: it
+    could not join another, or was lost."""
 
-    def __init__(
-        self, forward: Forward, rows: list[Row], caches: Caches, order: ReadingOrder, threads: StepThreads | None
-    ) -> None:
-        """`threads`: build and queue its steps, but for those that a grammar holds; None: this one does."""
+    def __init__(self, forward: Forward, rows: list[Row], caches: Caches) -> None:
         self.rows = rows
         self.caches = caches
         self.waiting: Sampled | None = None
         self.stays_alone = False
         self._has_gone = False
-        self._unsettled: _Unsettled | None = None
-        self._order = order
-        self._threads = threads
-        self._settled_s = perf_counter()
+        self._unsettled: tuple[mx.array, Sampled] | None = None
+        """Logits of a constrained step that is queued, and the tokens that it was fed."""
         self._forward = forward
         self._sampler = self._new_sampler()
         for row in rows:
             row.group = self
 
     @classmethod
-    def start(cls, forward: Forward, row: Row, order: ReadingOrder, threads: StepThreads | None) -> "DecodeGroup":
+    def start(cls, forward: Forward, row: Row) -> "DecodeGroup":
         """A group of one that has fed the row's first token."""
         assert row.first is not None
-        group = cls(forward, [row], row.caches, order, threads)
+        group = cls(forward, [row], row.caches)
         first, row.caches, row.first = row.first, [], None
         group._feed(first)
         group.settle()
@@ -116,31 +98,17 @@ class DecodeGroup:
         self._feed(current)
         return current
 
-    def confirm(self) -> bool:
-        """Wait until its step is handed over; whether it was. What that raised is left on the rows. To be called before
-        anything but the next step is made of it: others would be told its failure, or a state be kept that has none."""
-        try:
-            if self.waiting is not None:
-                self.waiting.confirm()
-        except Exception as error:
-            self._lose(ComputeFailed(f"a decode step failed: {error}"))
-        return self.waiting is not None
-
     def settle(self) -> None:
-        """Where a grammar holds some row: tell it what was fed, and choose the next tokens with what it allows then.
-        Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
+        """Where a grammar constrains some row: have it accept what was fed, and choose the next tokens with what it
+        allows then. Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
         if self._unsettled is None:
             return
-        (reading, logits, fed), self._unsettled = self._unsettled, None
+        (logits, fed), self._unsettled = self._unsettled, None
         try:
-            if reading is Reading.LATE:
-                self._accept(fed)
-            if reading is not Reading.AT_ONCE:
-                self._queue_choice(logits)
+            self._accept(fed)
+            self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
-        before_s, self._settled_s = self._settled_s, perf_counter()
-        self._order.record(reading, self._settled_s - before_s)
 
     def absorb(self, others: Sequence["DecodeGroup"]) -> None:
         """Take in the rows of groups of one, which must not be used afterwards. Their state moves (see `append_rows`).
@@ -170,7 +138,6 @@ class DecodeGroup:
     def part(self, row: Row, *, may_copy: bool) -> Caches | None:
         """The state of a row that ends, as plain caches of its own; the row is out of the group. Of one that is alone
         it moves, otherwise it is copied. None where that may not be, or the state was lost."""
-        self.confirm()
         others = [other for other in self.rows if other is not row and other.group is self]
         caches: Caches | None = None
         if self.caches and len(self.rows) == 1:
@@ -197,7 +164,7 @@ class DecodeGroup:
             index = self.rows.index(row)
             try:
                 caches, waiting = take_row(self.caches, index), self.waiting.narrow([index])
-                alone = DecodeGroup(self._forward, [row], caches, self._order, self._threads)
+                alone = DecodeGroup(self._forward, [row], caches)
                 alone.waiting = waiting
             except Exception as error:
                 row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
@@ -240,26 +207,21 @@ class DecodeGroup:
         for row in self.rows:
             row.failure = row.failure or error
         self.caches, self.waiting, self._unsettled = [], None, None
+        self.stays_alone = True
 
     def _new_sampler(self, rows: Sequence[Row] | None = None) -> GroupSampler:
         return GroupSampler([_sampler_of(row) for row in rows or self.rows])
 
     def _feed(self, sampled: Sampled) -> None:
         try:
+            logits = self._passed(sampled)
             if self._sampler.is_held:
-                self._queue_constrained(sampled, self._passed(sampled))
-            elif self._threads is None:
-                evaluate_soon(self._built(sampled))
+                self._unsettled = logits, sampled
+                evaluate_soon([logits])
             else:
-                step = self._threads.queue(partial(self._built, sampled))
-                _waiting_of(self).queued_as(step)
+                self._queue_choice(logits)
         except Exception as error:
             self._lose(ComputeFailed(f"a decode step failed: {error}"))
-
-    def _built(self, sampled: Sampled) -> list[mx.array]:
-        """The next step, all lazy; what is to be computed of it."""
-        self.waiting = self._choose(self._passed(sampled))
-        return self._arrays()
 
     def _passed(self, sampled: Sampled) -> mx.array:
         """Logits [rows, vocab] behind these tokens, lazy."""
@@ -268,16 +230,6 @@ class DecodeGroup:
         for row in self.rows:
             row.position += 1
         return logits
-
-    def _queue_constrained(self, fed: Sampled, logits: mx.array) -> None:
-        reading = self._order.reading
-        if reading is not Reading.LATE:
-            self._accept(fed)
-        self._unsettled = _Unsettled(reading, logits, fed)
-        if reading is Reading.AT_ONCE:
-            self._queue_choice(logits)
-        else:
-            evaluate_soon([logits])
 
     def _accept(self, fed: Sampled) -> None:
         """Waits for the tokens. What a grammar says against one is left on its row."""
@@ -292,11 +244,7 @@ class DecodeGroup:
 
     def _queue_choice(self, logits: mx.array) -> None:
         self.waiting = self._choose(logits)
-        evaluate_soon(self._arrays())
-
-    def _arrays(self) -> list[mx.array]:
-        """All that is to be computed of a step whose tokens are chosen."""
-        return [*_waiting_of(self).arrays(), *self._sampler.history()]
+        evaluate_soon([*self.waiting.arrays(), *self._sampler.history()])
 
     def _choose(self, logits: mx.array) -> Sampled:
         try:
@@ -330,4 +278,53 @@ def _waiting_of(group: DecodeGroup) -> Sampled:
     return group.waiting
 
 
-__all__ = ("DecodeGroup", "Forward", "Row")
+# ---- which groups join ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Target:
+    """A group that others may join. `lengths`: of its rows, and of those that are to join it."""
+
+    group: DecodeGroup
+    lengths: list[int]
+    joining: list[DecodeGroup] = field(default_factory=list[DecodeGroup])
+
+
+def join_groups(groups: Sequence[DecodeGroup], shape: MemoryShape) -> list[DecodeGroup]:
+    """Let groups of one join others of similar length; returns the groups that are left, in order.
+
+    A row that cannot join goes on alone, and is not tried again. All that join one group do so at once. What is
+    compared of the groups is found once a step, not once for every pair of them."""
+    single = [group for group in groups if len(group.rows) == 1 and not group.stays_alone]
+    targets = [_Target(group, _lengths(group)) for group in groups if group not in single]
+    shapes = {group: recurrent_shapes(group.caches) for group in groups} if single else {}
+    for group in single:
+        alike = [one for one in targets if not one.group.stays_alone and shapes[one.group] == shapes[group]]
+        index = choose_group(group.rows[0].position, [one.lengths for one in alike], shape)
+        if index is None:
+            targets.append(_Target(group, _lengths(group)))
+        else:
+            alike[index].joining.append(group)
+            alike[index].lengths += _lengths(group)
+    return [left for one in targets for left in (one.group, *_absorb_all(one.group, one.joining))]
+
+
+def _lengths(group: DecodeGroup) -> list[int]:
+    return [row.position for row in group.rows]
+
+
+def _absorb_all(group: DecodeGroup, joining: Sequence[DecodeGroup]) -> list[DecodeGroup]:
+    """Those that did not join. All at once, or, where that fails, each for itself."""
+    try:
+        if joining:
+            group.absorb(joining)
+    except Exception as error:
+        if len(joining) > 1:
+            return [alone for other in joining for alone in _absorb_all(group, [other])]
+        joining[0].stays_alone = True
+        _logger.warning("sequence %s could not join a batch and is decoded alone: %s", joining[0].rows[0].id, error)
+        return list(joining)
+    return []
+
+
+__all__ = ("DecodeGroup", "Forward", "Row", "join_groups")

@@ -16,8 +16,8 @@ PORTABLE = 1
 MAPPED = 2
 """Readable by kernels where it lies; a flag of cuMemHostAlloc."""
 
-THREAD_LOCAL, RELAXED = 1, 2
-"""Of cuThreadExchangeStreamCaptureMode: by what this thread records itself, and by nothing."""
+RELAXED = 2
+"""Of cuThreadExchangeStreamCaptureMode: a call is refused by no recording."""
 
 NON_BLOCKING = 1
 """Neither waits for the NULL stream nor holds it up; a flag of cuStreamCreate."""
@@ -55,12 +55,6 @@ class CudaDriver:
             self._do(name, *arguments)
         finally:
             self._exchange_mode(mode)
-
-    def let_others_record(self) -> None:
-        """From now on nothing that this thread does is refused because others record, nor ends their recording. For
-        threads that use MLX side by side."""
-        self._do("cuCtxSetCurrent", self._context)
-        self._exchange_mode(ctypes.byref(ctypes.c_int(THREAD_LOCAL)))
 
     def _do(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)

@@ -1,7 +1,6 @@
 """MLX as a ComputeEngine: loads models on the compute thread and ends the backend when the thread does."""
 
 import gc
-import logging
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -10,25 +9,20 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import await_turn
 from adapters.mlx.assembly import assemble
 from adapters.mlx.caches.cuda_attention import replace_attention
-from adapters.mlx.cuda_driver import CudaDriver
 from adapters.mlx.device import has_cuda, on_cpu, spare_bytes
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import highest_bytes
-from adapters.mlx.step_threads import StepThreads
 from adapters.mlx.trace_memory import TraceMemory
 from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
 from domain.model_card import LoadOptions, ModelSource
-
-_logger = logging.getLogger("cairn.mlx")
 
 
 class MlxEngine:
@@ -54,12 +48,11 @@ class MlxEngine:
         self._peaks = None if memory_dir is None else PeakMemory(memory_dir, self._reading)
         self._traces = None if memory_dir is None else TraceMemory(memory_dir, self._reading)
         self._is_prepared = False
-        self._threads: StepThreads | None = None
         self._models: list[MlxModel] = []
 
     def load(self, source: ModelSource, options: LoadOptions) -> LoadSteps:
         self._prepare()
-        found = yield from _in_turn(self._try_load(source, options))
+        found = yield from self._try_load(source, options)
         if isinstance(found, MlxModel):
             self._models.append(found)
             _settle_objects()
@@ -86,7 +79,6 @@ class MlxEngine:
                     blas=self._blas,
                     peaks=self._peaks,
                     traces=self._traces,
-                    threads=self._threads,
                 )
             )
         except ModelLoadFailed as error:
@@ -122,8 +114,6 @@ class MlxEngine:
 
     def close(self) -> None:
         self._reading.close()
-        if self._threads is not None:
-            self._threads.close()
         mx.synchronize()
         mx.clear_cache()
         mx.clear_streams()
@@ -136,16 +126,6 @@ class MlxEngine:
         _bound_memory()
         if has_cuda():
             replace_attention()
-            self._threads = _step_threads()
-
-
-def _step_threads() -> StepThreads | None:
-    """None, and told, where the driver cannot be asked to let them work side by side."""
-    try:
-        return StepThreads(CudaDriver().let_others_record)
-    except (OSError, RuntimeError) as error:
-        _logger.warning("decode steps are queued by the compute thread, which may be slower: %s", error)
-        return None
 
 
 def _bound_memory() -> None:
@@ -156,19 +136,6 @@ def _bound_memory() -> None:
         mx.set_wired_limit(recommended)
     if spare := spare_bytes():
         mx.set_cache_limit(spare)
-
-
-def _in_turn(
-    steps: Generator[Future[Any] | None, None, MlxModel | str],
-) -> Generator[Future[Any] | None, None, MlxModel | str]:
-    """Go on with it only when nothing is being handed over: what evaluates in there is not always ours."""
-    while True:
-        await_turn()
-        try:
-            waits_for = next(steps)
-        except StopIteration as end:
-            return cast(MlxModel | str, end.value)
-        yield waits_for
 
 
 def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:

@@ -10,24 +10,21 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import await_turn, checked_tokens
-from adapters.mlx.batch import DecodeGroup, Row
+from adapters.mlx.arrays import checked_tokens
+from adapters.mlx.batch import DecodeGroup, Row, join_groups
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
 from adapters.mlx.caches.rows import fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
-from adapters.mlx.group_joins import join_groups
 from adapters.mlx.left_row import LeftRows
 from adapters.mlx.peak_meter import PeakMeter, uncorrected
 from adapters.mlx.prompt_scores import score_chunk
-from adapters.mlx.reading_order import ReadingOrder
 from adapters.mlx.run_ahead import held_ahead
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
-from adapters.mlx.step_threads import StepThreads
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
@@ -51,12 +48,11 @@ class MlxModel:
         make_sampler: Callable[[DecodeStart, int], SamplerRow] = SamplerRow,
         chunks_ahead: int = 0,
         meter: PeakMeter | None = None,
-        threads: StepThreads | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the
         pattern of captured state, by group. See `assembly.assemble` for a way to get all of them. `chunks_ahead`:
         prefill chunks that may still be under way when `prefill` returns. `meter`: what corrects the description's
-        memory; None to start from nothing. `threads`: build and queue its decode steps; None: this thread does."""
+        memory; None to start from nothing."""
         self._network: Any = network
         self._description = description
         self._num_logits = num_logits
@@ -68,8 +64,6 @@ class MlxModel:
         self._chunks = ChunkQueue(chunks_ahead)
         self._meter = meter or uncorrected(description.memory, is_ahead=chunks_ahead > 0)
         self._spare_bytes = spare_bytes()
-        self._order = ReadingOrder()
-        self._threads = threads
 
     @property
     def description(self) -> ModelDescription:
@@ -216,7 +210,6 @@ class MlxModel:
         self._left.clear()
         self._chunks.drop()
         self._network = None
-        await_turn()  # a step that is being handed over holds its weights
         mx.clear_cache()
 
     def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
@@ -250,7 +243,7 @@ class MlxModel:
             self._clear_spare()
         for row in new:
             try:
-                DecodeGroup.start(self._forward, row, self._order, self._threads)
+                DecodeGroup.start(self._forward, row)
             except Exception as error:
                 row.failure = ComputeFailed(f"a decode step failed: {error}")
 
@@ -281,14 +274,11 @@ class MlxModel:
         row = self._rows[id]
         if row.group is None:
             return HeldRow(row.caches, 0, row.position)
-        row.group.confirm()
         if not row.group.caches:
             raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
         return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
 
     def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
-        if self._threads is None:
-            await_turn()  # of another model's steps: this one's code may look at what it computes
         return cast(mx.array, self._network(tokens, cache=caches))
 
 

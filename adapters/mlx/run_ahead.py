@@ -24,7 +24,6 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import await_turn
 from adapters.mlx.device import on_cpu
 from domain.memory.op_trace import RunAhead
 
@@ -60,7 +59,6 @@ def held_ahead(most_bytes: int | None, memory: LimitedMemory = mx) -> Generator[
     if most_bytes is None:
         yield
         return
-    await_turn()
     memory.synchronize()
     limit = memory.get_active_memory() + most_bytes
     before = memory.set_memory_limit(limit)

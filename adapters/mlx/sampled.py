@@ -2,8 +2,8 @@
 
 All that the host wants of a step is one array, read once. Rows join and leave a group while a step is in flight, so a
 step's outcome can be joined and narrowed like the group: what is fed to the next pass is gathered on the device, and
-what is read stays in the arrays that were queued, of which each row remembers its place. So nobody who reads waits for
-what was queued since, and an array that is read is never one that is fed (`step_threads` says why).
+what is read stays in the arrays that were queued, of which each row remembers its place. So reading never waits for
+what was queued since.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,20 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.mlx.arrays import read_queued, token_array
+from adapters.mlx.arrays import read_back, token_array
 from adapters.mlx.logprobs import LogprobArrays, told
-from adapters.mlx.step_threads import QueuedStep
 from domain.stream import TokenLogprob
 
 
 class Outcome:
-    """Of one queueing. `words`: uint32, the token of every row, then the log probabilities of the rows `asking`;
-    `step`: what it is queued with, where that is not done on this thread. To be read once it is queued."""
+    """Of one queueing. `words`: uint32, the token of every row, then the log probabilities of the rows `asking`. To be
+    read once it is queued."""
 
-    __slots__ = ("_num_rows", "_num_tops", "_told", "asking", "step", "words")
+    __slots__ = ("_num_rows", "_num_tops", "_told", "asking", "words")
 
     def __init__(self, tokens: mx.array, logprobs: LogprobArrays | None, asking: Sequence[int]) -> None:
         self.words = tokens if logprobs is None else mx.concatenate([tokens, *logprobs.words()])
         self.asking = tuple(asking)
-        self.step: QueuedStep | None = None
         self._num_rows = tokens.shape[0]
         self._num_tops = () if logprobs is None else logprobs.num_tops
         self._told: NDArray[np.uint32] | None = None
@@ -47,15 +45,9 @@ class Outcome:
         asked = told(self._host()[self._num_rows :], [tokens[row] for row in self.asking], self._num_tops)
         return dict(zip(self.asking, asked, strict=True))
 
-    def confirm(self) -> None:
-        """Wait until it is handed over. Raises what that raised."""
-        if self.step is not None:
-            self.step.wait()
-
     def _host(self) -> NDArray[np.uint32]:
         if self._told is None:
-            self.confirm()
-            self._told = read_queued(self.words)
+            self._told = read_back(self.words)
         return self._told
 
 
@@ -77,16 +69,6 @@ class Sampled:
     def arrays(self) -> list[mx.array]:
         """Everything to evaluate."""
         return [self.fed, *(one.words for one in self.outcomes)]
-
-    def queued_as(self, step: QueuedStep) -> None:
-        """All of it."""
-        for outcome in self.outcomes:
-            outcome.step = step
-
-    def confirm(self) -> None:
-        """Wait until all of it is handed over. Raises what that raised."""
-        for outcome in self.outcomes:
-            outcome.confirm()
 
     def narrow(self, rows: Sequence[int]) -> "Sampled":
         """Only these rows, in this order."""

@@ -9,8 +9,7 @@ from typing import Any
 
 MAX_ARENAS = 2
 """One for the thread that computes, as far as it comes first, and one for workers: what they allocate is large and
-rare, so they hardly wait for each other. Not so where a fast GPU waits for what threads build of small pieces, a
-million a second: there each had better have its own."""
+rare, so they hardly wait for each other."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _ARENA_VARIABLES = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")

@@ -218,10 +218,8 @@ def import_backend(name: str) -> tuple[object, ...]:
 def _prepare_mlx() -> BlasReport:
     """What must be done before MLX is first imported: it binds to whatever BLAS is there then. May be repeated."""
     from adapters.system.heap import bound_arenas, keep_freed
-    from adapters.system.nvidia import has_nvidia
 
-    if not has_nvidia():
-        bound_arenas()
+    bound_arenas()
     keep_freed()
     _keep_kernels_private()
     # cuDNN makes a plan (40 to 90 ms, 1.6 MB) for every length that a chunk or a step attends to. Chunks of a prompt of

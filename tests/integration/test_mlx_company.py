@@ -1,12 +1,10 @@
 """Random company changes no sequence's tokens: rows that join, are left out of steps, come back and end."""
 
 import random
-from contextlib import closing
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx.step_threads import StepThreads
 from domain.ids import SequenceId
 from tests.support.state_replay import continue_greedy, open_at, prompt_of, start_greedy, whole_state
 from tests.support.tiny_models import tiny_model
@@ -14,15 +12,9 @@ from tests.support.tiny_models import tiny_model
 NUM_SEQUENCES, NUM_STEPS = 9, 30
 
 
-def decode_in_company(
-    name: str,
-    seed: int,
-    num_sequences: int = NUM_SEQUENCES,
-    num_steps: int = NUM_STEPS,
-    threads: StepThreads | None = None,
-) -> None:
+def decode_in_company(name: str, seed: int, num_sequences: int = NUM_SEQUENCES, num_steps: int = NUM_STEPS) -> None:
     """A sequence of its own kind (its prompt, when it comes and goes) for each, all drawn from the seed."""
-    model, chance = tiny_model(name, threads=threads), random.Random(seed)
+    model, chance = tiny_model(name), random.Random(seed)
     prompts = [prompt_of(chance.choice([2, 7, chance.randint(30, 90)]), salt) for salt in range(num_sequences)]
     waiting, output = list(prompts), dict[SequenceId, list[int]]()
     running: dict[SequenceId, tuple[int, ...]] = {}
@@ -56,12 +48,6 @@ def decode_in_company(
 )
 def test_random_company_changes_no_tokens(name: str) -> None:
     decode_in_company(name, seed=1)
-
-
-@pytest.mark.parametrize("name", ["llama", "deepseek_v3"])
-def test_nor_does_it_where_threads_queue_the_steps(name: str) -> None:
-    with closing(StepThreads()) as threads:
-        decode_in_company(name, seed=2, threads=threads)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next"])

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from adapters.mlx import engine as engine_module
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.caches.layout import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
@@ -35,6 +36,19 @@ PROMPT = prompt_of(50)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder("qwen3", tmp_path_factory.mktemp("models") / "qwen3", mx.bfloat16)
+
+
+def test_freed_heap_goes_back_on_a_device_of_its_own_once_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "on_cpu", lambda: False)
+    trimmed: list[bool] = []
+    engine, model = MlxEngine(trim_heap=lambda: trimmed.append(True)), tiny_model("llama")
+    engine._models.append(model)
+    id = open_at(model, PROMPT)
+    engine.clear_cache()
+    assert not trimmed, "a step of another sequence would wait for it"
+    model.close([id])
+    engine.clear_cache()
+    assert trimmed == [True]
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------

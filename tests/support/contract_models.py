@@ -1,11 +1,10 @@
 """The models that the compute port's contract is held against: the toy engine's and tiny MLX ones of each layout."""
 
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
-from adapters.mlx.step_threads import StepThreads
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId, SequenceId
@@ -32,19 +31,9 @@ def _tiny(name: str) -> Callable[[], Held]:
     return lambda: nullcontext(tiny_model(name))
 
 
-@contextmanager
-def _with_threads(name: str) -> Generator[LoadedModel]:
-    """Whose steps are built and queued beside this thread, as on CUDA."""
-    with closing(StepThreads()) as threads:
-        model = tiny_model(name, threads=threads)
-        yield model
-        model.release()
-
-
 MODELS: dict[str, Callable[[], Held]] = {
     **{f"fake-{name}": _fake(name, runs_ahead=index % 2 == 0) for index, name in enumerate(LAYOUTS)},
     **{f"mlx-{name}": _tiny(name) for name in ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "mamba2", "gemma2")},
-    "mlx-llama-with-threads": lambda: _with_threads("llama"),
 }
 
 

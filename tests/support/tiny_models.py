@@ -17,7 +17,6 @@ from mlx.utils import tree_flatten, tree_unflatten
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.model import MlxModel
-from adapters.mlx.step_threads import StepThreads
 from application.services.token_side.model_loads import whole
 from domain.ids import ModelId
 from tests.support import tiny_tokenizers
@@ -92,10 +91,10 @@ def build_from(config: Mapping[str, Any], dtype: mx.Dtype = mx.float32, seed: in
     return network
 
 
-def tiny_model(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0, threads: StepThreads | None = None) -> MlxModel:
-    """A LoadedModel that needs no files. `threads`: build and queue its decode steps."""
+def tiny_model(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0) -> MlxModel:
+    """A LoadedModel that needs no files."""
     facts = ModelFacts(config_of(name), eos_token_ids=frozenset({2}), digest=f"{name} {dtype} {seed}".encode())
-    return whole(assemble(build(name, dtype, seed), ModelId(name), facts, threads=threads))
+    return whole(assemble(build(name, dtype, seed), ModelId(name), facts))
 
 
 def write_folder(name: str, folder: Path, dtype: mx.Dtype = mx.float32, seed: int = 0) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.mlx.cuda_driver import RELAXED, THREAD_LOCAL, CudaDriver
+from adapters.mlx.cuda_driver import RELAXED, CudaDriver
 
 AT_FIRST = 0
 
@@ -47,13 +47,3 @@ def test_so_does_a_call_that_fails() -> None:
     with pytest.raises(RuntimeError, match="cuMemHostAlloc failed with CUDA error 2"):
         CudaDriver(library).call("cuMemHostAlloc", ctypes.c_size_t(1))
     assert library.mode == AT_FIRST
-
-
-def test_a_thread_that_lets_others_record_stays_so_after_a_call() -> None:
-    library = NotingLibrary()
-    driver = CudaDriver(library)
-    driver.let_others_record()
-    assert library.mode == THREAD_LOCAL
-    driver.call("cuMemHostAlloc", ctypes.c_size_t(1))
-    assert library.modes["cuMemHostAlloc"] == RELAXED
-    assert library.mode == THREAD_LOCAL

@@ -6,7 +6,6 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx import run_ahead
-from adapters.mlx.arrays import evaluate_after
 from adapters.mlx.run_ahead import held_ahead, most_ahead_bytes
 from domain.memory.op_trace import RunAhead
 
@@ -123,23 +122,6 @@ def test_the_limit_is_as_before_whatever_comes_of_it():
     with pytest.raises(RuntimeError, match="lost"), held_ahead(10, device):
         pass
     assert device.limit == NO_LIMIT
-
-
-def test_it_waits_for_its_turn_before_it_waits_for_the_device():
-    """Two threads would use MLX's stream at once otherwise."""
-    order: list[str] = []
-
-    class Told(Device):
-        def synchronize(self) -> None:
-            order.append("device")
-
-    evaluate_after(lambda: order.append("turn"))
-    try:
-        with held_ahead(10, Told()):
-            pass
-    finally:
-        evaluate_after(None)
-    assert order == ["turn", "device"]
 
 
 def test_a_limit_that_is_lower_already_stays():

@@ -1,7 +1,7 @@
 """One leaf of a batch: rows put into it and taken out of it, each result evaluated.
 
 Nothing returned shares memory with the batch it came from, unless it says so: while a view is held every update copies
-all rows. mlx-lm's own classes look at where their rows begin, which evaluates: they wait for their turn first.
+all rows.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import await_turn, evaluate, token_array
+from adapters.mlx.arrays import evaluate, token_array
 from adapters.mlx.caches.classes import known_traits, lib
 from adapters.mlx.caches.kv_rows import KVRows
 
@@ -33,7 +33,6 @@ def with_rows(cache: Any, plain: Sequence[Any], capacity: int) -> Any:
     if type(rows) is KVRows:
         rows.append(plain, capacity)
     else:
-        await_turn()
         rows = copy(rows)  # until the longer one is there, the shorter one counts
         if type(rows) is lib.ArraysCache:
             rows.cache = [_stacked(states) for states in zip(*(one.cache for one in (rows, *plain)), strict=True)]
@@ -56,7 +55,6 @@ def first_rows(cache: Any, count: int, is_plain: bool) -> Any:
     if type(cache) is KVRows:
         cache.cut(count)
         return cache.only_row() if is_plain else cache
-    await_turn()
     cache = copy(cache)
     if type(cache) is lib.ArraysCache:
         cache.cache = [None if state is None else state[:count] for state in cache.cache]
@@ -71,7 +69,6 @@ def narrowed(cache: Any, rows: Sequence[int]) -> Any:
     if type(cache) is KVRows:
         cache.narrow(rows)
         return cache
-    await_turn()
     narrow = copy(cache)
     narrow.filter(token_array(rows))
     _evaluate(narrow)
@@ -82,7 +79,6 @@ def taken(cache: Any, row: int) -> Any:
     """A plain copy of one row."""
     if type(cache) is KVRows:
         return cache.take(row)
-    await_turn()
     if type(cache) is not lib.ArraysCache:
         alone = copy(cache)  # `extract` alone may give a view
         alone.filter(token_array([row]))
