@@ -11,7 +11,7 @@ from domain.sampling import SamplingParams
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQueued:
     """`model`: the id of the model that serves it; `requested_model`: the name the client sent. `max_tokens`: what the
-    client set. `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `operation`:
+    client set. `client`: the name of its key, empty for none. `operation`:
     by which it came, as in the OpenAPI document; empty for none. `priority`: a Priority value. `choice`: which of the
     request's choices, from 0; it is the first whose lookup counts as the request's."""
 
@@ -26,7 +26,6 @@ class RequestQueued:
     num_stop_strings: int = 0
     trace_carrier: Mapping[str, str] = field(default_factory=dict[str, str])
     client: str = ""
-    rewrites: tuple[str, ...] = ()
     operation: str = ""
     priority: str = ""
     choice: int = 0

@@ -12,7 +12,6 @@ from domain.engine_kind import AUTO, KINDS
 from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.model_alias import parsed_alias
-from domain.prompt_rewrite import RewriteRule, parsed_rule
 
 ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
@@ -205,8 +204,6 @@ class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
     explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
     write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
-    `rewrites`: rules of `domain/prompt_rewrite` by name, which move or drop what clients change in system prompts.
-    `restore`: always, or auto: not where reading the store was measured to be clearly slower than computing.
     `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
     give way to everything else, so that the bound is for what one conversation may come to. 0 keeps none."""
 
@@ -214,19 +211,10 @@ class CacheSettings:
     salt: str = ""
     show_text: str = "auto"
     remember_calls: bool = True
-    rewrites: tuple[str, ...] = ()
-    restore: str = "auto"
     live_states: ByteSize = ByteSize(share=0.5)
-
-    @property
-    def rewrite_rules(self) -> tuple[RewriteRule, ...]:
-        return tuple(map(parsed_rule, self.rewrites))
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")
-        require(self.restore in {"auto", "always"}, "cache.restore", "must be auto or always")
-        blocks = [rule.block for rule in self.rewrite_rules]
-        require(len(set(blocks)) == len(blocks), "cache.rewrites", "must not name a block twice")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.payload import HostPayload, TensorSpec
 from domain.record import BlockKey, Record
-from interfaces.composition.store import hurry_ratio, open_lmdb_store
+from interfaces.composition.store import open_lmdb_store
 from interfaces.composition.token_side import SWITCH_INTERVAL_S
 
 NUM_TENSORS = 72
@@ -219,7 +219,7 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
     )
     MeteredEncoders.waited_s = 0.0
     store = Metered(open_lmdb_store(settings, account, clock))
-    writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20, hurry_ratio=hurry_ratio(settings))
+    writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20)
     with Beside(account, clock, options.busy) as beside:
         used_s, started, num_faults = time.process_time(), time.perf_counter(), _num_faults()
         offered_bytes = offer_at(writer, rate_mb_s, options.seconds, sources, options.blocks)

@@ -69,7 +69,7 @@ def taken(work: Callable[[], object]) -> Figures:
 
 
 def hashed(prompt: EncodedPrompt) -> EncodedPrompt:
-    BlockChain(Namespace(b"bench"), BLOCK, prompt.content)
+    BlockChain(Namespace(b"bench"), BLOCK, prompt.token_ids)
     return prompt
 
 

@@ -34,8 +34,6 @@ class StopReason(Enum):
     """What was found could not be read or restored any more."""
     NO_ROOM = "no-room"
     """Memory does not hold what was found beside the state restored from it: it is computed."""
-    COMPUTED_FASTER = "computed-faster"
-    """The store has more, and reading it was measured to take clearly longer than computing it."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
     """The model has a cache class that cannot be captured: it is served without reuse."""
     DISABLED = "disabled"
@@ -73,7 +71,6 @@ class Explanation:
     `reused`: tokens by the name of the tier that they come from; tiers that gave none are left out. `stopped_at`: the
     position up to which state was reused. `num_known`: how far blocks of this prompt are stored
     (at least `stopped_at` rounded down to a block). `nearest_fork`: the last fork point at or before the stop.
-    `rewrites`: names of the rules that changed the prompt before it was rendered.
     """
 
     num_prompt: int
@@ -83,7 +80,6 @@ class Explanation:
     divergence: Divergence | None = None
     nearest_fork: ForkPoint | None = None
     note: str = ""
-    rewrites: tuple[str, ...] = ()
 
     @property
     def stopped_at(self) -> int:
@@ -103,7 +99,6 @@ class Explanation:
         ]
         if self.divergence is not None:
             fields.append(f"diverged={self.divergence.position}")
-        fields += [f"rewrite={name}" for name in self.rewrites]
         return "; ".join(fields)
 
     def scored(self) -> "Explanation":

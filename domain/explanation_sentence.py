@@ -54,9 +54,6 @@ _SENTENCES: Mapping[StopReason, Callable[[Explanation], str]] = {
     ),
     StopReason.UNREADABLE: lambda _: "What was stored could not be read or restored any more, so it is computed again.",
     StopReason.NO_ROOM: lambda _: "Memory has no room for what is stored beside a state made of it: it is computed.",
-    StopReason.COMPUTED_FASTER: lambda told: (
-        f"More is stored after token {told.stopped_at}, but reading it takes clearly longer here than computing it."
-    ),
     StopReason.UNSUPPORTED_LAYOUT: _unsupported,
     StopReason.DISABLED: lambda told: f"Nothing is reused: {told.note or 'prefix reuse is off'}.",
     StopReason.SCORED: lambda _: "Nothing is reused: log probabilities of the prompt need every token computed.",

@@ -1,9 +1,8 @@
 """Block chains: each block's hash covers everything before it, so equal hashes mean equal prefixes.
 
-    hash_i = SHA-256(hash_{i-1} || key ids of block i as uint32 little endian || digests of the media in block i)
+    hash_i = SHA-256(hash_{i-1} || token ids of block i as uint32 little endian)
 
-hash_{-1} is the root. A block has a fixed number of ids, so what is an id and what a digest is never in doubt; a block
-of text has no digests. All 32 bytes are kept: a stored block may live for weeks and be shared, so collisions must stay
+hash_{-1} is the root. All 32 bytes are kept: a stored block may live for weeks and be shared, so collisions must stay
 out of reach.
 """
 
@@ -13,22 +12,19 @@ from hashlib import sha256
 from domain.explanation import common_length
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash
-from domain.prompt_content import Media, PromptContent, digests_of
 from domain.record import BlockKey, Namespace, SnapshotKey
 
-NO_CONTENT = PromptContent(IdRow())
+NO_IDS = IdRow()
 
 
-def block_hash(parent: BlockHash, key_ids: Iterable[int], media: Sequence[Media] = ()) -> BlockHash:
-    """Hash of one full block, and of the media that stand in it."""
-    return BlockHash(sha256(parent + IdRow(key_ids).to_bytes() + digests_of(media)).digest())
+def block_hash(parent: BlockHash, key_ids: Iterable[int]) -> BlockHash:
+    """Hash of one full block."""
+    return BlockHash(sha256(parent + IdRow(key_ids).to_bytes()).digest())
 
 
-def snapshot_key(
-    namespace: Namespace, parent: BlockHash, partial_ids: Sequence[int], media: Sequence[Media] = ()
-) -> SnapshotKey:
-    """Key of the snapshot taken `partial_ids` after the end of the block `parent`; `media` stand in them."""
-    digest = sha256(parent + IdRow(partial_ids).to_bytes() + digests_of(media)).digest()
+def snapshot_key(namespace: Namespace, parent: BlockHash, partial_ids: Sequence[int]) -> SnapshotKey:
+    """Key of the snapshot taken `partial_ids` after the end of the block `parent`."""
+    digest = sha256(parent + IdRow(partial_ids).to_bytes()).digest()
     return SnapshotKey(namespace, parent, len(partial_ids), digest)
 
 
@@ -41,7 +37,7 @@ class BlockChain:
 
     __slots__ = ("_keys", "_output_ids", "block_size", "hashes", "namespace", "prompt")
 
-    def __init__(self, namespace: Namespace, block_size: int, prompt: PromptContent = NO_CONTENT) -> None:
+    def __init__(self, namespace: Namespace, block_size: int, prompt: IdRow = NO_IDS) -> None:
         self.namespace = namespace
         self.block_size = block_size
         self.prompt = prompt
@@ -52,11 +48,11 @@ class BlockChain:
 
     @property
     def num_prompt(self) -> int:
-        return len(self.prompt.key_ids)
+        return len(self.prompt)
 
     @property
     def num_tokens(self) -> int:
-        return len(self.prompt.key_ids) + len(self._output_ids)
+        return len(self.prompt) + len(self._output_ids)
 
     def parent(self, num_blocks: int) -> BlockHash:
         """The hash that whatever follows `num_blocks` full blocks is chained to: the last block's, or the root."""
@@ -75,7 +71,7 @@ class BlockChain:
 
     def key_ids(self, start: int, end: int) -> IdRow:
         num_prompt = self.num_prompt
-        own = self.prompt.key_ids[start:end]
+        own = self.prompt[start:end]
         if end <= num_prompt:
             return own
         return own.followed_by(self._output_ids[max(0, start - num_prompt) : end - num_prompt])
@@ -84,21 +80,15 @@ class BlockChain:
         """Key of a snapshot taken at `position`."""
         num_blocks = position // self.block_size
         start = num_blocks * self.block_size
-        media = self.prompt.media_within(start, position)
-        return snapshot_key(self.namespace, self.parent(num_blocks), self.key_ids(start, position), media)
+        return snapshot_key(self.namespace, self.parent(num_blocks), self.key_ids(start, position))
 
     def num_shared(self, other: "BlockChain") -> int:
-        """How many leading ids both streams have in common, which mean the same in both."""
+        """How many leading tokens both streams have in common."""
         if self.namespace != other.namespace:
             return 0
         start = common_length(self.hashes, other.hashes) * self.block_size
         end = start + self.block_size
-        shared = common_length(self.key_ids(start, end), other.key_ids(start, end))
-        mine, theirs = (chain.prompt.media_within(start, start + shared) for chain in (self, other))
-        if mine != theirs:  # equal ids for other media: they part where the first of these begins
-            at = common_length(mine, theirs)
-            shared = min(one[at].start for one in (mine, theirs) if at < len(one))
-        return start + shared
+        return start + common_length(self.key_ids(start, end), other.key_ids(start, end))
 
     def feed(self, token_ids: Sequence[int]) -> list[BlockHash]:
         """Append generated tokens; returns the hashes of the blocks that became full."""
@@ -122,8 +112,6 @@ class BlockChain:
             index = len(self.hashes)
             hasher = sha256(self.parent(index))
             hasher.update(data[at : at + ID_BYTES * size])
-            if self.prompt.media:
-                hasher.update(digests_of(self.prompt.media_within(index * size, (index + 1) * size)))
             self.hashes.append(BlockHash(hasher.digest()))
         return self.hashes[first:]
 

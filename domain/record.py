@@ -83,8 +83,8 @@ RecordKey: TypeAlias = BlockKey | SnapshotKey
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored thing. `parent`: the block before (or the namespace itself). `key_ids`: this record's own (see
-    `prompt_content`; token ids, but where media stand).
+    """One stored thing. `parent`: the block before (or the namespace itself). `key_ids`: this record's own token
+    ids.
 
     `position`: tokens from the start of the prompt to the end of this record. `groups`: its state by state group.
     """

@@ -12,19 +12,17 @@ from typing import NamedTuple
 from domain.hashing import BlockChain
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import BlockHash
-from domain.prompt_content import Media, digests_of, media_between
 from domain.record import Namespace, SnapshotKey
 
 
 class SnapshotPlace(NamedTuple):
     """How a prompt goes on after a block (or after the namespace's root): by its ids from `start` to before `end`, less
-    than a block of them, and as far as a snapshot can be used. `media`: what stands in the whole row.
+    than a block of them, and as far as a snapshot can be used.
 
     They are cut out when somebody asks: a long prompt has hundreds of places, and hardly any has snapshots."""
 
     block_hash: BlockHash
     ids: IdRow
-    media: tuple[Media, ...] = ()
     start: int = 0
     end: int | None = None
 
@@ -32,27 +30,18 @@ class SnapshotPlace(NamedTuple):
     def next_ids(self) -> IdRow:
         return self.ids[self.start : self.end]
 
-    @property
-    def next_media(self) -> tuple[Media, ...]:
-        """What stands in these, counted from the place."""
-        if not self.media:
-            return ()
-        end = len(self.ids) if self.end is None else self.end
-        return media_between(self.media, self.start, end)
-
 
 class OwnSnapshots:
     """The keys of all snapshots that a prompt could have at one place, by number of ids. Asked for in ascending order,
     each id is hashed once."""
 
-    __slots__ = ("_data", "_hasher", "_media", "_namespace", "_num_hashed", "_place", "max_partial")
+    __slots__ = ("_data", "_hasher", "_namespace", "_num_hashed", "_place", "max_partial")
 
     def __init__(self, namespace: Namespace, place: SnapshotPlace) -> None:
         next_ids = place.next_ids
         self.max_partial = len(next_ids)
         self._namespace = namespace
         self._place = place
-        self._media = place.next_media
         self._data = memoryview(next_ids.to_bytes())
         self._hasher = sha256(place.block_hash)
         self._num_hashed = 0
@@ -64,11 +53,7 @@ class OwnSnapshots:
             self._hasher, self._num_hashed = sha256(place.block_hash), 0
         self._hasher.update(self._data[ID_BYTES * self._num_hashed : ID_BYTES * num_partial])
         self._num_hashed = num_partial
-        hasher = self._hasher
-        if self._media:
-            hasher = hasher.copy()
-            hasher.update(digests_of([one for one in self._media if one.start < num_partial]))
-        return SnapshotKey(self._namespace, place.block_hash, num_partial, hasher.digest())
+        return SnapshotKey(self._namespace, place.block_hash, num_partial, self._hasher.digest())
 
 
 def snapshot_places(chain: BlockChain, num_blocks: int) -> list[SnapshotPlace]:
@@ -78,9 +63,8 @@ def snapshot_places(chain: BlockChain, num_blocks: int) -> list[SnapshotPlace]:
     """
     size, last = chain.block_size, chain.num_prompt - 1
     starts = range(0, min((num_blocks + 1) * size, last + 1), size)
-    ids, media = chain.prompt.key_ids, chain.prompt.media
     return [
-        SnapshotPlace(block_hash, ids, media, start, min(start + size - 1, last))
+        SnapshotPlace(block_hash, chain.prompt, start, min(start + size - 1, last))
         for start, block_hash in zip(starts, chain.ends(), strict=False)
     ]
 

@@ -13,28 +13,21 @@ class FakeClock:
         self._now_ns = start_ns
         self._unix_offset_ns = unix_offset_ns
         self._tick_ns = tick_ns
-        self._thread_ns = 0
 
     def now_ns(self) -> int:
         with self._lock:
             self._now_ns += self._tick_ns
             return self._now_ns
 
-    def thread_ns(self) -> int:
-        """Of all threads together."""
-        with self._lock:
-            return self._thread_ns
-
     def unix_ns(self) -> int:
         return self._unix_offset_ns + self.now_ns()
 
-    def advance(self, seconds: float, *, is_busy: bool = False) -> None:
-        """Move time forward. `is_busy`: somebody worked meanwhile."""
+    def advance(self, seconds: float) -> None:
+        """Move time forward."""
         if seconds < 0:
             raise ValueError("time does not run backwards")
         with self._lock:
             self._now_ns += int(seconds * 1e9)
-            self._thread_ns += int(seconds * 1e9) * is_busy
 
 
 __all__ = ("FakeClock",)

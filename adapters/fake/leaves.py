@@ -148,15 +148,11 @@ class WindowedLeaf:
             self.append(value)
 
     def first_cut(self, position: int) -> int:
-        first_held = self.length - len(self.values)
-        return first_held + self._reach if first_held else 1
+        return position
 
     def cut(self, position: int, before: int) -> None:
-        if position < before:
-            held = self.capture(max(0, position - self._reach), position)
-            if held is None:
-                raise ValueError(f"the window before {position} is not held")
-            self.refill([held], position)
+        if position != before:
+            raise ValueError(f"a window is cut at {before} only")
 
     @property
     def size_bytes(self) -> int:

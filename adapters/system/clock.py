@@ -9,9 +9,6 @@ class SystemClock:
     def now_ns(self) -> int:
         return time.monotonic_ns()
 
-    def thread_ns(self) -> int:
-        return time.thread_time_ns()
-
     def unix_ns(self) -> int:
         return time.time_ns()
 

@@ -12,7 +12,7 @@ MAX_CHARS = 2_000
 
 _NAMES = (
     "model", "key", "prompt", "reused", "live", "hot", "store", "known", "stopped", "diverged", "computed",
-    "rewrites", "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate",
+    "preempted", "output", "queue", "waited", "followed", "prefill", "decode", "ttft", "total", "rate",
     "trace", "reason",
 )  # fmt: skip
 _PAIR = re.compile(rf"(?:^| )({'|'.join(_NAMES)})=")
@@ -38,7 +38,6 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
         "known": matched.num_known if matched is not None else None,
         "diverged": matched.diverged_at if matched is not None else None,
         "computed": timeline.num_computed_tokens,
-        "rewrites": ",".join(timeline.rewrites) or None,
         "preempted": timeline.num_preemptions or None,
         "output": usage.completion_tokens,
         **{name: _seconds(value) for name, value in stages.items()},

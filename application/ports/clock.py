@@ -10,10 +10,6 @@ class Clock(Protocol):
         """Monotonic nanoseconds, for durations."""
         ...
 
-    def thread_ns(self) -> int:
-        """Nanoseconds for which the calling thread has had a processor, to tell work from waiting."""
-        ...
-
     def unix_ns(self) -> int:
         """Nanoseconds since the Unix epoch, for timestamps that leave the process."""
         ...

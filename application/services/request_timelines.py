@@ -44,7 +44,7 @@ class Stage(Enum):
 @dataclass(slots=True)
 class RequestTimeline:
     """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
-    `client`: the name of its key, empty for none. `rewrites`: rules that changed its prompt. `waits_for`: a WaitReason
+    `client`: the name of its key, empty for none. `waits_for`: a WaitReason
     value, empty where it does not wait; `waited_for`: each that it ever waited for. `followed`: whose computing of the
     same prefix it waited for, empty for nobody's. `matched`: what its first lookup found. `choice`: which of its
     request's."""
@@ -61,7 +61,6 @@ class RequestTimeline:
     first_token_ns: int | None = None
     num_computed_tokens: int = 0
     client: str = ""
-    rewrites: tuple[str, ...] = ()
     waits_for: str = ""
     waited_for: tuple[str, ...] = ()
     followed: str = ""
@@ -109,7 +108,6 @@ class RequestTimelines:
             num_prompt_tokens=event.num_prompt_tokens,
             queued_ns=event.at_ns,
             client=event.client,
-            rewrites=event.rewrites,
             choice=event.choice,
         )
         if (replaced := self._open.pop(event.id, None)) is not None:

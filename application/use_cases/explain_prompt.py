@@ -4,7 +4,7 @@ An explanation can quote what is stored, which is what somebody else sent. It do
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache
@@ -60,7 +60,6 @@ class ExplainPrompt:
             found = await self._cache.explain(served.source.id, prompt, request.cache_salt)
             if request.num_prompt_logprobs is not None:
                 found = found.scored()
-            found = replace(found, rewrites=prompt.rewrites)
             shown = found if self._shows_text else found.without_stored()
             told = await asyncio.to_thread(shown.with_text, served.tokenizer.decode)
             return ExplainedPrompt(served.source.id, told)

@@ -163,7 +163,6 @@ class Generate:
             num_stop_strings=len(request.stop.stop),
             trace_carrier=request.trace_carrier,
             client=request.client,
-            rewrites=submission.prompt.rewrites,
             operation=request.operation,
             priority=request.priority.value,
             choice=choice,

@@ -37,8 +37,6 @@ def _show_prompt(console: Console, name: str, prompt: PromptExplanation) -> None
         _line(console, Text.assemble(("  prompt  ", "dim"), _text(found.prompt, "green")))
         stored = _text(found.stored, "red") if found.stored is not None else Text(NOT_SHOWN)
         _line(console, Text.assemble(("  stored  ", "dim"), stored))
-    if prompt.rewrites:
-        _line(console, f"Rewritten before it was rendered: {_shown(', '.join(prompt.rewrites))}.")
     if (fork := prompt.nearest_fork) is not None and prompt.computed_tokens > 1:
         kind = _shown(fork.kind.value.replace("_", " "))
         _line(console, f"The last expected fork before that is at token {fork.position:,} ({kind}).")

@@ -38,7 +38,6 @@ class RequestStory:
     stopped: str = ""
     sentence: str = ""
     break_text: Mapping[str, str] = field(default_factory=dict[str, str])
-    rewrites: tuple[str, ...] = ()
     output_tokens: int = 0
     queue_s: float | None = None
     prefill_s: float | None = None
@@ -84,7 +83,6 @@ def from_log(id: str, pairs: Mapping[str, str], written_at: datetime | None) -> 
         reused=reused,
         stopped=pairs.get("stopped", ""),
         sentence=_sentence(pairs, reused),
-        rewrites=_listed(pairs, "rewrites"),
         output_tokens=number("output"),
         queue_s=seconds("queue"),
         prefill_s=seconds("prefill"),
@@ -117,7 +115,6 @@ def from_server(body: "RequestBody") -> RequestStory:
         stopped=told.reason.value if told is not None else "",
         sentence=told.sentence if told is not None else "",
         break_text=_break_text(told) if body.shows_text and told is not None else {},
-        rewrites=tuple(body.rewrites),
         output_tokens=body.output_tokens,
         queue_s=body.times.queue_s,
         prefill_s=body.times.prefill_s,

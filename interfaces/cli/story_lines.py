@@ -26,7 +26,7 @@ def told(story: RequestStory) -> Iterator[tuple[str, str]]:
     by = [story.operation, f"key {story.key}" if story.key else "", story.priority]
     yield "request", ", ".join(shown(part) for part in (story.id, f"model {story.model}", *by) if part)
     queued = "" if story.queued_at is None else f"{story.queued_at.astimezone():%Y-%m-%d %H:%M:%S}, "
-    yield "queued", f"{queued}with a prompt of {story.prompt_tokens:,} tokens{_rewritten(story)}"
+    yield "queued", f"{queued}with a prompt of {story.prompt_tokens:,} tokens"
     if story.queue_s is not None:
         yield "waited", told_latency(story.queue_s) + _why_it_waited(story)
     yield from _prompt(story)
@@ -73,10 +73,6 @@ def _why_it_waited(story: RequestStory) -> str:
     if story.followed:
         reasons.append(f"{shown(story.followed)}, which was computing the beginning of the same prompt")
     return f", for {' and for '.join(reasons)}" if reasons else ""
-
-
-def _rewritten(story: RequestStory) -> str:
-    return f", rewritten by {', '.join(map(shown, story.rewrites))}" if story.rewrites else ""
 
 
 def _most(story: RequestStory) -> str | None:

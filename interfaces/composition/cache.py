@@ -25,7 +25,6 @@ from application.settings import Settings
 from domain.block_grid import BlockGrid
 from domain.memory.ledger import MemoryLimits
 from domain.scheduling import StepLimits
-from interfaces.composition.store import hurry_ratio
 
 FLUSH_TIMEOUT_S = 25.0
 """How long shutting down may write captured state that still waits for the store."""
@@ -64,8 +63,7 @@ class CacheTiers:
         stored: list[StoredTier] = []
         if store is not None:
             max_bytes = int(total_bytes * QUEUE_SHARE)
-            ratio = hurry_ratio(settings.store)
-            self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes, hurry_ratio=ratio)
+            self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
             stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land, upload))
         cache = settings.cache
         self.hot = HotTier(hot_bytes)
@@ -81,7 +79,6 @@ class CacheTiers:
             hashing=self._hashing,
             is_enabled=is_enabled,
             salt=cache.salt,
-            restores_always=cache.restore == "always",
         )
         self.access = CacheAccess(self.prefix_cache, self.store, self.writer, self._lanes)
 

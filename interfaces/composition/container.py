@@ -124,7 +124,7 @@ class Container(TokenSide):
         room=providers.Singleton(load_room, engine),
     )
     calls = providers.Singleton(generated_calls, settings.provided.cache, documents)
-    encoder = providers.Singleton(PromptEncoder, calls, settings.provided.cache.rewrite_rules)
+    encoder = providers.Singleton(PromptEncoder, calls)
     generate = providers.Singleton(
         Generate,
         pool=pool,

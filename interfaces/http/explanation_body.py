@@ -26,8 +26,7 @@ class ForkBody(Struct):
 
 class PromptExplanation(Struct):
     """Tokens: prompt = live + hot + store + computed. `stopped_at`: up to where the prompt would be reused.
-    `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason` means here. `rewrites`:
-    rules of `cache.rewrites` that changed the prompt."""
+    `known_tokens`: up to where its blocks are stored. `sentence` says in words what `reason` means here."""
 
     prompt_tokens: int
     hot_tokens: int
@@ -40,7 +39,6 @@ class PromptExplanation(Struct):
     divergence: DivergenceBody | None
     nearest_fork: ForkBody | None
     note: str
-    rewrites: list[str]
     live_tokens: int = 0
 
 
@@ -58,7 +56,6 @@ def prompt_explanation(told: Explanation) -> PromptExplanation:
         divergence=_divergence(told.divergence) if told.divergence is not None else None,
         nearest_fork=ForkBody(fork.position, fork.kind) if fork is not None else None,
         note=told.note,
-        rewrites=list(told.rewrites),
         live_tokens=told.reused.get("live", 0),
     )
 

@@ -77,7 +77,7 @@ WARMED: dict[str, Any] = {"prompt_tokens": 1, "reused_tokens": 0, "computed_toke
 EXPLAINED: dict[str, Any] = {
     **{"prompt_tokens": 1, "hot_tokens": 0, "store_tokens": 0, "computed_tokens": 1, "stopped_at": 0},
     **{"reason": "never-seen", "sentence": "s", "known_tokens": 0, "divergence": None, "nearest_fork": None},
-    **{"note": "", "rewrites": []},
+    **{"note": ""},
 }
 NO_PROMPTS: tuple[Any, ...] = (1, ["x"], [None], [{}], [[]])
 CLEARED: dict[str, Any] = {

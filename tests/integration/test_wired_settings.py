@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from application.events import RequestEnded, RequestQueued
+from application.events import RequestEnded
 from application.model_table import ModelTable
-from application.settings import CacheSettings, EngineSettings, ModelSettings, Settings, StoreSettings
+from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.chat import ChatMessage, Role
 from domain.duration import Duration
@@ -16,18 +16,15 @@ from interfaces.composition.service import Service, build_service
 from tests.support.closed_guard import ClosedGuard
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents
-from tests.unit.test_prompt_rewrite import STATUS
 
 MODEL, PINNED = ModelId("fake-attention"), ModelId("fake-hybrid")
-RULE = "drop:claude-code-git-status"
 SETTINGS = Settings(
     model=ModelSettings(default=MODEL, download=False, idle_ttl=Duration(1800)),
     engine=EngineSettings(backend="fake", block_size=16, memory_wait_s=0.05),
     store=StoreSettings(kind="off", hot_tier=ByteSize(num_bytes=1 << 20)),
-    cache=CacheSettings(rewrites=(RULE,)),
     models={PINNED: ModelTable(pin=True, idle_ttl=Duration(60))},
 )
-ASKED = ChatPrompt((ChatMessage(Role.SYSTEM, STATUS), ChatMessage(Role.USER, "hi")))
+ASKED = ChatPrompt((ChatMessage(Role.SYSTEM, "Be brief."), ChatMessage(Role.USER, "hi")))
 
 
 def served(use: Coroutine[Any, Any, None], service: Service) -> None:
@@ -46,17 +43,6 @@ def test_models_have_the_times_and_pins_that_are_set() -> None:
     told = [service.pool.standing(id) for id in (MODEL, PINNED)]
     assert [(one.idle_ttl_s, one.is_pinned) for one in told] == [(1800, False), (60, True)]
     service.container.encoder().close()
-
-
-def test_a_rewriting_rule_is_applied_to_what_is_asked() -> None:
-    events = RecordingEvents()
-    service = build_service(SETTINGS, extra_sinks=(events,))
-
-    async def ask() -> None:
-        (await service.container.generate().start(GenerationRequest(RequestId("r"), MODEL, ASKED))).close()
-
-    served(ask(), service)
-    assert [event.rewrites for event in events.events if isinstance(event, RequestQueued)] == [(RULE,)]
 
 
 def test_who_waits_for_memory_is_sent_away_after_the_time_that_is_set() -> None:

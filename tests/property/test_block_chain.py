@@ -6,11 +6,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.block_grid import BlockGrid
+from domain.fingerprint import Fingerprint
 from domain.hashing import BlockChain, block_hash, snapshot_key
 from domain.id_row import IdRow
 from domain.ids import BlockHash
-from domain.prompt_content import Media, PromptContent
 from domain.record import Namespace
+from domain.snapshot_place import OwnSnapshots, snapshot_places
 
 ROOT = Namespace(b"r" * 32)
 tokens = st.lists(st.integers(0, 3), max_size=60)
@@ -46,8 +48,7 @@ def test_the_hash_is_the_documented_one(token_ids: list[int]) -> None:
     packed = b"".join(token.to_bytes(4, "little") for token in token_ids)
     first = sha256(ROOT + packed[:16]).digest()
     assert chain_of(token_ids).hashes == [first, sha256(first + packed[16:]).digest()]
-    image = Media(1, 3, b"d" * 32)
-    assert block_hash(BlockHash(first), token_ids[4:], [image]) == sha256(first + packed[16:] + b"d" * 32).digest()
+    assert block_hash(BlockHash(first), token_ids[4:]) == chain_of(token_ids).hashes[1]
 
 
 @given(tokens)
@@ -56,11 +57,37 @@ def test_another_root_shares_nothing(token_ids: list[int]) -> None:
     assert not set(chain_of(token_ids).hashes) & set(other.hashes)
 
 
-def test_media_digests_enter_their_block_and_all_after_it() -> None:
-    plain = chain_of([1] * 12)
-    content = PromptContent(IdRow((1,) * 12), None, (Media(5, 7, b"d" * 32),))
-    media = BlockChain(ROOT, 4, content)
-    assert [a == b for a, b in zip(plain.hashes, media.hashes, strict=True)] == [True, False, False]
+def test_hashes_are_those_that_stores_already_hold() -> None:
+    grid = BlockGrid(4, 8, is_exact=True)
+    fingerprint = Fingerprint(b"\x01" * 32, "sliced=KV", "bfloat16", grid, "mlx-lm 0.32", salt="tenant")
+    root = fingerprint.namespace()
+    assert root.hex() == "a9b480bd80c49e238419394520a9c021e4e92d7d6845f01d5ba1ec0579fe74c6"
+    chain = BlockChain(root, 4, IdRow(range(10)))
+    assert [hash.hex() for hash in chain.hashes] == [
+        "cf5373a63279627d2605a046a9269009d756512434e1ad327282a666295b2183",
+        "26326052992d7f466b4647cc80f479d8ea80e14f0756ba029bec8205f0574fcb",
+    ]
+    key = chain.snapshot_key(10)
+    assert key.digest.hex() == "1fcd24542a6e6132b3eccece3b34a920b5abb21cbdba8a1370dd0df428877098"
+    assert key == snapshot_key(root, BlockHash(chain.hashes[1]), [8, 9])
+
+
+@given(tokens, tokens)
+def test_what_two_prompts_share_is_what_is_equal_in_both(left: list[int], right: list[int]) -> None:
+    one, other = chain_of(left), chain_of(right)
+    shared = one.num_shared(other)
+    assert shared == other.num_shared(one)
+    assert left[:shared] == right[:shared]
+    assert left[shared : shared + 1] != right[shared : shared + 1] or shared == min(len(left), len(right))
+
+
+@given(tokens)
+def test_a_prompts_own_snapshots_are_named_by_its_tokens(token_ids: list[int]) -> None:
+    chain = BlockChain(ROOT, 4, IdRow(token_ids))
+    for index, place in enumerate(snapshot_places(chain, len(chain.hashes))):
+        own = OwnSnapshots(ROOT, place)
+        for num_partial in (*range(own.max_partial + 1), 0):
+            assert own.key(num_partial) == chain.snapshot_key(index * chain.block_size + num_partial)
 
 
 @given(tokens, tokens)

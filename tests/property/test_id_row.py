@@ -15,7 +15,7 @@ from adapters.engine_process.values import decoded, encoded
 from domain.hashing import BlockChain, snapshot_key
 from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.ids import BlockHash, ModelId
-from domain.prompt_content import EncodedPrompt, PromptContent
+from domain.prompt_content import EncodedPrompt
 from domain.record import Namespace
 from tests.support.sync_engine import submission
 
@@ -94,7 +94,7 @@ def test_hashes_are_those_of_the_ids_whether_they_were_sent_or_generated(prompt:
     for start in range(0, len(numbers) - BLOCK + 1, BLOCK):
         parent = sha256(parent + b"".join(id.to_bytes(4, "little") for id in numbers[start : start + BLOCK])).digest()
         expected.append(parent)
-    content = decoded(encoded(PromptContent.of_text(prompt)), PromptContent)
+    content = decoded(encoded(EncodedPrompt.of_text(prompt)), EncodedPrompt).token_ids
     chain = BlockChain(ROOT, BLOCK, content)
     chain.feed(output)
     assert chain.hashes == expected == BlockChain(ROOT, BLOCK, content.followed_by(output)).hashes
@@ -109,7 +109,7 @@ def test_a_prompt_that_arrives_is_no_number_a_token() -> None:
     decoded(sent, ToChild)  # what is made once is made
     num_before = sys.getallocatedblocks()
     arrived = decoded(sent, ToChild).submission.prompt
-    chain = BlockChain(ROOT, 256, arrived.content)
+    chain = BlockChain(ROOT, 256, arrived.token_ids)
     going_on = arrived.followed_by((1, 2, 3))
     parts = [arrived.token_ids[start : start + 2048] for start in range(0, NUM_TOKENS, 2048)]
     assert sys.getallocatedblocks() - num_before < NUM_TOKENS // 10

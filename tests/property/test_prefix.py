@@ -9,8 +9,8 @@ from adapters.fake import ATTENTION, COMPOSITE_PAIRS, EVERYTHING, HYBRID, RECURR
 from domain.block_grid import BlockGrid
 from domain.explanation import StopReason
 from domain.hashing import BlockChain, snapshot_key
+from domain.id_row import IdRow
 from domain.prefix import PrefixMatch, ReuseRules, find_prefix
-from domain.prompt_content import PromptContent
 from domain.record import Namespace
 from domain.state_layout import HitPolicy, StateLayout
 
@@ -63,7 +63,7 @@ def oracle(case: Case) -> int:
 
 
 def look_up(case: Case) -> tuple[PrefixMatch, BlockChain]:
-    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(case.prompt))
+    chain = BlockChain(ROOT, BLOCK, IdRow(case.prompt))
     found = {}
     for position in case.snapshots:
         if position < len(case.prompt):
@@ -117,7 +117,7 @@ def test_the_reason_fits_what_is_there(case: Case) -> None:
 
 
 def test_an_absent_block_that_was_here_before_is_told_as_evicted() -> None:
-    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(range(20)))
+    chain = BlockChain(ROOT, BLOCK, IdRow(range(20)))
     rules = ReuseRules.of(ATTENTION, BlockGrid(BLOCK, 8))
     present = [True, True, False, True, True]
     assert find_prefix(20, chain, present, {}, rules).reason is StopReason.NEVER_SEEN

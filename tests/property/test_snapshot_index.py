@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from domain.hashing import BlockChain, snapshot_key
 from domain.id_row import IdRow
 from domain.ids import BlockHash
-from domain.prompt_content import PromptContent
 from domain.record import Namespace, SnapshotKey
 from domain.snapshot_index import SnapshotIndex
 from domain.snapshot_place import OwnSnapshots, SnapshotPlace, by_position, snapshot_places
@@ -24,7 +23,7 @@ def key_at(prompt: list[int], position: int) -> SnapshotKey:
 
 
 def find(index: SnapshotIndex, prompt: list[int]) -> dict[int, SnapshotKey]:
-    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(prompt))
+    chain = BlockChain(ROOT, BLOCK, IdRow(prompt))
     places = snapshot_places(chain, len(chain.hashes))
     return by_position([index.find(ROOT, place) for place in places], BLOCK)
 

@@ -131,7 +131,7 @@ class CheckedTiers(PrefixTiers):
         if None not in told and not absent:
             there = [record for records in told for record in records or ()]
             oracle = StorageOracle([*hot_records(self.hot, chain.namespace), *there], rules)
-            allowed, position = oracle.furthest(chain.prompt.key_ids), found.match.position
+            allowed, position = oracle.furthest(chain.prompt), found.match.position
             # Of a layout with windows the hot tier may hold blocks in part, and the lookup promise more than there is.
             is_exact = all(group.window is None for group in rules.groups)
             assert position == allowed if is_exact else position >= allowed, f"found {position}, there is {allowed}"

@@ -73,7 +73,6 @@ class CacheDriver:
         lookups: Lane | None = None,
         hashing: Lane | None = None,
         upload: Upload | None = None,
-        restores_always: bool = False,
     ) -> None:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
@@ -92,7 +91,6 @@ class CacheDriver:
             grid=grid,
             hashing=hashing,
             is_enabled=is_enabled,
-            restores_always=restores_always,
         )
         self.cache.wake_with(self._wake)
         self.model = FakeModel(ModelSource(ModelId("toy"), "p"), options)

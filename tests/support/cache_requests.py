@@ -53,7 +53,6 @@ def golden(reason: str, sentence: str, stopped_at: int = 0, **others: Any) -> di
         "divergence": None,
         "nearest_fork": None,
         "note": "",
-        "rewrites": [],
     } | others
 
 

@@ -199,7 +199,7 @@ def fake_service(
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     calls = generated_calls(cache_settings or CacheSettings(), kept)
-    encoder = PromptEncoder(calls, (cache_settings or CacheSettings()).rewrite_rules)
+    encoder = PromptEncoder(calls)
     memory = ShortMemory(loop, room_bytes)
     generate = Generate(
         pool=pool, engine=memory, requests=requests, ids=ids, events=sinks, clock=clock, encoder=encoder, calls=calls

@@ -10,7 +10,7 @@ from domain.errors import InvalidRequest, MemoryBusy, ModelExceedsMemory, StoreU
 from domain.fork_point import ForkKind, ForkPoint
 from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.prompt_content import EncodedPrompt, Media, PromptContent
+from domain.prompt_content import EncodedPrompt
 from tests.support.sync_engine import submission
 
 PAYLOADS = [b"", b"one", b"x" * 300, b"\x00" * 7]
@@ -40,13 +40,6 @@ def test_text_crosses_once_and_is_one_row_again() -> None:
     prompt = EncodedPrompt.of_text(range(1000), (ForkPoint(7, ForkKind.NEXT_TURN),))
     found = sent(prompt)
     assert found == prompt
-    assert found.content.key_ids is found.content.token_ids
-
-
-def test_key_ids_of_media_cross_beside_the_token_ids() -> None:
-    media, key_ids = (Media(1, 3, bytes(32)),), IdRow((1, 2**31, 2**32 - 1, 2))
-    prompt = EncodedPrompt(PromptContent(IdRow((1, 5, 5, 2)), key_ids, media))
-    assert sent(prompt) == prompt
 
 
 def test_a_row_that_is_no_whole_number_of_ids_is_no_message() -> None:

@@ -23,9 +23,6 @@ SENTENCES = {
     ),
     StopReason.UNREADABLE: "What was stored could not be read or restored any more, so it is computed again.",
     StopReason.NO_ROOM: "Memory has no room for what is stored beside a state made of it: it is computed.",
-    StopReason.COMPUTED_FASTER: (
-        "More is stored after token 768, but reading it takes clearly longer here than computing it."
-    ),
     StopReason.UNSUPPORTED_LAYOUT: "The model is served without reuse: a note.",
     StopReason.DISABLED: "Nothing is reused: a note.",
     StopReason.SCORED: "Nothing is reused: log probabilities of the prompt need every token computed.",

@@ -11,9 +11,9 @@ from application.services.prefix.live_states import LiveState
 from domain.block_grid import BlockGrid
 from domain.fork_point import ForkKind, ForkPoint
 from domain.hashing import BlockChain
+from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.namespace_choice import EVERYTHING, NamespaceChoice
-from domain.prompt_content import PromptContent
 from domain.record import Namespace
 from tests.support.cache_driver import GRID, VOCAB, CacheDriver, memory_store, plain_answer
 
@@ -257,10 +257,33 @@ def test_a_prompt_without_a_block_in_common_is_not_compared_token_by_token() -> 
 
     namespace = Namespace(bytes(32))
     size, grid = 16, BlockGrid(16, 64, is_exact=True)
-    of_state, of_prompt = (PromptContent.of_text((first, *range(1, 4 * size))) for first in (5, 6))
+    of_state, of_prompt = (IdRow((first, *range(1, 4 * size))) for first in (5, 6))
     unused: Any = None
     left = LeftState(4 * size, 1, 1)
     state = LiveState(SequenceId(1), unused, BlockChain(namespace, size, of_state), unused, left, 1, 4 * size)
     assert state.reach(Compared(namespace, size, of_prompt), grid) == 0
     with pytest.raises(AssertionError, match="compared"):
         state.reach(Compared(namespace, size, of_state), grid)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "unsupported"])
+def test_a_state_that_computed_nothing_since_it_was_restored_is_not_kept(layout: str) -> None:
+    options = replace(TOY, layout=LAYOUTS[layout])
+    driver = driver_of(options)
+    driver.run(FIRST)
+    driver.live.shrink(0)
+    again = driver.begin((*FIRST, *MORE))
+    driver.step(again)
+    assert again.position
+    driver.cancel(again)
+    assert driver.live.usage().num_states == 0
+    driver.check_idle()
+
+
+@pytest.mark.parametrize("layout", ["windowed", "hybrid", "everything"])
+def test_what_cannot_be_cut_is_taken_over_at_its_own_position_only(layout: str) -> None:
+    options = replace(TOY, layout=LAYOUTS[layout])
+    driver = driver_of(options, hot_bytes=0)
+    prompt = next_turn(driver)
+    assert driver.run((*prompt[: -len(MORE) - 2], *MORE)).explanation.reused == {}
+    assert driver.run(prompt).explanation.reused.keys() == {"live"}

@@ -4,7 +4,7 @@ import pytest
 
 from domain.hashing import BlockChain
 from domain.holdings import Holdings
-from domain.prompt_content import Media, PromptContent
+from domain.id_row import IdRow
 from domain.record import Namespace
 from domain.snapshot_place import snapshot_places
 
@@ -13,7 +13,7 @@ BLOCK = 4
 
 
 def test_the_keys_of_a_prompt_are_made_once() -> None:
-    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(range(10)))
+    chain = BlockChain(ROOT, BLOCK, IdRow(range(10)))
     keys = chain.prompt_keys()
     chain.feed(range(10))
     assert chain.prompt_keys() is keys
@@ -22,22 +22,16 @@ def test_the_keys_of_a_prompt_are_made_once() -> None:
 
 
 def test_what_follows_a_prompt_is_chained_to_its_root_and_its_full_blocks() -> None:
-    chain = BlockChain(ROOT, BLOCK, PromptContent.of_text(range(10)))
+    chain = BlockChain(ROOT, BLOCK, IdRow(range(10)))
     chain.feed(range(10))
     assert chain.ends() == tuple(map(chain.parent, range(3)))
 
 
 def test_a_place_shares_the_ids_of_its_prompt_until_it_is_asked() -> None:
-    media = (Media(6, 9, bytes(32)),)
-    chain = BlockChain(ROOT, BLOCK, PromptContent(PromptContent.of_text(range(10)).token_ids, media=media))
+    chain = BlockChain(ROOT, BLOCK, IdRow(range(10)))
     first, second, third = snapshot_places(chain, 2)
-    assert all(place.ids is chain.prompt.key_ids for place in (first, second, third))
+    assert all(place.ids is chain.prompt for place in (first, second, third))
     assert [place.next_ids for place in (first, second, third)] == [[0, 1, 2], [4, 5, 6], [8]]
-    assert [place.next_media for place in (first, second, third)] == [
-        (),
-        (Media(2, 3, bytes(32)),),
-        (Media(0, 1, bytes(32)),),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from domain.errors import InvalidRequest
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.model_card import ModelSource
-from domain.prompt_content import EncodedPrompt, PromptContent
+from domain.prompt_content import EncodedPrompt
 from domain.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 MODEL = FakeModel(ModelSource(ModelId("m"), ""), FakeOptions(vocab_size=300)).description
@@ -38,7 +38,7 @@ class _Unread(IdRow):
 
 def fit(prompt: Prompt, ids: IdRow, knows: int = 300) -> int:
     request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
-    return check_fit(request, EncodedPrompt(PromptContent(ids)), _Knowing(knows), MODEL)
+    return check_fit(request, EncodedPrompt(ids), _Knowing(knows), MODEL)
 
 
 @pytest.mark.parametrize("ids", [(300,), (2, 3, 299, 300), (3, (1 << 32) - 1)])

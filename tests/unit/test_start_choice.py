@@ -13,16 +13,16 @@ from application.services.prefix.tiers import PrefixTiers
 from domain.block_grid import BlockGrid
 from domain.hashing import BlockChain
 from domain.holdings import Holdings
+from domain.id_row import IdRow
 from domain.ids import RequestId, SequenceId
 from domain.prefix import ReuseRules
-from domain.prompt_content import PromptContent
 from domain.record import Provenance, Record
 from tests.support.lanes import InlineLane
 from tests.support.store_records import BLOCK_TOKENS, EventList, namespace_of, payload_of
 
 INFO = namespace_of("org/one")
 RULES = ReuseRules.of(ATTENTION, BlockGrid(BLOCK_TOKENS, 4 * BLOCK_TOKENS))
-CHAIN = BlockChain(INFO.namespace, BLOCK_TOKENS, PromptContent.of_text(range(4 * BLOCK_TOKENS)))
+CHAIN = BlockChain(INFO.namespace, BLOCK_TOKENS, IdRow(range(4 * BLOCK_TOKENS)))
 STORED = {"store": Holdings((True,) * 3)}
 
 

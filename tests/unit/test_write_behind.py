@@ -221,7 +221,7 @@ class PreparingStore(MemoryBlockStore):
         self.log: list[str] = []
 
     def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
-        self._tell("hurry" if hurry else "prepare")
+        self._tell("prepare")
         return super().prepare(records)
 
     def put(self, records: Sequence[Record]) -> PutOutcome:
@@ -284,32 +284,6 @@ def test_one_batch_is_prepared_while_another_is_written_however_large_they_are()
     store.gate.set()
     assert writer.close(WAIT_S).persisted == 4
     assert store.log == [*("prepare", "prepare"), *("put", "prepare") * 2, *("put", "put")]
-
-
-@pytest.mark.parametrize(("is_busy", "third"), [(False, "hurry"), (True, "prepare")])
-def test_what_waits_too_long_is_stored_in_a_hurry_until_the_rest_comes_in_time(is_busy: bool, third: str) -> None:
-    """But not where the thread that writes is at work all the time."""
-
-    class TimedStore(AheadStore):
-        def put(self, records: Sequence[Record]) -> PutOutcome:
-            clock.advance(0.6 if is_slow else 0.0, is_busy=is_busy)
-            return super().put(records)
-
-    store, clock, is_slow = TimedStore(), FakeClock(), True
-    blocks = chain(INFO, 24)
-    writer = WriteBehind(store, EventList(), clock, max_bytes=1 << 20, batch_bytes=1, ahead_bytes=1)
-    assert all(writer.offer(INFO, [record]) for record in blocks[:6])
-    store.offered.set()
-    store.gate.set()
-    assert writer.flush(WAIT_S)
-    is_slow = False
-    for record in blocks[6:]:
-        assert writer.offer(INFO, [record])
-        assert writer.flush(WAIT_S)
-    writer.close(WAIT_S)
-    assert store.log[:6] == ["prepare", "prepare", "put", "prepare", "put", third]
-    assert ("hurry" in store.log) is (third == "hurry")
-    assert store.log[-2:] == ["prepare", "put"]
 
 
 def test_what_was_prepared_is_dropped_at_shutdown_when_there_is_no_time() -> None:

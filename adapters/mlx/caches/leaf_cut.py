@@ -1,5 +1,5 @@
-"""One leaf, cut back to a position before its own: in place where tokens lie in a buffer, as a fresh leaf with what is
-left of its window, not at all where there is nothing to cut.
+"""One leaf, cut back to a position before its own: where all tokens lie in a buffer, and nowhere else. A window that
+has moved on has lost what an earlier position needs, and a recurrent state is at one position only.
 """
 
 from typing import Any, cast
@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.classes import Tensors, known_traits, label_of
-from adapters.mlx.caches.leaf_state import fill, oldest_held, token_slices, trailing_reach
+from adapters.mlx.caches.leaf_state import fill
 from domain.memory.buffer_slots import buffer_slots
 from domain.state_layout import StateKind
 
@@ -18,10 +18,9 @@ UNUSED_SHARE = 2
 
 def first_cut(cache: Any, num_tokens: int) -> int:
     """The first position that a plain leaf at `num_tokens` can be cut back to."""
-    if known_traits(cache).kind is StateKind.RECURRENT:
-        return num_tokens
-    oldest = oldest_held(cache, num_tokens)
-    return oldest + (trailing_reach(cache) or 0) if oldest else 1
+    traits = known_traits(cache)
+    is_unused = traits.kind is not StateKind.RECURRENT and traits.tensors(cache)[0] is None
+    return 1 if is_unused or traits.cut is not None else num_tokens
 
 
 def cut_back(cache: Any, fresh: Any, num_tokens: int, position: int) -> Any:
@@ -35,11 +34,7 @@ def cut_back(cache: Any, fresh: Any, num_tokens: int, position: int) -> Any:
         raise ValueError(f"a {label_of(cache)} of {num_tokens} tokens cannot be cut back to {position}")
     if position == num_tokens:
         return cache
-    if traits.cut is None:
-        kept = token_slices(cache, 0, num_tokens, 0, position)
-        assert kept is not None
-        fill(fresh, _copies(kept), position)
-        return fresh
+    assert traits.cut is not None
     num_slots = cast(mx.array, tensors[0]).shape[-2]
     if position * UNUSED_SHARE < num_slots:
         end = min(num_slots, buffer_slots(position, getattr(cache, "step", 1)))

@@ -44,7 +44,7 @@ from domain.step_values import TakeOver
 
 
 class Approach:
-    """`started_ns`: when it was first wanted; until then, when it began. `fetch_ns`: what fetching took. `tenure`: what
+    """`started_ns`: when it was first wanted; until then, when it began. `tenure`: what
     is found counts for as long as nobody clears the cache; then it starts over in a new one."""
 
     def __init__(
@@ -71,7 +71,6 @@ class Approach:
         self._choice = StartChoice(context, id, info, rules, restores=restores)
         self._shape = shape
         self._is_ahead = True
-        self._fetch_began_ns = self.fetch_ns = 0
         self._phase: Phase = Queued(self._look_up())
 
     @property
@@ -202,7 +201,7 @@ class Approach:
         context, info, grid, prompt = self._context, self._info, self._rules.grid, self._prompt
 
         def work() -> Question:
-            chain = BlockChain(info.namespace, grid.block_size, prompt.content)
+            chain = BlockChain(info.namespace, grid.block_size, prompt.token_ids)
             return context.tiers.ask(chain, context.on_ready)
 
         question = context.hashing.submit(work)
@@ -254,7 +253,6 @@ class Approach:
         span_bytes = self._shape.state_bytes(found.match.position)
         leave = context.flights.begin(self.id, cold_bytes, span_bytes, is_ahead=self._is_ahead)
         if leave is Leave.GO:
-            self._fetch_began_ns = context.clock.now_ns()
             self._enter(Fetching(found, PrefixFetch(context.tiers, found, self._rules, context.on_ready)))
         elif leave is Leave.NEVER:
             self._enter(Ready(replace(found, match=replace(found.match, reason=StopReason.NO_ROOM))))
@@ -268,7 +266,6 @@ class Approach:
             self._start_over()
         elif fetched is not None:
             self._context.flights.landed(self.id, fetched.loose_bytes)
-            self.fetch_ns = self._context.clock.now_ns() - self._fetch_began_ns
             self._enter(Ready(found, fetched))
         elif is_answered:
             self._release()

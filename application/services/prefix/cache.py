@@ -18,7 +18,6 @@ from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
 from application.services.prefix.flights import Flights
 from application.services.prefix.in_flight import InFlight
-from application.services.prefix.restore_paces import RestorePaces
 from application.services.prefix.sequence_cache import SequenceCache, UncachedSequence
 from application.services.prefix.step_room import StepRoom
 from application.services.prefix.tiers import PrefixTiers
@@ -27,11 +26,12 @@ from domain.errors import ModelNotFound
 from domain.explanation import Explanation, StopReason
 from domain.fingerprint import Fingerprint, tenant_salt
 from domain.hashing import BlockChain
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.model_card import ModelDescription
 from domain.namespace_choice import NamespaceChoice
 from domain.prefix import ReuseRules
-from domain.prompt_content import EncodedPrompt, PromptContent
+from domain.prompt_content import EncodedPrompt
 from domain.record import NamespaceInfo
 
 MAX_NAMESPACES = 1_024
@@ -51,10 +51,9 @@ class PrefixCache:
         hashing: Lane,
         is_enabled: bool = True,
         salt: str = "",
-        restores_always: bool = False,
     ) -> None:
         """`hashing` hashes prompts, which takes milliseconds and always ends. `salt`: the server's own; it enters every
-        namespace together with the request's. `restores_always`: also where computing was measured to be faster."""
+        namespace together with the request's."""
         self._tiers = tiers
         self._grid = grid
         self._is_enabled = is_enabled
@@ -72,7 +71,6 @@ class PrefixCache:
             self._open,
             lambda: self._on_ready(),
             Flights(tiers.live.room),
-            paces=RestorePaces(restores_always=restores_always),
         )
 
     def wake_with(self, on_ready: Callable[[], None]) -> None:
@@ -147,7 +145,7 @@ class PrefixCache:
             return self._uncached(described, prompt).explanation
         salt = self._tenant(model, salt)
         info, rules = self._info(described, salt), ReuseRules.of(described.layout, self._grid)
-        chain = BlockChain(info.namespace, self._grid.block_size, prompt.content)
+        chain = BlockChain(info.namespace, self._grid.block_size, prompt.token_ids)
         return explain(
             self._tiers,
             chain,
@@ -166,7 +164,7 @@ class PrefixCache:
             return None
         tiers, rules = self._tiers.at_rest(), ReuseRules.of(described.layout, self._grid)
         info = self._info(described, self._tenant(model, salt))
-        chain = BlockChain(info.namespace, self._grid.block_size, PromptContent.of_text(prompt_ids))
+        chain = BlockChain(info.namespace, self._grid.block_size, IdRow(prompt_ids))
         return tiers.match(chain, rules, tiers.find_all(chain)).match.position
 
     def clear(self, model: str | None, salt: str | None) -> Cleared:

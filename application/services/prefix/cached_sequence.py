@@ -59,7 +59,6 @@ class CachedSequence:
         self._expected: set[int] = set()
         self._approach = Approach(context, id, request_id, prompt, info, rules, restores=restores, shape=self._shape)
         self._capture: StateCapture | None = None
-        self._chunk_ended: tuple[int, int] | None = None
 
     @property
     def chain(self) -> BlockChain | None:
@@ -133,11 +132,6 @@ class CachedSequence:
 
     def prefilled(self, model: StateAccess, position: int) -> None:
         started = self._context.clock.now_ns()
-        if self._chunk_ended is not None:
-            start, start_ns = self._chunk_ended
-            self._context.paces.computed(self._info.model, start, position, started - start_ns)
-        # From chunk to chunk: where the device runs ahead, only the first one is over before it was computed.
-        self._chunk_ended = position, started
         self._note(self._computing().after_prefill(model, self.id, position), started)
 
     def decoded(self, model: StateAccess, output_ids: Sequence[int]) -> None:
@@ -217,7 +211,10 @@ class CachedSequence:
         )
 
     def _leave(self, model: StateAccess, capture: StateCapture) -> bool:
-        """Leave the state to who goes on from it. False when it is still open."""
+        """Leave the state to who goes on from it. False when it is still open: nothing was computed since it was put
+        there, so whatever is kept of it is where it came from."""
+        if capture.position == capture.start:
+            return False
         before = {fork.position for fork in self._prompt.fork_points if fork.kind in BEFORE_ANSWER}
         last = capture.chain.num_prompt - 1
         return self._context.tiers.live.leave(
@@ -244,8 +241,6 @@ class CachedSequence:
             context.tiers.discard([record.key for record in reversed(fetched.records)])
             return False
         restored_ns = context.clock.now_ns()
-        num_read = sum(count for tier, count in fetched.reused.items() if tier != HOT)
-        context.paces.restored(self._info.model, num_read, self._approach.fetch_ns + restored_ns - fetched_ns)
         context.events.emit(
             StateRestored(
                 id=self.request_id,

@@ -51,7 +51,7 @@ class StateCapture:
     ) -> None:
         """`first_block`: from where on blocks are taken out; None: from `start` on."""
         self.chain = found.chain
-        self.position = start
+        self.start = self.position = start
         self._keeper = keeper
         self._rules = rules
         self._forks = forks

@@ -39,7 +39,7 @@ def told(
     """`followers`: the runs of ids stored where the prompt's known blocks end."""
     explained = Explanation(found.chain.num_prompt, reason, reused, num_known=found.match.num_known)
     if reason is not StopReason.LAST_TOKEN:
-        explained = compared_with_stored(explained, found.chain.prompt.key_ids, followers)
+        explained = compared_with_stored(explained, found.chain.prompt, followers)
     at = explained.divergence.position if explained.divergence is not None else explained.stopped_at
     return replace(explained, nearest_fork=nearest_fork(fork_points, at))
 
@@ -115,7 +115,7 @@ def _elsewhere(
     size = chain.block_size
     if chain.num_prompt < size:
         return explained
-    first, media = chain.key_ids(0, size), chain.prompt.media_within(0, size)
+    first = chain.key_ids(0, size)
     for tier in tiers.stored:
         spaces = tier.writer.store.usage().namespaces if tier.writer is not None else ()
         others = [
@@ -123,7 +123,7 @@ def _elsewhere(
             for usage in spaces
             if usage.info.namespace != info.namespace and shares_tenant(usage.info.fingerprint, fingerprint.salt_digest)
         ]
-        keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first, media)) for one in others]
+        keys = [BlockKey(one.namespace, block_hash(BlockHash(one.namespace), first)) for one in others]
         for other, presence in zip(others, tier.reader.lookup(keys) if keys else (), strict=True):
             if presence.is_readable:
                 fields = ", ".join(_differing_fields(info.fingerprint, other.fingerprint)) or "fingerprint"

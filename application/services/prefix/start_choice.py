@@ -1,21 +1,16 @@
 """What a sequence had best start from, as things stand: what an earlier one computes, a live state, records, nothing.
 
 What gets it furthest is chosen. An earlier sequence is waited for only where it gets clearly further than what is there
-already; a live state goes before records that reach no further, because taking it over copies nothing; and records
-count as far as they are in memory where computing the rest is clearly faster than reading it.
+already; a live state goes before records that reach no further, because taking it over copies nothing.
 
-Choosing holds nothing and tells nobody, though what is declined is counted (`restore_paces`): what follows from it is
-the `approach`'s. Compute thread only.
+Choosing holds nothing and tells nobody: what follows from it is the `approach`'s. Compute thread only.
 """
-
-from dataclasses import replace
 
 from application.services.prefix.cache_context import CacheContext
 from application.services.prefix.in_flight import MIN_SHARED_TOKENS, InFlight, find_owner
 from application.services.prefix.live_states import Continuation
 from application.services.prefix.phases import Following, Held, Ready
-from application.services.prefix.tiers import HOT, Answers
-from domain.explanation import StopReason
+from application.services.prefix.tiers import Answers
 from domain.hashing import BlockChain
 from domain.holdings import Found
 from domain.ids import SequenceId
@@ -59,9 +54,6 @@ class StartChoice:
         if not self._restores:
             return Ready(found)
         live = self._live(found)
-        if live is None:
-            found = self._worth_reading(found)
-            live = self._live(found)
         reached = live.position if live is not None else found.match.position
         open = self._context.open.values() if self._context.tiers.keeps_anything else ()
         others = [other for other in open if self.may_follow(other, is_ahead=is_ahead)]
@@ -92,17 +84,6 @@ class StartChoice:
         """The live state to go on from, unless records reach further."""
         live = self._context.tiers.live.find(found.chain, self._info.model, self._rules.grid)
         return live if live is not None and live.position >= found.match.position else None
-
-    def _worth_reading(self, found: Found) -> Found:
-        """The same, or with what memory has of it alone, where computing the rest is clearly faster."""
-        paces, num_cold = self._context.paces, found.num_cold(HOT)
-        if not num_cold or not paces.may_decline(self._info.model):
-            return found
-        hot = self.match(found.chain, {}).match
-        if not paces.declines(self._info.model, hot.position, found.match.position, num_cold):
-            return found
-        num_known = found.match.num_known
-        return replace(found, match=replace(hot, reason=StopReason.COMPUTED_FASTER, num_known=num_known))
 
 
 __all__ = ("MAX_FAILED_FETCHES", "StartChoice")

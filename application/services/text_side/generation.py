@@ -48,7 +48,6 @@ class Generation:
         nobody is told what is said."""
         self.request = request
         self.prompt_ids = submission.prompt.token_ids
-        self._rewrites = submission.prompt.rewrites
         self.model = model
         self.wake = asyncio.Event()
         """Set when there is something to take; a reader of several generations gives them all the same."""
@@ -127,7 +126,6 @@ class Generation:
                     self._end(choice, choice.pipeline.ended(FinishReason.STOP, usage, step.stop_text))
             case _:
                 if isinstance(item, Admitted):
-                    item = Admitted(replace(item.explanation, rewrites=self._rewrites))
                     choice.usage = Usage.of(item.explanation, 0)
                 self._push(number, choice, item)
 

@@ -6,14 +6,12 @@ length proves it: before encoding, and before ids are looked at.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer
 from application.services.lane import Lane
 from application.services.text_side.generated_calls import GeneratedCalls
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.model_card import ModelDescription
-from domain.prompt_rewrite import RewriteRule, rewritten
 from domain.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.sampling import StopRules
 
@@ -29,10 +27,9 @@ NUM_THREADS = 2
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
-    def __init__(self, calls: GeneratedCalls | None = None, rewrites: Sequence[RewriteRule] = ()) -> None:
-        """`calls`: what models wrote for the tool calls in prompts. `rewrites`: applied to chats, in this order."""
+    def __init__(self, calls: GeneratedCalls | None = None) -> None:
+        """`calls`: what models wrote for the tool calls in prompts."""
         self._calls = calls or GeneratedCalls()
-        self._rewrites = tuple(rewrites)
         self._lane, self._long_lane = Lane("text", NUM_THREADS), Lane("long-text", 1)
 
     async def encode(self, request: GenerationRequest, tokenizer: Tokenizer, model: ModelDescription) -> EncodedPrompt:
@@ -41,9 +38,7 @@ class PromptEncoder:
         salt = request.cache_salt
         try:
             if isinstance(prompt, ChatPrompt):
-                return await self._lane_for(prompt).run(
-                    self._rendered, prompt, tokenizer, max_tokens, request.cache_salt
-                )
+                return await self._lane_for(prompt).run(tokenizer.render, prompt, max_tokens, salt)
             if isinstance(prompt, TextPrompt):
                 return await self._lane_for(prompt).run(tokenizer.encode, prompt.text, max_tokens, salt)
             if len(prompt.token_ids) > max_tokens:
@@ -69,11 +64,6 @@ class PromptEncoder:
         """Nothing is waited for: what is being encoded then is dropped when it is done."""
         self._lane.close()
         self._long_lane.close()
-
-    def _rendered(self, prompt: ChatPrompt, tokenizer: Tokenizer, max_tokens: int, salt: str) -> EncodedPrompt:
-        prompt, applied = rewritten(prompt, self._rewrites)
-        encoded = tokenizer.render(prompt, max_tokens, salt)
-        return replace(encoded, rewrites=applied) if applied else encoded
 
     def _lane_for(self, prompt: ChatPrompt | TextPrompt) -> Lane:
         return self._lane_of(_num_chars(prompt))

@@ -76,7 +76,6 @@ class RequestBody(Struct):
     computed_tokens: int
     reused: dict[str, int]
     output_tokens: int
-    rewrites: list[str]
     end: EndBody | None
     explanation: PromptExplanation | None
     shows_text: bool = False
@@ -114,7 +113,6 @@ def request_body(
         computed_tokens=timeline.num_computed_tokens,
         reused=dict(seen.reused),
         output_tokens=seen.num_output,
-        rewrites=list(timeline.rewrites),
         end=_end(seen, unix_offset_ns),
         explanation=prompt_explanation(told) if told is not None else None,
         shows_text=shows_text,

@@ -5,7 +5,7 @@ ask the queue first and the store second, and a record leaves the queue only onc
 moment at which one that was accepted is in neither. One that is dropped after all is a miss from then on.
 
 Batches are prepared ahead of the one that is written, one at least however large they are, so that the store encodes
-while it writes. Where it falls behind it is told to hurry (`domain/write_pace`).
+while it writes.
 
 One bad offer does not take others with it, and a store that fails costs what was offered meanwhile: counted, reported,
 and never an error of the one who offered.
@@ -26,12 +26,10 @@ from application.ports.event_sink import EventSink
 from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.services.prefix.write_behind.queue import SHUTDOWN, Offer, QueueCounts, WriteQueue
-from domain.codec_choice import TYPICAL_RATIO
 from domain.id_row import IdRow
 from domain.ids import NOBODY, BlockHash, GroupIndex, RequestId
 from domain.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey, SnapshotKey
 from domain.snapshot_place import SnapshotPlace
-from domain.write_pace import WritePace
 
 _EVERYTHING_BYTES = 1 << 62
 _NO_STATE: frozenset[GroupIndex] = frozenset()
@@ -43,14 +41,11 @@ FAILED_FAULT = "contract"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """Offers that are stored together. `put` None: the store would not prepare them. `begun_ns`: since when it does.
-    `ahead`: begun before others were written."""
+    """Offers that are stored together. `put` None: the store would not prepare them. `begun_ns`: since when it does."""
 
     offers: Sequence[Offer]
     put: PreparedPut | None
     begun_ns: int
-    hurried: bool
-    ahead: bool
 
     @property
     def raw_bytes(self) -> int:
@@ -73,11 +68,10 @@ class WriteBehind:
         batch_bytes: int = 64 << 20,
         ahead_bytes: int = 256 << 20,
         idle_s: float = 30.0,
-        hurry_ratio: float = TYPICAL_RATIO,
     ) -> None:
         """`max_bytes`: payload that may wait. The thread writes `batch_bytes` or so at a time, and has the store
         prepare more until `ahead_bytes` are, or one batch more; after `idle_s` without work held-back recency is
-        flushed. `hurry_ratio`: as in WritePace."""
+        flushed."""
         self.store = store
         self._queue = WriteQueue(max_bytes)
         self._events = events
@@ -86,7 +80,6 @@ class WriteBehind:
         self._ahead_bytes = min(ahead_bytes, max_bytes // 4)
         self._ahead: deque[_Batch] = deque()
         self._prepared_bytes = 0
-        self._pace = WritePace(hurry_ratio=hurry_ratio)
         self._written_ns = 0
         self._idle_s = idle_s
         self._thread = Thread(target=self._run, name="cairn-write-behind", daemon=True)
@@ -227,26 +220,20 @@ class WriteBehind:
             return None
 
     def _prepare(self, offers: Sequence[Offer]) -> _Batch:
-        now_ns, oldest_ns = self._clock.now_ns(), min(offer.offered_ns for offer in offers)
+        now_ns = self._clock.now_ns()
         for info in {offer.info.namespace: offer.info for offer in offers}.values():
             self._guarded(partial(self.store.open_namespace, info))
-        hurry = self._pace.hurries(self._queue.queued_bytes, (now_ns - oldest_ns) / 1e9)
         records = [record for offer in offers for record in offer.records]
-        put = self._guarded(partial(self.store.prepare, records, hurry=hurry))
-        batch = _Batch(offers, put, now_ns, hurry, ahead=bool(self._ahead))
+        put = self._guarded(partial(self.store.prepare, records))
+        batch = _Batch(offers, put, now_ns)
         self._prepared_bytes += batch.raw_bytes
         return batch
 
     def _write(self, batch: _Batch) -> None:
         started_ns = max(batch.begun_ns, self._written_ns)
-        worked_ns = self._clock.thread_ns()
         reason = self._put(batch.put) if batch.put is not None else "failed"
-        worked_ns = self._clock.thread_ns() - worked_ns
         self._written_ns = self._clock.now_ns()
         self._prepared_bytes -= batch.raw_bytes
-        if reason is None:
-            seconds = (self._written_ns - started_ns) / 1e9
-            self._pace.stored(batch.raw_bytes, seconds, worked_ns / 1e9, hurried=batch.hurried, ahead=batch.ahead)
         for offer in batch.offers:
             # One bad offer must not take the others with it.
             retry = reason is not None and len(batch.offers) > 1

@@ -119,7 +119,6 @@ function details(request) {
       ...(request.preemptions > 0 && { Preempted: `${count(request.preemptions)} times` }),
       ...(request.priority === "batch" && { Priority: "batch" }),
       ...(request.requested_model !== request.model && { "Asked for": request.requested_model }),
-      ...(request.rewrites.length > 0 && { "Rewritten by": request.rewrites.join(", ") }),
     }),
   );
   return made;
