@@ -46,7 +46,7 @@ if os.environ["CAIRN_BLAS"] == "off":
     load_plain_blas()
 load_blas()
 start_device()
-constraint.MASK_TIMEOUT_S = constraint.COMPILE_TIMEOUT_S = PATIENCE_S
+constraint.COMPILE_TIMEOUT_S = PATIENCE_S
 
 settings.register_profile(
     "cairn",

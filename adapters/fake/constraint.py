@@ -65,7 +65,7 @@ class FakeCompiler:
     def detach(self, id: ModelId) -> None:
         self._models.discard(id)
 
-    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int]) -> TokenConstraint:
+    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
         if id not in self._models or not eos_token_ids or grammar.kind is not GrammarKind.CHOICE:
             raise ComputeFailed(f"{id} is not loaded, has no token that ends an answer, or this is no choice")
         answers = frozenset(text.encode() for text in json.loads(grammar.text))

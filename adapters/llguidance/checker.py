@@ -30,15 +30,17 @@ _TOO_DEAR = "it is too complex to be enforced: compiling it takes too much time 
 
 
 class LlguidanceChecker:
-    """See the port. Verdicts are kept by digest, the least recently asked for is forgotten first."""
+    """See the port. Verdicts are kept by digest and salt, the least recently asked for is forgotten first."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._lock = Lock()
-        self._verdicts: OrderedDict[bytes, str] = OrderedDict()
+        self._verdicts: OrderedDict[tuple[bytes, str], str] = OrderedDict()
         self._trials = Semaphore(MAX_TRIALS)
 
-    def check(self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str) -> None:
+    def check(
+        self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str, salt: str = ""
+    ) -> None:
         asked = json.dumps(
             {
                 "grammar": rendered(grammar),
@@ -47,7 +49,7 @@ class LlguidanceChecker:
                 "special": {name: id for name, id in special_tokens.items() if id < vocab_size},
             }
         ).encode()
-        key = sha256(asked).digest()
+        key = sha256(asked).digest(), salt
         with self._lock:
             verdict = self._verdicts.get(key)
             if verdict is not None:

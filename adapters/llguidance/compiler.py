@@ -1,4 +1,4 @@
-"""A ConstraintCompiler: per model the tokens as the library wants them, per grammar a matcher to copy from.
+"""A ConstraintCompiler: per model the tokens as the library wants them, per salt and grammar a matcher to copy from.
 
 Both are made once, in a worker, when they are first needed; who needs them meanwhile waits for that one.
 """
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from adapters.llguidance.constraint import LlguidanceConstraint
 from adapters.llguidance.library import new_matcher, new_tokenizer
 from adapters.llguidance.rendering import rendered
-from adapters.llguidance.rounds import Rounds
-from application.ports.token_constraint import AllowedTokens, TokenConstraint, Vocabulary
+from application.ports.token_constraint import TokenConstraint, Vocabulary
 from application.services.lane import Lane
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.grammar import Grammar
@@ -67,13 +66,13 @@ class _Model:
         self._source = source
         self._vocabulary_of = vocabulary_of
         self._tokenizers: _Made[None, LLTokenizer] = _Made(1)
-        self._matchers: _Made[Grammar, LLMatcher] = _Made(MAX_GRAMMARS)
+        self._matchers: _Made[tuple[str, Grammar], LLMatcher] = _Made(MAX_GRAMMARS)
         self._copying = Lock()
 
-    def matcher(self, grammar: Grammar) -> "LLMatcher":
+    def matcher(self, grammar: Grammar, salt: str) -> "LLMatcher":
         """A matcher of its own for one sequence. In a worker. Raises ComputeFailed."""
         try:
-            original = self._matchers.get(grammar, lambda: self._compiled(grammar))
+            original = self._matchers.get((salt, grammar), lambda: self._compiled(grammar))
             with self._copying:
                 return original.deep_copy()
         except ComputeFailed:
@@ -95,7 +94,6 @@ class LlguidanceCompiler:
     def __init__(self, lane: Lane, vocabulary_of: Callable[[ModelSource], Vocabulary]) -> None:
         """`vocabulary_of`: reads a model's tokens; in a worker, may raise."""
         self._lane = lane
-        self._rounds: Rounds[AllowedTokens] = Rounds(lane)
         self._vocabulary_of = vocabulary_of
         self._models: dict[ModelId, _Model] = {}
         self._wake: Callable[[], None] = _nobody
@@ -106,13 +104,13 @@ class LlguidanceCompiler:
     def detach(self, id: ModelId) -> None:
         self._models.pop(id, None)
 
-    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int]) -> TokenConstraint:
+    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
         model = self._models.get(id)
         if model is None or not eos_token_ids:
             raise ComputeFailed(f"{id} is not loaded, or has no token that ends an answer")
         try:
-            make_matcher = partial(model.matcher, grammar)
-            return LlguidanceConstraint(self._lane, self._rounds, make_matcher, eos_token_ids, self._wake)
+            make_matcher = partial(model.matcher, grammar, salt)
+            return LlguidanceConstraint(self._lane, make_matcher, eos_token_ids, self._wake)
         except ServerUnavailable:
             raise ComputeFailed("the server is stopping") from None
 

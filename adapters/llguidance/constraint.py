@@ -1,57 +1,42 @@
-"""One sequence's matcher, one call of the library after the other, and the compute thread's view of it.
+"""One sequence's matcher: compiled by a worker, followed by the compute thread.
 
-                 while masks are cheap                              after one was dear (`mask_pace`)
-compute thread   accept(token i): consume it, mask of token i+1     accept(token i)      ...      allowed()
-worker                                                                  consume it, mask of token i+1
+    worker           compile the grammar, mask of token 0
+    compute thread   accept(token i): consume it, mask of token i+1     while the device computes the forward pass of i
 
-Either way the forward pass of token i is under way meanwhile. The first mask is made by the worker that compiles. Rows
-of a batch accept their tokens one after the other, and share a worker where they need one (`rounds`).
+A mask takes some five microseconds, handing it to a worker fifty to two hundred; the library's limits bound what a
+hostile grammar can make of it (`library.LIMITS`, some 20 ms).
 """
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from functools import partial
-from time import monotonic, thread_time
+from time import monotonic
 from typing import TYPE_CHECKING
 
-from adapters.llguidance.mask_pace import MaskPace
-from adapters.llguidance.rounds import Rounds
 from application.ports.token_constraint import AllowedTokens
 from application.services.lane import Lane
-from domain.errors import ComputeFailed, ServerUnavailable
+from domain.errors import ComputeFailed
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-MASK_TIMEOUT_S = 2.0
-"""A mask takes from a tenth of a millisecond to some tens; whoever shares the batch waits for it. Counted from where it
-was asked for: several that hang in one batch hold it up for as long as one."""
-
 COMPILE_TIMEOUT_S = 30.0
-"""With reading the model's tokens, for the first one of a model."""
+"""Includes reading the model's tokens, for the first grammar of a model."""
 
 
 class LlguidanceConstraint:
-    """See the port. `make_matcher` runs in a worker of `lane`; `on_ready` there too, once the first mask or an error is
-    known."""
+    """See the port. `make_matcher` and `on_ready` run in a worker of `lane`; the latter once the first mask or an error
+    is known."""
 
     def __init__(
         self,
         lane: Lane,
-        rounds: Rounds[AllowedTokens],
         make_matcher: Callable[[], "LLMatcher"],
         eos_token_ids: frozenset[int],
         on_ready: Callable[[], None],
-        cpu_s: Callable[[], float] = thread_time,
     ) -> None:
-        """`cpu_s`: processor time of the thread that calls it."""
-        self._rounds = rounds
         self._matcher: LLMatcher | None = None
         self._eos_token_ids = eos_token_ids
         self._give_up_s = monotonic() + COMPILE_TIMEOUT_S
-        self._due_s: float | None = None
-        self._cpu_s = cpu_s
-        self._pace = MaskPace()
         self._made: AllowedTokens | None = None
         first = lane.submit(self._begin, make_matcher)
         self._next: AllowedTokens | Future[AllowedTokens] = first
@@ -65,41 +50,29 @@ class LlguidanceConstraint:
         return self._next.done()
 
     def allowed(self) -> AllowedTokens:
-        if not isinstance(self._next, AllowedTokens):
-            self._next = self._awaited(self._next)
+        if isinstance(self._next, AllowedTokens):
+            return self._next
+        try:
+            self._next = self._next.result(max(0.0, self._give_up_s - monotonic()))
+        except TimeoutError:
+            self._fail(f"compiling the grammar took more than {COMPILE_TIMEOUT_S:g} s")
+            return self.allowed()
+        except CancelledError:
+            raise ComputeFailed("the server is stopping") from None
         return self._next
 
     def accept(self, token_id: int) -> None:
         if not self.allowed().allows(token_id):
-            raise ComputeFailed(f"token {token_id} is not what the grammar allows here")
+            raise ComputeFailed(f"token {token_id} is not allowed by the grammar here")
         if token_id in self._eos_token_ids:
             self._next = _only(self._eos_token_ids)
-        elif self._pace.is_cheap:
-            self._advance_here(token_id)
-        else:
-            self._due_s = monotonic() + MASK_TIMEOUT_S
-            try:
-                self._next = self._rounds.submit(partial(self._advance, token_id))
-            except ServerUnavailable:
-                raise ComputeFailed("the server is stopping") from None
-
-    def _awaited(self, coming: "Future[AllowedTokens]") -> AllowedTokens:
+            return
+        assert self._matcher is not None
         try:
-            due_s = self._due_s
-            return coming.result(MASK_TIMEOUT_S if due_s is None else max(0.0, due_s - monotonic()))
-        except TimeoutError:
-            why = f"the grammar did not say within {MASK_TIMEOUT_S:g} s what may follow"
-            self._fail(why)  # nobody waits twice
-            raise ComputeFailed(why) from None
-        except CancelledError:
-            raise ComputeFailed("the server is stopping") from None
-
-    def _advance_here(self, token_id: int) -> None:
-        """What fails is told by `allowed`, as where a worker fails."""
-        try:
-            self._next = self._advance(token_id)
+            self._matcher.consume_token(token_id)
+            self._next = self._mask(self._matcher)
         except ComputeFailed as error:
-            self._fail(error.message)
+            self._fail(error.message)  # raised by `allowed`, as a compiler's error is
         except BaseException as error:  # a panic of the library is no Exception
             self._fail(f"the grammar failed: {error}")
 
@@ -109,27 +82,15 @@ class LlguidanceConstraint:
 
     def _begin(self, make_matcher: Callable[[], "LLMatcher"]) -> AllowedTokens:
         self._matcher = make_matcher()
-        started = self._cpu_s()
-        return self._look(started)
+        return self._mask(self._matcher)
 
-    def _advance(self, token_id: int) -> AllowedTokens:
-        assert self._matcher is not None
-        started = self._cpu_s()
-        self._matcher.consume_token(token_id)
-        return self._look(started)
-
-    def _look(self, started: float) -> AllowedTokens:
-        """`started`: when this began, as `cpu_s` tells it."""
-        assert self._matcher is not None
-        mask = self._matcher.compute_bitmask()
-        self._pace.record(self._cpu_s() - started)
-        if self._matcher.is_error():
-            raise ComputeFailed(
-                f"the grammar failed: {self._matcher.get_error().partition('<non-verbose/>')[0].strip()}"
-            )
-        if self._matcher.is_stopped() and self._matcher.is_accepting():
+    def _mask(self, matcher: "LLMatcher") -> AllowedTokens:
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            raise ComputeFailed(f"the grammar failed: {matcher.get_error().partition('<non-verbose/>')[0].strip()}")
+        if matcher.is_stopped() and matcher.is_accepting():
             return _only(self._eos_token_ids)
-        if self._matcher.is_accepting():
+        if matcher.is_accepting():
             mask = _with(mask, self._eos_token_ids)
         if self._made is None or self._made.mask != mask:
             if not mask.strip(b"\0"):
@@ -150,4 +111,4 @@ def _with(mask: bytes, token_ids: frozenset[int]) -> bytes:
     return bytes(bits)
 
 
-__all__ = ("MASK_TIMEOUT_S", "LlguidanceConstraint")
+__all__ = ("LlguidanceConstraint",)

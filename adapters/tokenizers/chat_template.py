@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.tokenizers.chat_setting import ChatSetting
-from adapters.tokenizers.local_template import names_of_messages
 from adapters.tokenizers.template_messages import (
     Adjustments,
     TemplateTraits,
@@ -70,21 +68,19 @@ _REASONING_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """`adjustments`: how the messages had to be changed; renderings of the same chat with other turns use the same, and
-    its `setting`."""
+    """`adjustments`: how the messages had to be changed; renderings of the same `prompt` with other turns use the
+    same."""
 
     text: str
     adjustments: Adjustments
-    setting: ChatSetting
+    prompt: ChatPrompt
 
 
 class ChatTemplate:
     """`apply(conversation, tools=..., add_generation_prompt=..., **kwargs)` renders; `source` is read for traits."""
 
-    def __init__(self, apply: Callable[..., str], source: str, *, is_source_all: bool = False) -> None:
-        """`is_source_all`: `apply` renders this source, each message as it is given."""
+    def __init__(self, apply: Callable[..., str], source: str) -> None:
         self._apply = apply
-        self._names = names_of_messages(source) if is_source_all else None
         fields = tuple(name for name, pattern in _REASONING_FIELDS.items() if pattern.search(source))
         traits = TemplateTraits("developer" in source, fields or ("reasoning_content",))
         late_system = _places(apply, traits, _LATE_SYSTEM)
@@ -118,30 +114,37 @@ class ChatTemplate:
 
     def _rendered(self, prompt: ChatPrompt) -> RenderedChat:
         refusal: Exception | None = None
-        setting = ChatSetting(self._apply, prompt, self._names)
         for adjustments in self._worth_trying(prompt.messages):
             try:
-                text = self._text_of(prompt.messages, adjustments, setting)
+                text = self._text_of(prompt, prompt.messages, adjustments)
             except Exception as error:
                 refusal = refusal or error
                 continue
-            return self._with_content_kept(prompt, RenderedChat(text, adjustments, setting))
+            return self._with_content_kept(RenderedChat(text, adjustments, prompt))
         assert refusal is not None
         raise self._failure(prompt, refusal) from refusal
 
     def text_beside(self, rendered: RenderedChat, messages: Sequence[ChatMessage]) -> str:
-        """Render other messages in the same setting. Raises whatever the template does."""
-        return self._text_of(messages, rendered.adjustments, rendered.setting)
+        """Render other messages with the prompt's tools and arguments. Raises whatever the template does."""
+        return self._text_of(rendered.prompt, messages, rendered.adjustments)
 
-    def _text_of(self, messages: Sequence[ChatMessage], adjustments: Adjustments, setting: ChatSetting) -> str:
-        text = setting.text_of(messages, self._traits, adjustments)
+    def _text_of(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
+        text = self._applied(prompt, messages, adjustments)
         if not has_stand_in(text):  # nobody else knows what they are called
             return text
         text = without_stand_ins(text)
         if not has_stand_in(text):
             return text
         self._traits = replace(self._traits, reads_arguments=True)
-        return setting.text_of(messages, self._traits, adjustments)
+        return self._applied(prompt, messages, adjustments)
+
+    def _applied(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
+        return self._apply(
+            messages_for_template(messages, self._traits, adjustments),
+            tools=tools_for_template(prompt.tools),
+            add_generation_prompt=not prompt.continues,
+            **prompt.template_kwargs,
+        )
 
     def _worth_trying(self, messages: Sequence[ChatMessage]) -> list[Adjustments]:
         """Every combination that would change these messages, fewest changes first."""
@@ -150,13 +153,14 @@ class ChatTemplate:
         choices = itertools.product(*([False, True] if is_possible else [False] for is_possible in possible))
         return [Adjustments(*choice) for choice in sorted(choices, key=sum)]
 
-    def _with_content_kept(self, prompt: ChatPrompt, rendered: RenderedChat) -> RenderedChat:
-        last = next((text for message in reversed(prompt.messages) if (text := message.content.strip())), "")
+    def _with_content_kept(self, rendered: RenderedChat) -> RenderedChat:
+        messages = rendered.prompt.messages
+        last = next((text for message in reversed(messages) if (text := message.content.strip())), "")
         if _holds(rendered.text, last):
             return rendered
         adjustments = replace(rendered.adjustments, text_parts=True)
         try:
-            text = self._text_of(prompt.messages, adjustments, rendered.setting)
+            text = self._text_of(rendered.prompt, messages, adjustments)
         except Exception:  # the first rendering stands: the template may only have escaped or shortened the text
             return rendered
         return replace(rendered, text=text, adjustments=adjustments) if _holds(text, last) else rendered
@@ -185,7 +189,7 @@ class ChatTemplate:
 
     def _refusal(self, prompt: ChatPrompt, messages: Sequence[ChatMessage]) -> str | None:
         try:
-            self._text_of(messages, Adjustments(), ChatSetting(self._apply, prompt, None))
+            self._text_of(prompt, messages, Adjustments())
         except Exception as error:
             return _reason(error)
         return None

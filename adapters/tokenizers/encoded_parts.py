@@ -13,7 +13,6 @@ from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple
 
-from adapters.tokenizers.encoding_threads import work_side_by_side
 from adapters.tokenizers.library import Encoding
 from domain.id_row import IdRow
 
@@ -58,13 +57,10 @@ class PartSpans:
 class EncodedParts:
     """Any thread."""
 
-    def __init__(
-        self, encode: Callable[[list[str]], list[Encoding]], max_tokens: int = MAX_TOKENS, num_threads: int = 1
-    ) -> None:
-        """`encode`: from any thread; from so many at a time for one call of `of`."""
+    def __init__(self, encode: Callable[[list[str]], list[Encoding]], max_tokens: int = MAX_TOKENS) -> None:
+        """`encode`: from any thread."""
         self._encode = encode
         self._max_tokens = max_tokens
-        self._num_threads = num_threads
         self._lock = Lock()
         self._parts: OrderedDict[bytes, Part] = OrderedDict()
         self._num_tokens = 0
@@ -83,8 +79,7 @@ class EncodedParts:
                 if key in self._parts:
                     self._parts.move_to_end(key)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
-        new = work_side_by_side(self._made, list(missing.values()), self._num_threads)
-        made = dict(zip(missing, new, strict=True))
+        made = dict(zip(missing, self._made(list(missing.values())), strict=True))
         self._keep(made)
         found |= made
         return [found[key] for key in keys]

@@ -25,12 +25,11 @@ class HfTokenizerLoader:
     """Loads what transformers can load from a local folder, without the network and without the folder's own code.
 
     `parsers`: families of output formats by model id, where what is found is not to be used. Raises InvalidRequest for
-    a family that there is not. `num_threads`: for one long text.
+    a family that there is not.
     """
 
-    def __init__(self, parsers: Mapping[str, str] | None = None, num_threads: int = 1) -> None:
+    def __init__(self, parsers: Mapping[str, str] | None = None) -> None:
         self._parsers = {model: family_named(name) for model, name in (parsers or {}).items()}
-        self._num_threads = num_threads
         self._alive: WeakValueDictionary[str, HfTokenizer] = WeakValueDictionary()
 
     def load(self, source: ModelSource) -> Tokenizer:
@@ -46,7 +45,7 @@ class HfTokenizerLoader:
         if not folder.is_dir():
             raise ModelLoadFailed(f"{source.id}: {folder} is not a folder")
         try:
-            loaded = self._alive[source.path] = _load(folder, self._parsers.get(source.id), self._num_threads)
+            loaded = self._alive[source.path] = _load(folder, self._parsers.get(source.id))
             return loaded
         except Exception as error:
             reason = str(error).strip().split("\n", maxsplit=1)[0]
@@ -55,10 +54,10 @@ class HfTokenizerLoader:
             ) from error
 
 
-def _load(folder: Path, family: Family | None, num_threads: int) -> HfTokenizer:
+def _load(folder: Path, family: Family | None) -> HfTokenizer:
     tokenizer = load_tokenizer(str(folder))
     rust = rust_tokenizer(tokenizer)
-    codec = TextCodec(tokenizer, rust, num_threads)
+    codec = TextCodec(tokenizer, rust)
     token_bytes = token_bytes_of(rust) if rust is not None else None
     if token_bytes is not None and not _agrees(token_bytes, codec):
         token_bytes = None
@@ -120,8 +119,7 @@ def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> ChatTemplate | N
     def apply_text(conversation: list[dict[str, Any]], **options: Any) -> str:
         return str(tokenizer.apply_chat_template(conversation, tokenize=False, **options))
 
-    is_source_all = isinstance(tokenizer.chat_template, str) and not renders_itself
-    return ChatTemplate(apply_text, template_source(tokenizer.chat_template), is_source_all=is_source_all)
+    return ChatTemplate(apply_text, template_source(tokenizer.chat_template))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

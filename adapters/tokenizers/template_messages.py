@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from adapters.tokenizers.verbatim_arguments import stand_in
 from domain.chat import (
@@ -63,15 +63,10 @@ def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None
     ]
 
 
-Shapes: TypeAlias = MutableMapping[tuple[ChatMessage, str | None], dict[str, Any]]
-"""Messages as dictionaries, by what they are made of: the message, and what its tool is called."""
-
-
 def messages_for_template(
-    messages: Sequence[ChatMessage], traits: TemplateTraits, adjustments: Adjustments, shapes: Shapes | None = None
+    messages: Sequence[ChatMessage], traits: TemplateTraits, adjustments: Adjustments
 ) -> list[dict[str, Any]]:
-    """Messages as dictionaries. `developer` becomes `system` for a template that does not know it. `shapes`: of these
-    traits and adjustments, from which equal messages are taken, and to which new ones are added."""
+    """Messages as dictionaries. `developer` becomes `system` for a template that does not know it."""
     if not traits.knows_developer:
         messages = [
             replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message for message in messages
@@ -84,15 +79,7 @@ def messages_for_template(
     if adjustments.merged:
         messages = merged(messages)
     called = {call.id: call.name for message in messages for call in message.tool_calls}
-    if shapes is None:
-        return [_message(message, _name(message, called), traits, adjustments) for message in messages]
-    shaped: list[dict[str, Any]] = []
-    for message in messages:
-        key = message, _name(message, called)
-        if (one := shapes.get(key)) is None:
-            one = shapes[key] = _message(*key, traits, adjustments)
-        shaped.append(one)
-    return shaped
+    return [_message(message, _name(message, called), traits, adjustments) for message in messages]
 
 
 def has_late_system(messages: Sequence[ChatMessage]) -> bool:
@@ -174,7 +161,6 @@ def _call_id(id: str, adjustments: Adjustments) -> str:
 
 __all__ = (
     "Adjustments",
-    "Shapes",
     "TemplateTraits",
     "has_late_system",
     "has_runs",

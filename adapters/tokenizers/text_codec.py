@@ -1,8 +1,7 @@
 """Text to token ids and whole texts back, over either kind of tokenizer. Adds no special tokens; any thread.
 
 Long texts are encoded in parts where the tokenizer allows it (`text_cuts`), and parts that were encoded before are not
-encoded again (`encoded_parts`): a conversation comes back with each turn, and grows at its end. Those that are new are
-encoded by several threads (`encoding_threads`).
+encoded again (`encoded_parts`): a conversation comes back with each turn, and grows at its end.
 
 The interpreter is held for no longer than it takes to copy the ids that are wanted: encoding happens without it, a text
 that cannot fit is refused for its length or its number of tokens before any list is made, and spans are looked up one
@@ -54,13 +53,12 @@ class _EncodingSpans:
 class TextCodec:
     """`rust` does the work where there is one: it is faster, knows spans and is safe from any thread."""
 
-    def __init__(self, tokenizer: PythonTokenizer, rust: RustTokenizer | None, num_threads: int = 1) -> None:
-        """`num_threads`: for the parts of one text."""
+    def __init__(self, tokenizer: PythonTokenizer, rust: RustTokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._rust = rust
         self._reach = token_reach(rust) if rust is not None else None
         self._cuts = TextCuts.of(rust) if rust is not None else None
-        self._parts = EncodedParts(self._encode_each, num_threads=num_threads)
+        self._parts = EncodedParts(self._encode_each)
 
     @property
     def special_ids(self) -> frozenset[int]:

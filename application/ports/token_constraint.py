@@ -2,7 +2,7 @@
 
     text side     GrammarChecker.check          before a request is submitted; what cannot be enforced is a 400
     token side    ConstraintCompiler.compile    at submission; compiles in a worker, and the first mask with it
-                  TokenConstraint.accept        after each token; the next mask is made then, in a worker if it is dear
+                  TokenConstraint.accept        after each token; the next mask is made then
                   TokenConstraint.allowed       where a token is chosen
 
 A step of decoding: the forward pass of token i is queued, token i is accepted, the next mask is made while the device
@@ -50,14 +50,13 @@ class TokenConstraint(Protocol):
         ...
 
     def allowed(self) -> AllowedTokens:
-        """What may follow the tokens accepted so far. Waits for the worker, at most for a stated time. Raises
+        """What may follow the tokens accepted so far. Waits for the compiler, at most for a stated time. Raises
         ComputeFailed when it failed or takes too long, the grammar is at a dead end, or a token broke it."""
         ...
 
     def accept(self, token_id: int) -> None:
-        """The next token was chosen: make what may follow it, or have a worker begin to where that would take long.
-        One that ends the answer leaves only such tokens allowed. Raises ComputeFailed for a token that is not allowed;
-        the constraint is of no use then."""
+        """The next token was chosen: make what may follow it. One that ends the answer leaves only such tokens allowed.
+        Raises ComputeFailed for a token that is not allowed; the constraint is of no use then."""
         ...
 
 
@@ -72,8 +71,9 @@ class ConstraintCompiler(Protocol):
         """Forget it. Constraints that exist go on."""
         ...
 
-    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int]) -> TokenConstraint:
-        """Begin to compile. `eos_token_ids`: all that end this answer. Raises ComputeFailed for a
+    def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
+        """Begin to compile. `eos_token_ids`: all that end this answer. Compiled grammars are shared by requests of one
+        `salt` only, so that no time tells another tenant of them. Raises ComputeFailed for a
         model that is not attached, and when nothing could end the answer."""
         ...
 
@@ -86,9 +86,12 @@ class GrammarChecker(Protocol):
     """The text side. Any thread; blocking, for a stated time at most, and nothing that it is given can hang it, take
     memory without bound, or end the process."""
 
-    def check(self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str) -> None:
+    def check(
+        self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str, salt: str = ""
+    ) -> None:
         """Raises InvalidRequest for `param` if the grammar cannot be read, names a special token that the model does
-        not have, matches nothing, or would cost too much; ServerUnavailable if that cannot be told now."""
+        not have, matches nothing, or would cost too much; ServerUnavailable if that cannot be known now.
+        Verdicts are remembered by `salt`."""
         ...
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from adapters.system.blas import BlasReport, load_blas
-from adapters.system.machine import usable_cpus
 from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
@@ -35,8 +34,6 @@ page-locked (`locked_memory`), so that what is locked is used again before it is
 of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
 
 _NUM_ATTENTION_PLANS = 192
-_MAX_ENCODING_THREADS = 8
-"""For one long text: 200,000 tokens take a quarter of a second of one processor."""
 
 
 def _nothing_to_check(_source: ModelSource, _options: LoadOptions) -> ModelPreview:
@@ -110,13 +107,7 @@ def tokenizers_of(settings: Settings) -> TokenizerLoader:
 def _real_tokenizers(settings: Settings) -> "HfTokenizerLoader":
     from adapters.tokenizers.loader import HfTokenizerLoader
 
-    return HfTokenizerLoader(settings.parser_of, encoding_threads())
-
-
-def encoding_threads() -> int:
-    """Half of the processors, so that as many are left to everything else; both where there are two."""
-    usable = usable_cpus()
-    return min(usable, max(2, min(_MAX_ENCODING_THREADS, usable // 2)))
+    return HfTokenizerLoader(settings.parser_of)
 
 
 def choose_backend(settings: Settings) -> Backend:
@@ -281,7 +272,6 @@ __all__ = (
     "Models",
     "cache_dir",
     "choose_backend",
-    "encoding_threads",
     "fake_backend",
     "import_backend",
     "mlx_backend",

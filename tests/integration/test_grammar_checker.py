@@ -145,7 +145,7 @@ def test_hostile_grammars_are_refused(checker: LlguidanceChecker, name: str):
     assert refusal(checker, HOSTILE[name])
 
 
-def test_a_verdict_is_remembered():
+def test_a_verdict_is_remembered_for_its_salt_only():
     checker = LlguidanceChecker(PATIENCE_S)
     wrong = Grammar(GrammarKind.LARK, "start: nowhere")
     first = refusal(checker, wrong)
@@ -154,6 +154,8 @@ def test_a_verdict_is_remembered():
         impatient.check(wrong, VOCAB_SIZE, SPECIAL, "field")
     checker._timeout_s = 1e-4  # a second trial would not end in time
     assert refusal(checker, wrong) == first
+    with pytest.raises(ServerUnavailable):
+        checker.check(wrong, VOCAB_SIZE, SPECIAL, "field", salt="another")
 
 
 def test_the_message_holds_no_page_of_the_grammar(checker: LlguidanceChecker):

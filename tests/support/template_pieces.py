@@ -1,12 +1,6 @@
-"""Pieces of chat templates, local and not, of which tests put templates together; and chats that tell the two apart."""
-
-import json
-from collections.abc import Callable
-from typing import Any
+"""The templates that tests render, and chats to render with them."""
 
 from hypothesis import strategies as st
-from jinja2.exceptions import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
@@ -50,102 +44,6 @@ WHOLE: dict[str, str] = {
     "QWEN_2": QWEN_2,
 }
 
-LOCAL = frozenset(WHOLE) - {"HOISTS_SYSTEM", "FIRST_SYSTEM_ONLY", "DROPS_REASONING"}
-
-BEFORE = (
-    "",
-    "{% set ns = namespace(n=0, last='', seen=[]) %}",
-    "{% set it = [1, 2, 3, 4] | select('odd') %}",
-    "{% set next = joiner(',') %}",
-    "{% set turn = cycler('a', 'b', 'c') %}",
-    "{% if messages[0].role == 'system' %}{% set head = messages[0].content %}{% set turns = messages[1:] %}"
-    "{% else %}{% set turns = messages %}{% endif %}",
-    "{% set turns = messages[1:] if messages[0].role == 'system' else messages %}",
-    "{% set turns = messages[-3:] %}",
-    "{% set turns = messages | list %}",
-    "{% set messages = messages[1:] %}",
-    "{{ messages | length }}",
-    "{% set many = messages | length > 40 %}",
-    "{% set end = messages[-1].content %}",
-    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% endif %}{% endfor %}",
-    "{% for m in messages[::-1] %}{% set ns.last = m.content %}{% endfor %}",
-    "{% for t in tools or [] %}{{ loop.index }}{{ t | tojson }}{{ '' if loop.last else ',' }}{% endfor %}",
-    "{% macro shown(m) %}{{ m.content }}{{ varargs }}{% endmacro %}",
-)
-
-LOOPS = (
-    "for m in messages",
-    "for m in turns",
-    "for m in messages if m.role != 'system'",
-    "for m in messages[1:]",
-    "for m in messages[2:]",
-    "for m in messages[:-1]",
-    "for m in messages | reverse",
-    "for m in messages recursive",
-)
-
-WITHIN = (
-    "<{{ m.role }}>{{ m.content }}",
-    "{{ m.content | trim }}{{ m.name }}{{ m.reasoning_content }}",
-    "{{ loop.index }}",
-    "{{ loop.length }}",
-    "{{ loop.revindex0 }}",
-    "{{ loop['index0'] }}",
-    "{{ loop.cycle('a', 'b', 'c') }}",
-    "{{ 'changed' if loop.changed(m.role) }}",
-    "{{ 'even' if loop.index0 % 2 == 0 else 'odd' }}",
-    "{{ 'third' if loop.index0 % 3 == 0 }}",
-    "{{ 'first' if loop.first }}{{ 'last' if loop.last }}",
-    "{{ 'begins' if loop.index0 < 3 }}",
-    "{{ 'later' if loop.index > 30 }}",
-    "{{ 'later' if 30 < loop.index }}",
-    "{{ loop.previtem.role }}{{ loop.nextitem.role }}",
-    "{% set ns.n = ns.n + 1 %}{{ ns.n }}",
-    "{% if m.role == 'user' %}{% set ns.last = m.content %}{% endif %}{{ ns.last }}",
-    "{% set ns = namespace(n=0) %}{% for c in m.content %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-    "{% set own = ns %}{% set own.n = own.n + 1 %}{{ own.n }}",
-    "{% if m.role == 'user' %}{% set said = m.content %}{% endif %}{{ said }}",
-    "{% if m.role == 'user' %}{% set head = m.content %}{% endif %}{{ head }}",
-    "{% for x in it %}{{ x if m.role == 'tool' }}{% endfor %}",
-    "{{ next() }}{{ turn.next() if m.role == 'user' }}",
-    "{{ messages[0].content }}{{ messages[2].role }}",
-    "{{ messages[20].content }}",
-    "{{ messages[-1].content }}",
-    "{{ messages[loop.index0 - 1].content }}",
-    "{{ 'x' if loop.first or messages[loop.index0 - 1].role == m.role }}",
-    "{{ 'x' if not loop.first and messages[loop.index0 - 1].role == m.role }}",
-    "{{ 'x' if loop.last or messages[loop.index0 + 1].role == m.role }}",
-    "{{ messages[loop.index0 + 5].role }}",
-    "{{ turns[loop.index0].content }}",
-    "{{ turns[loop.index0 + 1].content }}",
-    "{{ messages | length }}{{ many }}{{ end }}",
-    "{{ messages }}",
-    "{{ messages.__len__() }}{{ messages.count(m) }}",
-    "{{ (messages | last).content }}",
-    "{{ m in messages[-4:] }}",
-    "{% for o in messages %}{{ o.role[0] }}{% endfor %}",
-    "{% if m.role == 'tool' %}{% break %}{% endif %}",
-    "{% if m.role == 'tool' %}{% continue %}{% endif %}",
-    "{% set l = loop %}{{ l.index0 }}",
-    "{% for c in m.tool_calls or [] %}{{ loop.index0 }}{{ c.function | tojson }}{{ loop.last }}{% endfor %}",
-    "{{ shown(m) }}",
-    "{% set x %}{{ m.content }}!{% endset %}{{ x }}",
-    "{% with y = m.role %}{{ y }}{% endwith %}",
-    "{% filter upper %}{{ m.content }}{% endfilter %}",
-    "{% set turns = messages %}",
-    "{{ raise_exception('no') if m.role == 'tool' and loop.previtem.role == 'user' }}",
-)
-
-AFTER = (
-    "",
-    "{% if add_generation_prompt %}<a>{% endif %}",
-    "{{ messages[-1].role }}",
-    "{{ messages | length }}",
-    "{{ ns.n }}{{ ns.last }}",
-    "{% for m in messages %}{{ m.role[0] }}{% endfor %}",
-    "{{ messages[20].content }}",
-)
-
 ROLES = st.sampled_from([*Role, Role.USER, Role.ASSISTANT, Role.TOOL])
 TEXTS = st.sampled_from(
     ["", "x", "yes", "no\n", "  two  ", "漢字 😀", "probe", "Zebra", "<a>b</a> c", "Error: e", "}{"]
@@ -176,7 +74,7 @@ def messages(draw: st.DrawFn) -> ChatMessage:
 
 @st.composite
 def chats(draw: st.DrawFn) -> tuple[ChatMessage, ...]:
-    """Long ones, of which most repeats: what is carried through the middle or counted there is seen at the end."""
+    """Long ones, of which most repeats."""
     few = st.lists(messages(), min_size=1, max_size=5)
     middle = draw(few)
     polite = [ChatMessage(Role.USER, "hm"), ChatMessage(Role.ASSISTANT, "ok")]
@@ -189,24 +87,4 @@ def chats(draw: st.DrawFn) -> tuple[ChatMessage, ...]:
 
 TOOLS = st.sampled_from([(), (ToolSpec("add", "Add", {"type": "object"}), ToolSpec("get"))])
 
-
-def applied(source: str) -> Callable[..., str]:
-    """As transformers renders it."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-
-    def refuse(reason: str) -> None:
-        raise TemplateError(reason)
-
-    environment.globals["raise_exception"] = refuse  # pyright: ignore[reportArgumentType]
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    template = environment.from_string(source)
-
-    def apply(conversation: list[dict[str, Any]], **options: Any) -> str:
-        return template.render(messages=conversation, **options)
-
-    return apply
-
-
-__all__ = ("AFTER", "BEFORE", "LOCAL", "LOOPS", "TOOLS", "WHOLE", "WITHIN", "applied", "chats", "messages")
+__all__ = ("TOOLS", "WHOLE", "chats", "messages")

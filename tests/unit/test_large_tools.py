@@ -85,7 +85,9 @@ class _WatchedTokenizer(FakeTokenizer):
 
 
 class _Anything:
-    def check(self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str) -> None:
+    def check(
+        self, grammar: Grammar, vocab_size: int, special_tokens: Mapping[str, int], param: str, salt: str = ""
+    ) -> None:
         """All grammars pass."""
 
 

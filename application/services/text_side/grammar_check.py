@@ -57,11 +57,14 @@ class GrammarCheck:
         if request.grammar is None:
             return
         if self._checker is None:
-            raise InvalidRequest("this server holds no answer to a grammar", param=PARAM)
+            raise InvalidRequest("structured output is not enabled on this server", param=PARAM)
         if not tokenizer.has_token_bytes:
-            raise InvalidRequest(f"the tokenizer of {model.id} does not say what its tokens spell", param=PARAM)
-        special = tokenizer.special_tokens
-        await self._lane.run(self._checker.check, request.grammar, tokenizer.vocab_size, special, PARAM)
+            raise InvalidRequest(
+                f"structured output is not supported for {model.id}: its tokenizer has no byte representation",
+                param=PARAM,
+            )
+        special, salt = tokenizer.special_tokens, request.cache_salt
+        await self._lane.run(self._checker.check, request.grammar, tokenizer.vocab_size, special, PARAM, salt)
 
     def close(self) -> None:
         self._lane.close()

@@ -12,7 +12,7 @@ def constraint_of(asked: Submission, vocab_size: int, constraints: ConstraintCom
     if asked.grammar is not None:
         if constraints is None:
             raise ComputeFailed("this engine holds no answer to a grammar")
-        constraint = constraints.compile(asked.model, asked.grammar, asked.eos_token_ids)
+        constraint = constraints.compile(asked.model, asked.grammar, asked.eos_token_ids, asked.cache_salt)
     if asked.reasoning_budget is not None:
         ends = frozenset[int]() if asked.ignore_eos else asked.eos_token_ids
         constraint = ReasoningConstraint(asked.reasoning_budget, vocab_size, ends, constraint)
