@@ -8,7 +8,6 @@ from application.model_settings import ModelSettings
 from application.model_table import ModelTable
 from domain.byte_size import ByteSize
 from domain.duration import Duration
-from domain.engine_kind import AUTO, KINDS
 from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.model_alias import parsed_alias
@@ -115,16 +114,10 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The compute side. `kind`: whether it is a thread of the server or a process of its own; `auto`: what
-    `cairn serve` knows to be better on what computes here, and a thread in any other program. `prefill_grid` 0 means
-    the measured best of the device (512 on CPU, 2048 on a GPU). `memory`: what the computing process may hold in all,
-    of the memory it computes in; None: what nobody else holds at the start, less a tenth. `memory_wait_s`: how long a
-    request may wait in the queue for memory that others hold.
-    `stuck_after_s`: for how long a step, or a piece of a load, may take before the engine counts as stuck; None: 300 on
-    a GPU, 900 on a CPU, where a chunk of a long prompt takes minutes. `exit_when_stuck_s`: how long it may be stuck
-    before the process ends, for who started it to start it again; None: it stays."""
+    """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU). `memory`:
+    what the computing process may hold in all, of the memory it computes in; None: what nobody else holds at the
+    start, less a tenth. `memory_wait_s`: how long a request may wait in the queue for memory that others hold."""
 
-    kind: str = AUTO
     backend: str = "mlx"
     max_batch: int = 32
     queue: int = 256
@@ -132,24 +125,14 @@ class EngineSettings:
     block_size: int = 256
     memory: ByteSize | None = None
     memory_wait_s: float = 120.0
-    stuck_after_s: float | None = None
-    exit_when_stuck_s: float | None = None
 
     def __post_init__(self) -> None:
-        require(self.kind in KINDS, "engine.kind", "must be auto, thread or process")
         require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
         if self.memory is not None:
             num_bytes, share = self.memory.num_bytes, self.memory.share
             require(num_bytes is None or num_bytes >= MIN_MEMORY_BYTES, "engine.memory", "must be at least 64MiB")
             require(share is None or 0 < share <= 1, "engine.memory", "must be more than 0%")
         require(0.05 <= self.memory_wait_s <= 86_400, "engine.memory_wait_s", "must be in 0.05..86400 seconds")
-        after_s, exit_s = self.stuck_after_s, self.exit_when_stuck_s
-        require(after_s is None or 1 <= after_s <= 86_400, "engine.stuck_after_s", "must be in 1..86400 seconds")
-        require(
-            exit_s is None or (after_s or 1) <= exit_s <= 86_400,
-            "engine.exit_when_stuck_s",
-            "must be at least engine.stuck_after_s, and at most 86400 seconds",
-        )
         require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
         require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
         require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")

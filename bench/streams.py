@@ -1,7 +1,7 @@
 """Decoding over HTTP against the bare loop on the same weights, each in a process of its own, in turns.
 
     python -m bench.streams --model DIR | --shape NAME [--streams 1 8 32] [--prompt 60 2000] [--tokens 128] [--rounds 3]
-        [--serve "--engine thread" ...] [--seconds 240] [--json FILE]
+        [--serve "--max-batch 8" ...] [--seconds 240] [--json FILE]
 
 Each `--serve` is one server with these arguments, and room for as many streams as are asked. Told: the mean step while
 all streams run, and the median over the rounds of its ratio to the bare loop in that round; who goes first changes from

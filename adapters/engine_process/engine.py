@@ -240,7 +240,7 @@ class EngineProcess:
             case Status():
                 self._status = message.status
             case Broken():
-                self._broken = f"the engine stopped: {message.why}"
+                self._broken = message.why
             case Stopped():
                 self._stopped_in_time = message.in_time
 

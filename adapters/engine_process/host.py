@@ -141,9 +141,13 @@ class EngineHost:
             hosted = self._hosted = self._make(message.settings, self._gate.wait)
             self._teller.begin(lambda: hosted.engine.start(self._teller.batch))
         except Exception as error:
-            _logger.exception("the engine could not be made")
             self._hosted = None
-            self._teller.say(Broken(error.message if isinstance(error, DomainError) else writable(described(error))))
+            if isinstance(error, DomainError):  # it says all there is to say
+                why = error.message
+            else:
+                _logger.exception("the engine could not be made")
+                why = f"the engine cannot be made: {writable(described(error))}"
+            self._teller.say(Broken(why))
             self._finish(1)
             return
         self._beat()
@@ -203,7 +207,9 @@ class EngineHost:
     def _hole(self, why: str) -> None:
         """Of what was put out something cannot be told. Any thread."""
         with suppress(RuntimeError):  # the loop was closed, and this process ends anyway
-            self._loop.call_soon_threadsafe(self._break, f"what it put out cannot be written: {why}")
+            self._loop.call_soon_threadsafe(
+                self._break, f"the engine stopped: what it put out cannot be written: {why}"
+            )
 
     # ---- the end -----------------------------------------------------------------------------------------------
 

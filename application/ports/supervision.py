@@ -23,18 +23,6 @@ class Supervisor(Protocol):
         ...
 
 
-class LastResort(Protocol):
-    """A watch that needs no interpreter: it sees what keeps every thread of Python from running. One thread."""
-
-    def rearm(self) -> None:
-        """Python runs: do nothing for a while longer."""
-        ...
-
-    def disarm(self) -> None:
-        """Nothing is watched any more. Idempotent."""
-        ...
-
-
 class ThreadStacks(Protocol):
     """Where the threads of the engine are now; of any thread, without stopping one."""
 
@@ -56,14 +44,4 @@ class NoSupervisor:
         return
 
 
-class NoLastResort:
-    """A LastResort for a process that is part of another program, whose own it would replace."""
-
-    def rearm(self) -> None:
-        return
-
-    def disarm(self) -> None:
-        return
-
-
-__all__ = ("LastResort", "NoLastResort", "NoSupervisor", "Supervisor", "ThreadStacks")
+__all__ = ("NoSupervisor", "Supervisor", "ThreadStacks")

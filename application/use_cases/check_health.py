@@ -11,7 +11,6 @@ from application.ports.engine import Engine, EngineStatus
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from domain.engine_health import ENDED, WAITING, EngineHealth, engine_health
-from domain.engine_kind import EngineKind
 from domain.wait_reason import WaitReason
 
 
@@ -19,8 +18,7 @@ from domain.wait_reason import WaitReason
 class Health:
     """`problem` is empty when ready; up to a colon it may be told to anybody. Counts are of requests. `waiting_for`:
     how many wait for what, by WaitReason. `doing`: what the compute thread does, for how long. `stuck_s`: for how long
-    the engine has been stuck. `loop_lag_s`: how late the event loop was when it was last asked. `kind`: where the
-    engine runs."""
+    the engine has been stuck. `loop_lag_s`: how late the event loop was when it was last asked."""
 
     is_ready: bool
     is_running: bool
@@ -34,7 +32,6 @@ class Health:
     doing_s: float
     stuck_s: float
     loop_lag_s: float
-    kind: EngineKind
 
 
 class CheckHealth:
@@ -46,7 +43,6 @@ class CheckHealth:
         pool: ModelPool,
         clock: Clock,
         stuck_after_s: float,
-        kind: EngineKind,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._engine = engine
@@ -54,7 +50,6 @@ class CheckHealth:
         self._pool = pool
         self._clock = clock
         self._stuck_after_s = stuck_after_s
-        self._kind = kind
         self._loop_lag_s = loop_lag_s
 
     def __call__(self) -> Health:
@@ -81,7 +76,6 @@ class CheckHealth:
             doing_s=0.0 if status.activity is None else max(0, now_ns - status.activity.since_ns) / 1e9,
             stuck_s=engine.stuck_s(now_ns),
             loop_lag_s=self._loop_lag_s(),
-            kind=self._kind,
         )
 
     def _waiting_for(self, status: EngineStatus) -> Mapping[str, int]:

@@ -70,7 +70,6 @@ def _versions() -> Iterator[Check]:
 
 
 def _computing(settings: Settings) -> Iterator[Check]:
-    from interfaces.composition.engine_kind import server_kind
     from interfaces.composition.machine_facts import device_and_blas
 
     try:
@@ -79,7 +78,6 @@ def _computing(settings: Settings) -> Iterator[Check]:
         yield Check("device", f"MLX cannot be imported: {error}", "on Linux install the extra cpu, cuda12 or cuda13")
         return
     yield Check("device", f"{device}, {usable_cpus()} CPUs")
-    yield Check("engine", str(server_kind(settings)))
     if blas is not None:
         slow = blas.is_needed and not blas.is_active
         yield Check("BLAS", blas.describe(), blas.remedy if slow else "")
@@ -132,12 +130,8 @@ def _watch(settings: Settings) -> Iterator[Check]:
     from interfaces.composition.backends import choose_backend
     from interfaces.composition.supervision import stuck_after_s
 
-    after_s, exit_s = (
-        stuck_after_s(settings.engine, choose_backend(settings).holds_host),
-        settings.engine.exit_when_stuck_s,
-    )
-    then = "and stays" if exit_s is None else f"and the process ends after {exit_s:g} s"
-    yield Check("watch", f"the engine counts as stuck when nothing moves for {after_s:g} s, {then}")
+    after_s = stuck_after_s(choose_backend(settings).holds_host)
+    yield Check("watch", f"an engine that does not move for {after_s:g} s is replaced")
 
 
 def _data(settings: Settings) -> Iterator[Check]:

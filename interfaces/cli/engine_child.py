@@ -1,4 +1,4 @@
-"""The entry of an engine's own process: `cairn serve --engine process` starts it, nobody else.
+"""The entry of an engine's own process: `cairn serve` starts it.
 
 Its arguments are a descriptor, its end of a socket, and the backend that it will be asked for; its settings come
 through the socket.

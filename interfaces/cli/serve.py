@@ -24,9 +24,6 @@ Memory = Annotated[
 ]
 BlockSize = Annotated[int | None, typer.Option(help="Tokens in a block.")]
 PrefillGrid = Annotated[int | None, typer.Option(help="Tokens in a prefill chunk; 0 fits the device.")]
-EngineKind = Annotated[
-    str | None, typer.Option("--engine", metavar="auto|thread|process", help="Where computing runs: here, or apart.")
-]
 MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
 Exact = Annotated[
@@ -47,7 +44,6 @@ def serve(
     store_quota: StoreQuota = None,
     hot_tier: HotTier = None,
     memory: Memory = None,
-    engine: EngineKind = None,
     block_size: BlockSize = None,
     prefill_grid: PrefillGrid = None,
     max_batch: MaxBatch = None,
@@ -66,7 +62,6 @@ def serve(
         "server.api_key": ("--api-key", api_key),
         "server.log_level": ("--log-level", log_level),
         "server.log_format": ("--log-format", log_format),
-        "engine.kind": ("--engine", engine),
         "engine.block_size": ("--block-size", block_size),
         "engine.prefill_grid": ("--prefill-grid", prefill_grid),
         "engine.memory": ("--memory", memory),
@@ -93,27 +88,22 @@ def _store_flags(store: str | None) -> dict[str, tuple[str, object]]:
 def _run(loaded: "LoadedSettings") -> None:
     import asyncio
 
-    from domain.engine_kind import PROCESS
     from interfaces.composition.engine_entry import engine_child
-    from interfaces.composition.engine_kind import server_kind
 
-    kind = server_kind(loaded.settings)
-    child = engine_child(loaded.settings.engine.backend) if kind.name == PROCESS else None
-    if child is not None:  # it has as much to import as this process, and does it at the same time
-        with suppress(OSError):  # it is tried again where that can be told
-            child.launch()
-    from domain.errors import InvalidKeys, ServerUnavailable
+    child = engine_child(loaded.settings.engine.backend)
+    with suppress(OSError):  # it is tried again where that can be reported
+        child.launch()  # it has as much to import as this process, and does it at the same time
+    from domain.errors import InvalidKeys
     from interfaces.cli.server_process import serve_until_stopped
     from interfaces.http.server import AddressUnavailable, new_event_loop
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            outcome = runner.run(serve_until_stopped(loaded, kind, child))
-    except (AddressUnavailable, InvalidKeys, ServerUnavailable) as error:
+            outcome = runner.run(serve_until_stopped(loaded, child))
+    except (AddressUnavailable, InvalidKeys) as error:
         fail(str(error))
     if not outcome.is_clean:
-        # The compute thread hangs inside native code: a normal exit would wait for it for ever.
-        typer.echo("cairn: the compute thread did not end in time", err=True)
+        typer.echo("cairn: the engine did not end in time", err=True)
         os._exit(1)
     if outcome.problem:
         fail(outcome.problem)

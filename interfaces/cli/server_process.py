@@ -12,14 +12,12 @@ from adapters.config.locations import config_file
 from adapters.engine_process.child import ChildProcess
 from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes
-from domain.engine_kind import THREAD, EngineKind
 from domain.errors import DomainError
 from domain.model_card import ModelDescription
 from interfaces.cli.banner import UNSYNCED, banner, describe_slow_disk
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.stop_signals import StopSignals
-from interfaces.cli.supervision import last_resort_here, leave_stuck, supervisor_here
-from interfaces.composition.machine_facts import describe_computing
+from interfaces.cli.supervision import leave_stuck, supervisor_here
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
 from interfaces.composition.store import quota_bytes, store_dir, store_durability, writes_state_s
@@ -34,11 +32,9 @@ class Outcome:
     is_clean: bool
 
 
-async def serve_until_stopped(
-    loaded: LoadedSettings, kind: EngineKind, first_child: ChildProcess | None = None
-) -> Outcome:
-    """Serve until a signal, or until the default model turns out not to load. `kind`, `first_child`: as in Container.
-    Raises AddressUnavailable, InvalidKeys, and ServerUnavailable where the engine of this process cannot be made."""
+async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess) -> Outcome:
+    """Serve until a signal, or until the default model turns out not to load. `first_child`: as in Container. Raises
+    AddressUnavailable and InvalidKeys."""
     settings = loaded.settings
     server, supervisor = HttpServer(settings.server), supervisor_here()
 
@@ -48,16 +44,12 @@ async def serve_until_stopped(
 
     signals = StopSignals(stop)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
-    runs_here = kind.name == THREAD
-    if runs_here:  # imports what computes, and nobody waits for that on the loop
-        await asyncio.to_thread(describe_computing, settings)
     service = build_service(
         settings,
         origins=loaded.origins,
-        kind=kind,
+        place="process",
         first_child=first_child,
         supervisor=supervisor,
-        make_last_resort=last_resort_here,
         give_up=leave_stuck,
     )
     announcing: asyncio.Task[str] | None = None
@@ -69,16 +61,13 @@ async def serve_until_stopped(
         announcing = asyncio.create_task(_announce(service, server, base_url, supervisor))
 
     try:
-        if not runs_here:  # a child has much to import too: both do it at once
-            await service.start()
+        await service.start()  # the child has much to import too: both do it at once
         app = service.app
         if settings.server.key_file is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.container.keys().look_now)
         if signals.is_stopping:
             server.close()
         else:
-            if runs_here:
-                await service.start()
             await server.serve(app, started, service.container.requests().cut_off)
     finally:
         if announcing is not None:
@@ -107,7 +96,6 @@ async def _facts(service: Service, model: ModelDescription) -> list[tuple[str, s
     status = service.engine.status()
     return [
         ("device", status.computing),
-        ("engine", str(service.container.kind())),
         ("memory", describe_limits(status.limits)),
         ("data", await _data_fact(service)),
         *_disk_fact(service, model),

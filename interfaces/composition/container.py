@@ -28,13 +28,12 @@ from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
-from domain.engine_kind import EngineKind, embedded_kind
 from domain.load_room import LoadRoom
 from interfaces.composition.backends import models_for
 from interfaces.composition.documents import build_documents, generated_calls
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.keys import ServerKeys
-from interfaces.composition.supervision import MakeLastResort, build_watch, no_last_resort, stuck_after_s
+from interfaces.composition.supervision import STUCK_AFTER_CPU_S, build_watch
 from interfaces.composition.telemetry import make_events, make_telemetry
 from interfaces.composition.token_side import TokenSide
 
@@ -51,19 +50,17 @@ def load_room(engine: Engine) -> Callable[[], LoadRoom]:
 
 class Container(TokenSide):
     """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
-    LoadedSettings has it); `extra_sinks` is for tests and benchmarks. Who has the process for itself gives
-    `supervisor`, `make_last_resort` and `give_up` (see EngineWatch). Of the token side only the engine is asked for,
-    and where that has a process of its own, as `kind` says, nothing of the token side is made here; `first_child` is
-    one that was launched already."""
+    LoadedSettings has it); `extra_sinks` is for tests and benchmarks. A server that has the process for itself gives
+    `supervisor` and `give_up` (see EngineWatch). `place` of the engine: a `thread` of this process, or with `process` a
+    child, of which `first_child` is launched already; then nothing of the token side is made here."""
 
     settings = TokenSide.settings
     clock = TokenSide.clock
     origins = providers.Object(dict[str, str]())
     extra_sinks = providers.Object(())
-    kind: providers.Provider[EngineKind] = providers.Singleton(embedded_kind, settings.provided.engine.kind)
+    place: providers.Provider[str] = providers.Object("thread")
     first_child: providers.Provider[ChildProcess | None] = providers.Object(None)
     supervisor = providers.Singleton(NoSupervisor)
-    make_last_resort: providers.Provider[MakeLastResort] = providers.Object(no_last_resort)
     give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
     ids = providers.Singleton(RandomIds)
@@ -77,30 +74,22 @@ class Container(TokenSide):
     documents = providers.Singleton(build_documents, settings, events, clock)
 
     engine_process = providers.Singleton(build_engine_process, settings, clock, first_child)
-    engine = providers.Selector(kind.provided.name, thread=TokenSide.engine_thread, process=engine_process)
+    engine = providers.Selector(place, thread=TokenSide.engine_thread, process=engine_process)
     models = providers.Selector(
-        kind.provided.name,
+        place,
         thread=TokenSide.backend,
         process=providers.Singleton(models_for, settings, engine_process),
     )
 
-    stuck_after = providers.Selector(
-        kind.provided.name,
-        thread=providers.Singleton(stuck_after_s, settings.provided.engine, TokenSide.backend.provided.holds_host),
-        process=providers.Singleton(stuck_after_s, settings.provided.engine, True),
-    )
     watch = providers.Singleton(
         build_watch,
         engine,
         events,
         clock,
-        settings.provided.engine,
-        stuck_after,
         supervisor,
-        make_last_resort,
         give_up,
         request_log.provided.close,
-        providers.Selector(kind.provided.name, thread=providers.Object(None), process=engine_process.provided.abandon),
+        providers.Selector(place, thread=providers.Object(None), process=engine_process.provided.abandon),
     )
 
     grammars = providers.Singleton(GrammarCheck, providers.Singleton(LlguidanceChecker))
@@ -155,8 +144,7 @@ class Container(TokenSide):
         requests=requests,
         pool=pool,
         clock=clock,
-        kind=kind,
-        stuck_after_s=stuck_after,
+        stuck_after_s=STUCK_AFTER_CPU_S,
         loop_lag_s=watch.provided.loop_lag_s,
     )
     explain_prompt = providers.Singleton(

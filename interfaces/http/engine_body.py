@@ -5,7 +5,6 @@ from typing import Literal
 from msgspec import Struct
 
 from application.use_cases.check_health import Health
-from domain.engine_kind import PROCESS
 
 
 class OutstandingBody(Struct):
@@ -20,7 +19,7 @@ class EngineBody(Struct):
     """`last_step_age_s`: since a step, a call or a piece of a load ended, against what is `outstanding`. `doing`: what
     the engine does now, for how long. `stuck_in`: what does not come to an end, an activity, `waiting` or `ended`; null
     when nothing is stuck. `requests`: of whom; null for who is no admin. `event_loop_lag_s`: how late the event loop
-    was when it was last asked, once a second. `kind`: where the engine runs, and why there."""
+    was when it was last asked, once a second."""
 
     status: Literal["ok", "stuck", "not running"]
     last_step_age_s: float
@@ -31,8 +30,6 @@ class EngineBody(Struct):
     stuck_s: float
     requests: list[str] | None
     event_loop_lag_s: float
-    kind: Literal["thread", "process"]
-    kind_why: str
 
 
 def engine_body(health: Health, *, tells_all: bool) -> EngineBody:
@@ -48,8 +45,6 @@ def engine_body(health: Health, *, tells_all: bool) -> EngineBody:
         stuck_s=round(health.stuck_s, 3),
         requests=list(found.request_ids) if tells_all else None,
         event_loop_lag_s=round(health.loop_lag_s, 3),
-        kind="process" if health.kind.name == PROCESS else "thread",
-        kind_why=health.kind.why,
     )
 
 

@@ -1,4 +1,4 @@
-"""A server whose compute thread deadlocks: who asks is told, in every place where one may ask, and it ends as set."""
+"""A server whose compute thread deadlocks: every place that reports health says so, and systemd hears nothing."""
 
 import re
 import subprocess
@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from application.services.text_side.engine_watch import EXIT_STUCK
 from tests.support.cli_process import PATIENCE_S, ROOT, CairnProcess, environment
 from tests.support.fake_service import wait_until
 from tests.support.notify_socket import HAS_ABSTRACT, notify_socket
@@ -16,8 +15,8 @@ from tests.support.raw_client import RawClient
 
 
 @pytest.mark.skipif(not HAS_ABSTRACT, reason="sockets without a name in a folder are Linux's")
-def test_a_deadlocked_engine_is_seen_everywhere_and_ends_when_told_to(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.support.wedged_server", str(tmp_path)]
+def test_a_deadlocked_engine_is_seen_everywhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.support.wedged_server"]
     with notify_socket() as systemd:
         variables = environment(tmp_path, NOTIFY_SOCKET=systemd.address) | {"OTEL_SDK_DISABLED": "false"}
         server = CairnProcess(
@@ -33,9 +32,7 @@ def test_a_deadlocked_engine_is_seen_everywhere_and_ends_when_told_to(tmp_path: 
                 see_it_stuck(server, client)
                 assert "WATCHDOG=1" in systemd.waiting(), "until it was stuck"
                 assert client.get("/health/live").status_code == 200
-            (tmp_path / "go-on").touch()
-            assert server.wait() == EXIT_STUCK
-            assert systemd.waiting() == [], "not since it was seen"
+                assert systemd.waiting() == [], "not since it was seen"
         finally:
             server.close()
 

@@ -1,7 +1,6 @@
 """Who watches a server's engine is given what ends it, where that is a process of its own."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from dependency_injector import providers
@@ -14,7 +13,7 @@ from interfaces.composition.supervision import STUCK_AFTER_CPU_S
 
 
 class Stuck:
-    """An engine of either kind that decodes for ever."""
+    """An engine that decodes for ever."""
 
     def __init__(self) -> None:
         self.num_abandoned = 0
@@ -28,11 +27,13 @@ class Stuck:
         self.num_abandoned += 1
 
 
-@pytest.mark.parametrize(("kind", "num_abandoned"), [("process", 1), ("thread", 0)])
-def test_a_stuck_engine_in_a_process_is_abandoned_once(kind: Any, num_abandoned: int) -> None:
-    settings = Settings(engine=EngineSettings(kind=kind, backend="fake"), store=StoreSettings(kind="off"))
+@pytest.mark.parametrize(("place", "num_abandoned"), [("process", 1), ("thread", 0)])
+def test_a_stuck_engine_in_a_process_is_abandoned_once(place: str, num_abandoned: int) -> None:
+    settings = Settings(engine=EngineSettings(backend="fake"), store=StoreSettings(kind="off"))
     engine, clock, calls = Stuck(), FakeClock(start_ns=0), list[Callable[[], None]]()
-    container = Container(settings=providers.Object(settings), clock=providers.Object(clock))
+    container = Container(
+        settings=providers.Object(settings), clock=providers.Object(clock), place=providers.Object(place)
+    )
     for provider in (container.engine_process, container.engine_thread):
         provider.override(providers.Object(engine))  # pyright: ignore[reportUnknownMemberType]
     watch = container.watch()

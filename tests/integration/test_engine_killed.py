@@ -98,7 +98,7 @@ def test_a_model_on_mlx_is_loaded_again_and_goes_on(tmp_path: Path) -> None:
     folder = write_folder("llama", tmp_path / "tiny")
     settings = Settings(
         model=ModelSettings(default=str(folder)),
-        engine=EngineSettings(kind="process", block_size=16, prefill_grid=32, memory=ByteSize(num_bytes=1 << 30)),
+        engine=EngineSettings(block_size=16, prefill_grid=32, memory=ByteSize(num_bytes=1 << 30)),
         store=StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=64 << 20)),
     )
     source = ModelSource(ModelId(str(folder)), str(folder))

@@ -119,7 +119,7 @@ def test_it_has_one_end_of_a_socket_and_minds_no_signal_of_the_terminal() -> Non
 
 def test_an_engine_that_cannot_be_made_says_why() -> None:
     async def work(client: EngineClient, engine: EngineProcess) -> None:
-        with pytest.raises(ServerUnavailable, match="the engine stopped: ValueError: planted"):
+        with pytest.raises(ServerUnavailable, match="the engine cannot be made: ValueError: planted"):
             await engine.load(source(MODEL), LoadOptions())
         assert not engine.status().is_alive
 

@@ -1,7 +1,5 @@
-"""What a process is to its supervisor, and what is seen of it when no Python runs: real sockets, real native calls."""
+"""What a process is to its supervisor, over real sockets; and where its threads are."""
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 from adapters.system.systemd import SystemdSupervisor, systemd_supervisor
 from adapters.system.thread_stacks import PythonStacks
 from application.services.lane import IDLE_IN, Lane
-from tests.support.cli_process import PATIENCE_S, ROOT
+from tests.support.cli_process import PATIENCE_S
 from tests.support.fake_service import wait_until
 from tests.support.notify_socket import HAS_ABSTRACT, notify_socket
 
@@ -97,37 +95,3 @@ def test_stacks_show_where_threads_are_but_for_those_that_wait_for_work() -> Non
     assert other == "thread MainThread:"
     assert f"{__file__}:" in text
     assert ".hang" in text
-
-
-HOLDS_THE_INTERPRETER = """
-import ctypes, sys
-from adapters.system.native_watch import NativeWatch
-
-watch = NativeWatch({after_s}, sys.stderr, exits={exits})
-watch.rearm()
-watch.rearm()
-def hang():
-    ctypes.PyDLL(None).{call}  # unlike CDLL it keeps the interpreter's lock
-hang()
-watch.disarm()
-watch.rearm()
-"""
-
-
-def run_native(call: str, *, after_s: float, exits: bool) -> subprocess.CompletedProcess[str]:
-    program = HOLDS_THE_INTERPRETER.format(call=call, after_s=after_s, exits=exits)
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-
-
-def test_native_code_that_keeps_the_interpreter_is_seen_and_ended() -> None:
-    ended = run_native("sleep(1000)", after_s=1, exits=True)
-    assert ended.returncode == 1
-    assert "Timeout" in ended.stderr
-    assert "in hang" in ended.stderr
-
-
-def test_nothing_is_written_of_a_process_that_ends_in_time() -> None:
-    ended = run_native("getpid()", after_s=1000, exits=True)
-    assert (ended.returncode, ended.stderr) == (0, "")

@@ -48,7 +48,6 @@ from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
-from domain.engine_kind import AUTO, embedded_kind
 from domain.ids import ModelId
 from domain.key_ring import KeyRing, own_keys
 from domain.load_room import LoadRoom
@@ -207,7 +206,7 @@ def fake_service(
     services = Services(
         generate,
         ListModels(repository, pool),
-        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60, kind=embedded_kind(AUTO)),
+        CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         ExplainPrompt(
             pool,
             loop.cache,

@@ -1,30 +1,34 @@
-"""`cairn serve` on the toy engine, whose compute thread deadlocks in its first decode step: `FOLDER`.
+"""`cairn serve` on the toy engine, here a thread of the server, which deadlocks in its first decode step.
 
-Time is the machine's until then. Then it moves with each look of who watches the engine, up to a while after that
-counts as stuck, and stands there until `FOLDER/go-on` exists: what is seen of a wedge depends neither on how quick the
-test is nor on how late a look comes, which would be a pause of the watch's own.
+Time is the machine's until then. Then it moves with each look of the watch, up to a while after which the engine counts
+as stuck, and stands there: what is seen of a wedge depends neither on how quick the test is nor on how late a look
+comes, which would be a pause of the watch's own.
 """
 
-import sys
+import asyncio
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 from dependency_injector import providers
 
 from adapters.config.loader import LoadedSettings
+from adapters.engine_process.child import ChildProcess
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import FakeOptions
 from application.services.text_side import engine_watch
 from application.settings import EngineSettings, ServerSettings, Settings, StoreSettings
 from domain.ids import SequenceId
+from interfaces.cli import server_process
 from interfaces.cli.logs import configure_logging
-from interfaces.cli.serve import _run
 from interfaces.composition.backends import fake_backend
 from interfaces.composition.container import Container
+from interfaces.composition.service import Service, build_service
+from interfaces.http.server import new_event_loop
 
-STUCK_AFTER_S, STANDS_AT_S, EXIT_AFTER_S = 900, 1000, 1500
+STANDS_AT_S = 1000
 STEP_S = 25
 """For each time that the watch asks; a look asks a few times."""
 
@@ -34,8 +38,7 @@ S = 1_000_000_000
 class WedgeClock:
     """A Clock."""
 
-    def __init__(self, go_on: Path) -> None:
-        self._go_on = go_on
+    def __init__(self) -> None:
         self._wedged_ns: int | None = None
         self._passed_s = 0
 
@@ -44,7 +47,7 @@ class WedgeClock:
         if since_ns is None:
             return time.monotonic_ns()
         is_watch = threading.current_thread().name == engine_watch._NAME
-        if is_watch and (self._passed_s < STANDS_AT_S or self._go_on.exists()):
+        if is_watch and self._passed_s < STANDS_AT_S:
             self._passed_s += STEP_S
         return since_ns + self._passed_s * S
 
@@ -56,7 +59,7 @@ class WedgeClock:
 
 
 def main() -> None:
-    clock, lock = WedgeClock(Path(sys.argv[1]) / "go-on"), threading.Lock()
+    clock, lock = WedgeClock(), threading.Lock()
     lock.acquire()
 
     def deadlock(operation: str, _sequence: SequenceId | None, _count: int) -> None:
@@ -67,7 +70,7 @@ def main() -> None:
     engine_watch.LOOK_S = 0.05
     settings = Settings(
         server=ServerSettings(port=0),
-        engine=EngineSettings(backend="fake", stuck_after_s=STUCK_AFTER_S, exit_when_stuck_s=EXIT_AFTER_S),
+        engine=EngineSettings(backend="fake"),
         store=StoreSettings(kind="off"),
     )
     settings = replace(settings, model=replace(settings.model, default="fake-attention"))
@@ -75,7 +78,14 @@ def main() -> None:
     Container.backend.override(providers.Object(backend))
     Container.clock.override(providers.Object(clock))
     configure_logging("info", "plain")
-    _run(LoadedSettings(settings, {}))
+    server_process.build_service = on_a_thread
+    serving = partial(server_process.serve_until_stopped, LoadedSettings(settings, {}), ChildProcess("unused"))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serving())
+
+
+def on_a_thread(settings: Settings, **overrides: Any) -> Service:
+    return build_service(settings, **overrides | {"place": "thread"})
 
 
 if __name__ == "__main__":

@@ -9,8 +9,13 @@ from adapters.fake.clock import FakeClock
 from application.events import EngineRecovered, EngineStuck
 from application.ports.engine import EngineStatus
 from application.services.lane import Lane
-from application.services.text_side.engine_watch import EXIT_STUCK, EngineWatch, WatchLimits
-from application.services.text_side.stuck_report import TELL_AGAIN_S
+from application.services.text_side.engine_watch import (
+    EXIT_AFTER_S,
+    EXIT_STUCK,
+    LOOP_AFTER_S,
+    TELL_AGAIN_S,
+    EngineWatch,
+)
 from domain.engine_health import ENDED, EVENT_LOOP, WAITING, Activity, Heartbeat
 from domain.ids import RequestId
 from tests.support.fake_service import wait_until
@@ -18,7 +23,7 @@ from tests.support.lanes import HeldLane, InlineLane
 from tests.support.recording import RecordingEvents
 
 S = 1_000_000_000
-STUCK_AFTER_S, EXIT_AFTER_S, LOOP_AFTER_S = 30.0, 50.0, 10.0
+STUCK_AFTER_S = 30.0
 
 
 class Stacks:
@@ -30,10 +35,10 @@ class Stacks:
 
 
 class World:
-    """An engine that tells what the test wants, a loop that answers when the test says so, a supervisor that counts.
-    `what`: in which order the last resort, the supervisor and the end were told."""
+    """An engine that reports what the test wants, a loop that answers when the test says so, a supervisor that
+    counts. `told`: in which order the supervisor and the log were called."""
 
-    def __init__(self, teller: Lane | None = None, *, exits: bool = True, stuck_after_s: float = STUCK_AFTER_S) -> None:
+    def __init__(self, teller: Lane | None = None, *, stuck_after_s: float = STUCK_AFTER_S) -> None:
         self.clock, self.events, self.stacks = FakeClock(start_ns=0), RecordingEvents(), Stacks()
         self.told: list[str] = []
         self.exits: list[int] = []
@@ -48,11 +53,8 @@ class World:
             clock=self.clock,
             events=self.events,
             stacks=self.stacks,
-            limits=WatchLimits(
-                stuck_after_s=stuck_after_s, exit_after_s=EXIT_AFTER_S if exits else None, loop_after_s=LOOP_AFTER_S
-            ),
+            stuck_after_s=stuck_after_s,
             supervisor=self,
-            last_resort=self,
             give_up=self.exits.append,
             abandon=lambda: self.abandoned.append(self.clock.now_ns()),
             flush=lambda: self.told.append("flush"),
@@ -66,12 +68,6 @@ class World:
 
     def moving(self) -> None:
         self.told.append("moving")
-
-    def rearm(self) -> None:
-        self.told.append("rearm")
-
-    def disarm(self) -> None:
-        self.told.append("disarm")
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self.loop.append(call)
@@ -104,7 +100,7 @@ class World:
 
 
 def test_a_step_that_does_not_end_is_told_with_its_stack_within_a_second_of_the_time_set() -> None:
-    world = World(exits=False)
+    world = World()
     world.does("prefill", num_running=1, num_waiting=2)
     world.looks(STUCK_AFTER_S - 1)
     assert (world.stuck(), world.stacks.num_reads) == ([], 0)
@@ -116,7 +112,7 @@ def test_a_step_that_does_not_end_is_told_with_its_stack_within_a_second_of_the_
 
 
 def test_it_is_told_again_once_a_period_and_that_it_is_over() -> None:
-    world = World(exits=False)
+    world = World()
     world.does("decode", num_running=1)
     world.looks(STUCK_AFTER_S + 2 * TELL_AGAIN_S + 5)
     assert [told.is_first for told in world.stuck()] == [True, False, False]
@@ -129,29 +125,19 @@ def test_it_is_told_again_once_a_period_and_that_it_is_over() -> None:
 
 
 def test_the_supervisor_hears_nothing_while_it_is_stuck() -> None:
-    world = World(exits=False)
+    world = World()
     world.does("decode", num_running=1)
     world.looks(STUCK_AFTER_S - 1)
-    assert world.told == ["rearm", "moving"] * int(STUCK_AFTER_S - 1)
-    world.told.clear()
+    assert world.told == ["moving"] * int(STUCK_AFTER_S - 1)
     world.looks(20)
-    assert world.told == ["rearm"] * 20
+    assert len(world.told) == STUCK_AFTER_S - 1
     world.does("idle", num_running=0)
     world.looks(1)
     assert world.told[-1] == "moving"
 
 
-def test_it_ends_the_process_when_that_is_set_after_the_log_is_written() -> None:
-    world = World()
-    world.does("load", num_calls=1)
-    world.looks(EXIT_AFTER_S - 1)
-    assert (len(world.stuck()), world.exits) == (1, [])
-    world.looks(1)
-    assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
-
-
 def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() -> None:
-    world = World(exits=False)
+    world = World()
     world.does("prefill", num_running=1)
     world.looks(STUCK_AFTER_S + TELL_AGAIN_S + 1)
     assert (len(world.stuck()), world.abandoned) == (2, [STUCK_AFTER_S * S])
@@ -165,7 +151,7 @@ def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() ->
 
 
 def test_an_engine_that_has_ended_and_is_replaced_at_once_was_never_stuck() -> None:
-    world = World(exits=False)
+    world = World()
     world.does("prefill", num_running=1)
     for _ in range(3):
         world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed")
@@ -176,17 +162,17 @@ def test_an_engine_that_has_ended_and_is_replaced_at_once_was_never_stuck() -> N
 
 
 def test_a_blocked_loop_is_no_reason_to_end_an_engine() -> None:
-    world = World(exits=False)
+    world = World()
     world.is_loop_blocked = True
     world.looks(LOOP_AFTER_S + 1)
     world.answer()
     assert (len(world.stuck()), world.abandoned) == (1, [])
 
 
-def test_it_stays_when_nothing_else_is_set() -> None:
-    world = World(exits=False)
+def test_a_stuck_engine_does_not_end_the_process() -> None:
+    world = World()
     world.does("load", num_calls=1)
-    world.looks(5 * EXIT_AFTER_S)
+    world.looks(2 * EXIT_AFTER_S)
     assert world.exits == []
 
 
@@ -194,8 +180,8 @@ def test_a_sink_that_hangs_keeps_neither_the_looks_nor_the_end(monkeypatch: pyte
     """Nothing of what is submitted is ever done; the wait for the last words is bounded, here to nothing."""
     monkeypatch.setattr("application.services.text_side.engine_watch.LAST_WORDS_S", 0.0)
     world = World(HeldLane(max_pending=1))
-    world.does("decode", num_running=1)
-    world.looks(EXIT_AFTER_S)
+    world.is_loop_blocked = True
+    world.looks(EXIT_AFTER_S + 1)
     assert (world.events.events, world.exits) == ([], [EXIT_STUCK])
 
 
@@ -207,9 +193,11 @@ def test_a_blocked_event_loop_is_stuck_and_ends_the_process_too() -> None:
     world.looks(1)
     (told,) = world.stuck()
     assert (told.stuck_in, told.since_ns, world.watch.loop_lag_s()) == (EVENT_LOOP, S, LOOP_AFTER_S)
-    assert world.told[-2:] == ["moving", "rearm"]
-    world.looks(EXIT_AFTER_S - LOOP_AFTER_S)
-    assert world.exits == [EXIT_STUCK]
+    assert world.told == ["moving"] * int(LOOP_AFTER_S)
+    world.looks(EXIT_AFTER_S - LOOP_AFTER_S - 1)
+    assert world.exits == []
+    world.looks(1)
+    assert (world.exits, world.told[-1]) == ([EXIT_STUCK], "flush")
 
 
 def test_the_lag_of_a_loop_that_answers_late_is_known() -> None:
@@ -233,10 +221,6 @@ def test_a_process_that_was_stopped_for_an_hour_is_not_stuck_when_it_goes_on() -
     world.looks(1)
     (told,) = world.stuck()
     assert told.since_ns == 3606 * S, "what was not lived through is not counted"
-    world.looks(EXIT_AFTER_S - STUCK_AFTER_S - 1)
-    assert world.exits == []
-    world.looks(1)
-    assert world.exits == [EXIT_STUCK]
 
 
 def test_a_loop_that_was_stopped_before_it_could_answer_is_not_stuck_when_it_goes_on() -> None:
@@ -252,7 +236,7 @@ def test_a_loop_that_was_stopped_before_it_could_answer_is_not_stuck_when_it_goe
 
 
 def test_what_waits_for_what_never_comes_is_told_of_an_engine_that_comes_round() -> None:
-    world = World(exits=False)
+    world = World()
     world.does("plan", num_waiting=1)
     for _ in range(int(STUCK_AFTER_S)):
         world.status = dataclasses.replace(world.status, last_progress_ns=world.clock.now_ns())
@@ -261,7 +245,7 @@ def test_what_waits_for_what_never_comes_is_told_of_an_engine_that_comes_round()
 
 
 def test_stuck_in_something_else_is_two_wedges() -> None:
-    world = World(exits=False)
+    world = World()
     world.does("decode", num_running=1)
     world.looks(STUCK_AFTER_S)
     world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine stopped: MemoryError")
@@ -272,21 +256,18 @@ def test_stuck_in_something_else_is_two_wedges() -> None:
 
 def test_a_time_as_short_as_a_look_is_kept_to() -> None:
     """The time between two looks is no pause of the watch's own."""
-    world = World(exits=False, stuck_after_s=1)
+    world = World(stuck_after_s=1)
     world.does("decode", num_running=1)
     world.looks(1)
     assert [told.stuck_in for told in world.stuck()] == ["decode"]
 
 
 def test_its_thread_looks_at_once_and_ends_when_asked() -> None:
-    """Whoever keeps the interpreter from the first moment on is seen by the last resort."""
     world = World()
     world.watch.start()
     wait_until(lambda: "moving" in world.told, "the first look")
     world.watch.stop()
     world.watch.stop()
-    assert world.told[:2] == ["rearm", "moving"]
-    assert world.told[-1] == "disarm"
 
 
 def test_a_defect_of_what_it_asks_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +284,7 @@ def test_a_defect_of_what_it_asks_is_told_and_ends_nothing(monkeypatch: pytest.M
 
 
 def test_what_the_engine_tells_of_its_device_counts_before_what_was_set_for_any() -> None:
-    world = World(exits=False)
+    world = World()
     world.status = dataclasses.replace(world.status, stuck_after_s=5.0)
     world.does("decode", num_running=1)
     world.looks(4)
@@ -313,7 +294,7 @@ def test_what_the_engine_tells_of_its_device_counts_before_what_was_set_for_any(
 
 
 def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_told_by_its_end_alone() -> None:
-    world = World(exits=False)
+    world = World()
     for _ in range(2):
         now_ns = world.clock.now_ns()
         beat = Heartbeat(last_step_ns=now_ns, last_progress_ns=now_ns, activity=Activity("load", now_ns)).waited_for()

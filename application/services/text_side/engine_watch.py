@@ -1,13 +1,13 @@
-"""Watches whether the engine moves, and the event loop, on a thread of its own that neither can stop.
+"""Watches whether the engine and the event loop move, on a thread of its own that neither can stop.
 
-    every second: rearm the last resort ──► health of engine and loop ──► tell what is stuck, and what is no longer
-                                                 │ nothing is                  │ for too long, if that is set
-                                                 ▼                             ▼
-                                         tell the supervisor            last words, and the process ends
+    every second: health of engine and loop ──► report what is stuck, and what is no longer
+                       │ nothing is stuck          │ the engine: have it replaced     │ the loop, for EXIT_AFTER_S:
+                       ▼                           ▼                                  ▼
+               report to the supervisor       `abandon`, once each time      flush the log, end the process
 
-It takes no lock that another thread holds while it works, and tells nobody itself: a sink that hangs, which may be what
-blocks the loop, must not hang who watches. What keeps all of Python from running, such as native code that does not let
-the interpreter go, stops this thread too; the last resort and the supervisor, who hear nothing then, are for that.
+The thread takes no lock that another thread holds while it works, and reports through a worker: an event sink that
+hangs, which may be what blocks the loop, must not hang the watch. Native code that never releases the interpreter's
+lock stops this thread too; the supervisor, which hears nothing then, is for that.
 
 A process that was stopped for a while (a signal, a suspended machine) is not stuck when it goes on: after a pause of
 this thread's own the count begins anew.
@@ -18,23 +18,28 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import wait
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from application.events import EngineRecovered, EngineStuck, Event, FaultObserved
 from application.ports.clock import Clock
 from application.ports.engine import EngineStatus
 from application.ports.event_sink import EventSink
-from application.ports.supervision import LastResort, NoLastResort, NoSupervisor, Supervisor, ThreadStacks
+from application.ports.supervision import NoSupervisor, Supervisor, ThreadStacks
 from application.services.faults import described
 from application.services.lane import Lane
-from application.services.text_side.loop_lag import CallSoon, LoopLag
-from application.services.text_side.stuck_report import StuckReport
 from domain.engine_health import ENDED, EVENT_LOOP, EngineHealth, Heartbeat, engine_health
 from domain.errors import ServerUnavailable
 
 LOOK_S = 1.0
 MIN_PAUSE_S = 10 * LOOK_S
-"""A shorter pause of this thread's own is a busy machine, however short a time is set."""
+"""A shorter pause of this thread's own is a busy machine."""
+
+LOOP_AFTER_S = 10.0
+"""How long the event loop may be blocked; nothing that it does takes long."""
+
+EXIT_AFTER_S = 300.0
+"""How long the event loop may be blocked before the process ends, for its supervisor to start it again. An engine that
+is stuck or lost ends nothing: it is replaced."""
 
 LAST_WORDS_S = 5.0
 """How long the log may take before the process ends; a reader that has gone must not keep it alive."""
@@ -42,18 +47,13 @@ LAST_WORDS_S = 5.0
 EXIT_STUCK = 70
 """The process's status when it ends because it is stuck: EX_SOFTWARE of sysexits.h."""
 
+TELL_AGAIN_S = 300.0
+"""How often something that stays stuck is reported again."""
+
 _NAME = "cairn-engine-watch"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchLimits:
-    """`stuck_after_s`: as in `engine_health`, of an engine that does not say so itself. `exit_after_s`: how long
-    anything may be stuck before the process ends; None: for ever. `loop_after_s`: how long the event loop may be
-    blocked; nothing that it does takes long."""
-
-    stuck_after_s: float
-    exit_after_s: float | None = None
-    loop_after_s: float = 10.0
+CallSoon: TypeAlias = Callable[[Callable[[], None]], object]
+"""Schedules a call on the event loop, from any thread. Raises RuntimeError once the loop is closed."""
 
 
 class EngineWatch:
@@ -66,24 +66,23 @@ class EngineWatch:
         clock: Clock,
         events: EventSink,
         stacks: ThreadStacks,
-        limits: WatchLimits,
+        stuck_after_s: float,
         supervisor: Supervisor | None = None,
-        last_resort: LastResort | None = None,
         give_up: Callable[[int], object] | None = None,
         abandon: Callable[[], None] | None = None,
         flush: Callable[[], object] = lambda: None,
         teller: Lane | None = None,
     ) -> None:
-        """`give_up` ends the process with a status, at once; without it nothing does. `abandon` ends an engine that is
-        stuck, for another one to take over, and is called on the loop, once each time. `flush` writes what was logged,
-        in a thread of `teller`, which tells events too; tests give one."""
+        """`stuck_after_s`: as in `engine_health`, of an engine whose status does not say so. `give_up` ends the process
+        with a status, at once; without it nothing does. `abandon` ends an engine that is stuck, for another one to
+        take over, and is called on the loop, once each time. `flush` writes what was logged, in a thread of `teller`,
+        which emits events too; tests give one."""
         self._status = status
         self._clock = clock
         self._events = events
         self._stacks = stacks
-        self._limits = limits
+        self._stuck_after_s = stuck_after_s
         self._supervisor = supervisor or NoSupervisor()
-        self._last_resort = last_resort or NoLastResort()
         self._give_up = give_up
         self._abandon = abandon
         self._flush = flush
@@ -111,41 +110,38 @@ class EngineWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent. What is being told is not waited for."""
+        """Idempotent. What is being reported is not waited for."""
         self._ends.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._last_resort.disarm()
         self._teller.close()
 
     def look(self) -> None:
-        self._last_resort.rearm()
         now_ns = self._clock.now_ns()
         self._note_pause(now_ns)
         self._lag.look()
-        found = self._engine_health(now_ns), self._lag.health(now_ns, self._limits.loop_after_s)
-        for report, health in zip(self._reports, found, strict=True):
+        engine, loop = self._engine_health(now_ns), self._lag.health(now_ns)
+        for report, health in zip(self._reports, (engine, loop), strict=True):
             for event in report.feed(health, now_ns):
                 self._tell(event)
-        after_s = self._limits.exit_after_s
-        if not any(health.is_stuck for health in found):
+        if not engine.is_stuck and not loop.is_stuck:
             self._supervisor.moving()
-        elif after_s is not None and max(health.stuck_s(now_ns) for health in found) >= after_s:
+        elif loop.stuck_s(now_ns) >= EXIT_AFTER_S:
             self._leave()
 
     def _note_pause(self, now_ns: int) -> None:
-        if now_ns - self._looked_ns > max(self._limits.stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
+        if now_ns - self._looked_ns > max(self._stuck_after_s / 2, MIN_PAUSE_S) * 1e9:
             self._counted_from_ns = now_ns
             self._lag = LoopLag(self._clock, self._call_soon)
         self._looked_ns = now_ns
 
     def _engine_health(self, now_ns: int) -> EngineHealth:
         status = self._status()
-        after_s = status.stuck_after_s or self._limits.stuck_after_s
+        after_s = status.stuck_after_s or self._stuck_after_s
         self._see_it_come(status.coming, now_ns, after_s)
         health = engine_health(status.heartbeat.counted_from(self._counted_from_ns), now_ns, after_s)
         had_ended, self._has_ended = self._has_ended, health.stuck_in == ENDED
-        if self._has_ended and not had_ended:  # another one may be about to take over: the next look tells
+        if self._has_ended and not had_ended:  # another one may be about to take over: the next look reports it
             return dataclasses.replace(health, is_stuck=False, stuck_in="", stuck_since_ns=None, request_ids=())
         return health
 
@@ -172,16 +168,14 @@ class EngineWatch:
                 self._call_soon(self._abandon)
 
     def _emit(self, event: Event) -> None:
-        try:
+        with contextlib.suppress(ServerUnavailable):  # no sink takes events any more: the supervisor is left
             self._teller.submit(self._events.emit, event)
-        except ServerUnavailable:  # nobody takes what is told: the supervisor and the last resort are left
-            return
 
     def _leave(self) -> None:
         give_up = self._give_up
         if give_up is None:
             return
-        with contextlib.suppress(ServerUnavailable):  # what was told before waits in vain already
+        with contextlib.suppress(ServerUnavailable):  # what was reported before waits in vain already
             wait([self._teller.submit(self._flush)], LAST_WORDS_S)
         give_up(EXIT_STUCK)
 
@@ -189,10 +183,91 @@ class EngineWatch:
         while True:
             try:
                 self.look()
-            except Exception as error:  # it goes on looking; as nobody is told that all is well, others act if it stays
+            except Exception as error:  # it goes on looking; the supervisor hears nothing while this stays
                 self._emit(FaultObserved("engine.watch", described(error), self._clock.now_ns()))
             if self._ends.wait(LOOK_S):
                 return
 
 
-__all__ = ("EXIT_STUCK", "LAST_WORDS_S", "EngineWatch", "WatchLimits")
+class LoopLag:
+    """How late the event loop is: a callback is scheduled now and then, and timed when it runs. Asked from one thread,
+    answered on the loop's. A loop that is blocked answers nothing: the age of the waiting callback is its lag then."""
+
+    def __init__(self, clock: Clock, call_soon: CallSoon) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._asked_ns: int | None = None
+        self._answered_s = 0.0
+
+    def look(self) -> None:
+        """Schedule a callback, unless one waits."""
+        if self._asked_ns is None:
+            self._asked_ns = self._clock.now_ns()
+            try:
+                self._call_soon(self._answered)
+            except RuntimeError:  # closed: no loop is left to be late
+                self._asked_ns = None
+
+    @property
+    def lag_s(self) -> float:
+        """Of the callback that waits, or of the last one where that took longer. Any thread."""
+        asked_ns = self._asked_ns
+        waited_s = 0.0 if asked_ns is None else (self._clock.now_ns() - asked_ns) / 1e9
+        return max(waited_s, self._answered_s)
+
+    def health(self, now_ns: int) -> EngineHealth:
+        """Of the loop, in the terms of the engine's."""
+        asked_ns = self._asked_ns
+        is_stuck = asked_ns is not None and now_ns - asked_ns >= LOOP_AFTER_S * 1e9
+        return EngineHealth(
+            step_age_s=self.lag_s,
+            num_waiting=0,
+            num_running=0,
+            num_calls=0,
+            is_stuck=is_stuck,
+            stuck_in=EVENT_LOOP if is_stuck else "",
+            stuck_since_ns=asked_ns if is_stuck else None,
+        )
+
+    def _answered(self) -> None:
+        asked_ns, self._asked_ns = self._asked_ns, None
+        if asked_ns is not None:
+            self._answered_s = (self._clock.now_ns() - asked_ns) / 1e9
+
+
+class StuckReport:
+    """The events of something that may be stuck: when it is seen, once a period while it lasts, and when it is over.
+    Stuck in something else is over, and seen anew. Sans-io: `feed` with every look."""
+
+    def __init__(self) -> None:
+        self._open: tuple[str, int] | None = None
+        self._told_ns = 0
+
+    def feed(self, health: EngineHealth, now_ns: int) -> list[EngineStuck | EngineRecovered]:
+        """`stack` is left to whoever can see it."""
+        found = (health.stuck_in, health.stuck_since_ns) if health.stuck_since_ns is not None else None
+        events: list[EngineStuck | EngineRecovered] = []
+        if self._open is not None and found != self._open:
+            stuck_in, since_ns = self._open
+            events.append(EngineRecovered(stuck_in, now_ns - since_ns, now_ns))
+            self._open = None
+        if found is not None and (self._open is None or now_ns - self._told_ns >= TELL_AGAIN_S * 1e9):
+            events.append(_stuck(health, found[1], now_ns, is_first=self._open is None))
+            self._open, self._told_ns = found, now_ns
+        return events
+
+
+def _stuck(health: EngineHealth, since_ns: int, now_ns: int, *, is_first: bool) -> EngineStuck:
+    return EngineStuck(
+        stuck_in=health.stuck_in,
+        since_ns=since_ns,
+        num_waiting=health.num_waiting,
+        num_running=health.num_running,
+        num_calls=health.num_calls,
+        request_ids=health.request_ids,
+        is_first=is_first,
+        at_ns=now_ns,
+    )
+
+
+__all__ = ("EXIT_AFTER_S", "EXIT_STUCK", "LAST_WORDS_S", "LOOP_AFTER_S", "TELL_AGAIN_S", "CallSoon", "EngineWatch")
