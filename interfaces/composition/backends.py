@@ -18,7 +18,7 @@ from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPr
 from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.faults import described
-from application.services.prefix.stored_tier import Land, Upload
+from application.services.prefix.stored_tier import Land
 from application.settings import Settings
 from domain.errors import ServerUnavailable
 from domain.ids import ModelId
@@ -27,11 +27,6 @@ from domain.model_card import LoadOptions, ModelSource
 
 if TYPE_CHECKING:
     from adapters.tokenizers.loader import HfTokenizerLoader
-
-_UPLOAD_POOL_BYTES = 2 << 30
-"""What readers may keep of memory to decode into: a few reads of a large model (`fetch.READS_AHEAD`), half of it
-page-locked (`locked_memory`), so that what is locked is used again before it is forgotten. The first touch
-of fresh memory was measured at 2.6 GB/s on a virtual machine with a GPU, far below what disk and bus carry."""
 
 _NUM_ATTENTION_PLANS = 192
 
@@ -52,8 +47,8 @@ def _no_vocabulary(source: ModelSource) -> Vocabulary:
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
-    `max_last_chunk`: as in StepLimits. `land`, `upload`: bring state from the store to the device, by its readers or by
-    the compute thread; None where nothing is gained. `merges_planes`: whether `upload` does that for the codec.
+    `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device, called by its readers; None
+    where nothing is gained. `merges_planes`: whether restoring does that for the codec.
     `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
     `check`: what is looked at before anything is unloaded to make room for a model. `vocabulary_of`: reads the tokens
     of a model whose answers a grammar is to hold; in a worker. `plan`: what a model would need before it is loaded.
@@ -65,7 +60,6 @@ class Backend:
     default_grid: int
     max_last_chunk: int = 32
     land: Land | None = None
-    upload: Upload | None = None
     merges_planes: bool = False
     memory: MemoryProbe = field(default_factory=SystemMemory)
     holds_host: bool = True
@@ -160,7 +154,6 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.preflight import check_source
 
     tokenizers = _real_tokenizers(settings)
-    upload = share_locked_memory()
     return Backend(
         lambda: MlxEngine(cache_dir(), blas.identity, give_back),
         model_repository(settings),
@@ -168,8 +161,6 @@ def mlx_backend(settings: Settings) -> Backend:
         default_grid=preferred_grid(),
         max_last_chunk=preferred_last_chunk(),
         land=land if pays_to_land() else None,
-        upload=upload,
-        merges_planes=upload is not None,
         memory=MlxMemory(SystemMemory()),
         holds_host=on_cpu(),
         check=check_source,
@@ -178,32 +169,16 @@ def mlx_backend(settings: Settings) -> Backend:
     )
 
 
-def share_locked_memory() -> Upload | None:
-    """Where the device has memory of its own: have readers decode into memory that it can read. Returns what takes
-    their state there; None elsewhere."""
-    from adapters.mlx.device import has_cuda
-
-    if not has_cuda():
-        return None
-    from adapters.mlx.locked_memory import LOCKED
-    from adapters.mlx.upload import upload
-    from adapters.zstd.buffer_pool import POOL
-
-    POOL.keep_at_most(_UPLOAD_POOL_BYTES)
-    POOL.allocate_by(LOCKED.allocate)
-    return upload
-
-
 def import_backend(name: str) -> tuple[object, ...]:
     """The modules that `choose_backend` imports for it, which takes seconds; and the first look at the device. Main
     thread; raises whatever that raises."""
     if name != "mlx":
         return ()
     _prepare_mlx()
-    from adapters.mlx import device, engine, planned_network, preflight, upload
+    from adapters.mlx import device, engine, planned_network, preflight
 
     device.preferred_grid()
-    return engine, planned_network, preflight, upload
+    return engine, planned_network, preflight
 
 
 def _prepare_mlx() -> BlasReport:

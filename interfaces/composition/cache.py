@@ -17,7 +17,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import Land, StoredTier, Upload
+from application.services.prefix.stored_tier import Land, StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import SHUTDOWN, WriteBehind
 from application.services.token_side.cache_access import CacheAccess
@@ -50,9 +50,8 @@ class CacheTiers:
         clock: Clock,
         land: Land | None = None,
         memory: MemoryLimits | None = None,
-        upload: Upload | None = None,
     ) -> None:
-        """`land`, `upload`: as in Backend. `memory`: what shares of memory are shares of; None: all of the host's."""
+        """`land`: as in Backend. `memory`: what shares of memory are shares of; None: all of the host's."""
         total_bytes = memory.total_bytes if memory is not None else SystemMemory().read().total_bytes or 0
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
         self.store = store
@@ -64,7 +63,7 @@ class CacheTiers:
         if store is not None:
             max_bytes = int(total_bytes * QUEUE_SHARE)
             self.writer = WriteBehind(store, events, clock, max_bytes=max_bytes)
-            stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land, upload))
+            stored.append(StoredTier("store", self.writer, self._lanes, self.writer, land))
         cache = settings.cache
         self.hot = HotTier(hot_bytes)
         self.live = LiveStates(cache.live_states.resolve(total_bytes), self._live_fault)

@@ -76,7 +76,6 @@ class TokenSide(containers.DeclarativeContainer):
         clock,
         backend.provided.land,
         memory,
-        backend.provided.upload,
     )
     guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)

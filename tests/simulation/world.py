@@ -175,8 +175,7 @@ class World:
         outlet = Outlet(clock)
         outlet.connect(self.inbox.receive)
         lanes = StoreLanes(clock, outlet, readers=self.lane, lookups=self.lane, upkeep=self.lane)
-        upload = list if plan.faults.seed % 3 == 0 else None  # what is read is landed by the engine's thread
-        stored = [StoredTier("store", self.writer, lanes, self.writer, upload=upload)] if self.writer else []
+        stored = [StoredTier("store", self.writer, lanes, self.writer)] if self.writer else []
         self.live = LiveStates(plan.live_bytes)
         self.tiers = CheckedTiers(self.hot, stored, lanes, self.live)
         self.tiers.is_store_truthful = not (plan.faults.get_misses or plan.faults.lookup_misses)

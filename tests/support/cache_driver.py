@@ -14,7 +14,6 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.sequence_cache import SequenceCache
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import Upload
 from application.services.prefix.write_behind import WriteBehind
 from domain.block_grid import BlockGrid
 from domain.explanation import Explanation
@@ -56,7 +55,7 @@ class CacheDriver:
     """One toy model, a hot tier and perhaps a store. `options.layout` decides the kind of model.
 
     `queue`: what stands in front of the store; without one records are stored at once. `lane` fetches and deletes,
-    `lookups` looks up, `hashing` hashes; by default all do so at once. `upload`: as in StoredTier.
+    `lookups` looks up, `hashing` hashes; by default all do so at once.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class CacheDriver:
         lane: Lane | None = None,
         lookups: Lane | None = None,
         hashing: Lane | None = None,
-        upload: Upload | None = None,
     ) -> None:
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
@@ -80,7 +78,7 @@ class CacheDriver:
         self.events, self.clock = RecordingEvents(), FakeClock()
         lane = lane or InlineLane()
         lanes = StoreLanes(self.clock, self.events, readers=lane, lookups=lookups or InlineLane(), upkeep=lane)
-        self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, upload=upload, live=self.live)
+        self.tiers = prefix_tiers(self.hot, queue or self.writer, lanes, live=self.live)
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
         hashing = hashing or InlineLane()

@@ -8,7 +8,7 @@ from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_states import LiveStates
 from application.services.prefix.store_lanes import StoreLanes
-from application.services.prefix.stored_tier import StoredTier, Upload
+from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
 from domain.block_grid import BlockGrid
@@ -43,10 +43,9 @@ def prefix_tiers(
     lanes: StoreLanes,
     kind: type[PrefixTiers] = PrefixTiers,
     live: LiveStates | None = None,
-    upload: Upload | None = None,
 ) -> PrefixTiers:
-    """Memory, and behind it the store that `writer` writes to, if there is one. `upload`: as in StoredTier."""
-    stored = [StoredTier("store", writer, lanes, writer, upload=upload)] if writer is not None else []
+    """Memory, and behind it the store that `writer` writes to, if there is one."""
+    stored = [StoredTier("store", writer, lanes, writer)] if writer is not None else []
     return kind(hot, stored, lanes, live)
 
 

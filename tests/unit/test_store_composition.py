@@ -5,7 +5,6 @@ from pathlib import Path
 from shutil import disk_usage
 
 import pytest
-from dependency_injector import providers
 
 from adapters.decorators.awaited_store import MAX_RETRY_S
 from adapters.fake import FakeModel, FakeOptions
@@ -16,16 +15,14 @@ from adapters.system.memory_probe import SystemMemory
 from application.events import StoreFault, StoreOpened
 from application.ports.block_store import StoreUsage
 from application.ports.record_writer import PutOutcome
-from application.settings import EngineSettings, Settings, StoreSettings
+from application.settings import StoreSettings
 from domain.byte_size import ByteSize
 from domain.codec_choice import StoreRates, StoreWrites, compression_pays
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryReading
 from domain.memory.shape import MemoryShape, StateCost
 from domain.model_card import ModelSource
-from domain.payload import HostPayload, SplitPayload
 from interfaces.cli.banner import describe_slow_disk
-from interfaces.composition.backends import fake_backend
 from interfaces.composition.store import (
     build_store,
     hurry_ratio,
@@ -37,7 +34,6 @@ from interfaces.composition.store import (
     writes_state_s,
 )
 from interfaces.composition.store_rates import remember_rates, remembered_rates, store_rates
-from interfaces.composition.token_side import TokenSide
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
 GIB = float(1 << 30)
@@ -102,28 +98,6 @@ def test_the_default_quota_is_a_share_of_what_is_free(tmp_path: Path) -> None:
     half = quota_bytes(StoreSettings(quota=ByteSize(share=0.5)), tmp_path)
     assert abs(half - disk_usage(tmp_path).free // 2) < 1 << 30
     assert quota_bytes(StoreSettings(quota=QUOTA), tmp_path) == 8 << 20
-
-
-def test_a_device_that_merges_planes_gets_them_from_the_store(tmp_path: Path) -> None:
-    """By way of the compute thread: the store does not merge them, and the tier has what brings them there."""
-    store = StoreSettings(dir=str(tmp_path / "store"), quota=QUOTA, codec="zstd")
-    settings = Settings(engine=EngineSettings(backend="fake"), store=store)
-    side = TokenSide(settings=providers.Object(settings))
-    backend = replace(fake_backend(settings), upload=list, merges_planes=True)
-    with side.backend.override(providers.Object(backend)):
-        tiers = side.cache()
-    try:
-        assert tiers.store is not None
-        blocks = chain(namespace_of("one"), 1)
-        assert tiers.store.put(blocks) is PutOutcome.STORED
-        (found,) = tiers.store.get(keys_of(blocks))
-        assert found is not None
-        assert [type(one) for one in found.groups.values()] == [SplitPayload, HostPayload]
-        assert same(found, blocks[0])
-        (tier,) = tiers.prefix_cache._tiers.stored
-        assert (tier.upload, tier.land) == (list, None)
-    finally:
-        tiers.close()
 
 
 def test_each_kind_builds_its_store(tmp_path: Path) -> None:

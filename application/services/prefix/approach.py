@@ -112,8 +112,6 @@ class Approach:
         """See SequenceCache."""
         if isinstance(self._phase, Queued):
             raise IllegalTransition("prefix cache: polled before it was prepared")
-        if isinstance(self._phase, Fetching) and not self.tenure.is_over and self._phase.fetch.advance():
-            self._context.on_ready()  # there is more to land already, and others compute in between
         self._advance()
         return isinstance(self._phase, Ready)
 

@@ -4,13 +4,6 @@ A record is used only if it is what its key says: the prompt's own ids, the posi
 in exact mode, computed on the grid). Whatever is not is named in `missing`, and the lookup is repeated without it:
 eviction and faults between lookup and fetch cost time, never a wrong state. A store that hangs costs a deadline,
 counted anew for each read of a few records: then what has arrived is kept, and nobody waits for the rest.
-
-    cold records   |--read--|--read--|--read--|--read--|--read--|   in the order of the prompt
-    workers                           reading  reading  waiting     at most READS_AHEAD that are not landed
-    this thread      landed   landing
-
-Where the compute thread has to land what comes, it does so read by read, in between steps, while workers read on; they
-wait where it falls behind, so that host memory holds a few reads and not the prompt's whole state.
 """
 
 from collections import Counter
@@ -29,30 +22,22 @@ from domain.record import BlockKey, Provenance, Record, RecordKey
 RECORDS_PER_READ = 4
 """Records one worker reads and decodes in a row; a long prefix is spread over all workers."""
 
-READS_AHEAD = 4
-"""Reads under way or waiting to be landed by the compute thread: those that the lane's threads work on, and one."""
-
 
 @dataclass(slots=True)
 class _Read:
-    """A few records of one tier. `answer`: None before it was started, and when the store was stuck then. `is_over`:
-    what it brought is in place, or nothing comes of it any more."""
+    """A few records of one tier. `answer`: None when the store was stuck."""
 
     tier: StoredTier
     indices: Sequence[int]
-    answer: StoreRead[Sequence[Record | None]] | None = None
-    is_started: bool = False
-    is_over: bool = False
-    is_answered: bool = False
+    answer: StoreRead[Sequence[Record | None]] | None
 
     @property
     def is_settled(self) -> bool:
-        return self.is_started and (self.answer is None or self.answer.is_done or self.answer.is_hopeless)
+        return self.answer is None or self.answer.is_done or self.answer.is_hopeless
 
     @property
-    def is_due(self) -> bool:
-        """The compute thread has to land it."""
-        return self.is_settled and not self.is_over and self.tier.upload is not None
+    def is_answered(self) -> bool:
+        return self.answer is not None and self.answer.is_done
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,35 +103,23 @@ class PrefixFetch:
         self._records = tiers.hot.acquire(self._keys, self._groups)
         self._pinned = [record.key for record in self._records if record is not None]
         self._sources = [HOT if record is not None else "" for record in self._records]
-        self._on_progress = on_progress
-        self._reads = self._plan_reads(found)
+        self._reads = self._start_reads(found, on_progress)
         self.missing: frozenset[RecordKey] = frozenset()
-        self._start_reads()
 
     @property
     def is_settled(self) -> bool:
         """Everything has arrived, or will not in time."""
-        return all(read.is_over or (read.is_settled and read.tier.upload is None) for read in self._reads)
+        return all(read.is_settled for read in self._reads)
 
     @property
     def is_answered(self) -> bool:
         """Whether the stores have answered for all that is not hot; False when one was stuck, or is."""
-        return all(read.is_answered or (read.answer is not None and read.answer.is_done) for read in self._reads)
-
-    def advance(self) -> bool:
-        """Land what one read brought, if this thread has to, and have workers read on. True when there is more to land
-        already: others compute in between."""
-        for read in self._reads:
-            if read.is_due and self._take(read):
-                break
-        self._start_reads()
-        return any(read.is_due for read in self._reads)
+        return all(read.is_answered for read in self._reads)
 
     def finish(self) -> Fetched | None:
         """Once settled: the prefix, or None when `missing` names what could not be had (in time)."""
         for read in self._reads:
-            if not read.is_over:
-                self._take(read)
+            self._take(read)
         checked = zip(self._keys, self._groups, self._records, strict=True)
         self.missing = frozenset(
             key
@@ -168,13 +141,12 @@ class PrefixFetch:
     def close(self) -> None:
         """Give up what is still to be read, and the pins. Repeating it does nothing."""
         for read in self._reads:
-            read.is_started = read.is_over = True
             if read.answer is not None:
                 read.answer.abandon()
         pinned, self._pinned = self._pinned, []
         self._tiers.hot.release(pinned)
 
-    def _plan_reads(self, found: Found) -> list[_Read]:
+    def _start_reads(self, found: Found, on_progress: Callable[[], None]) -> list[_Read]:
         names = [tier.name for tier in self._tiers.stored]
         for index, record in enumerate(self._records):
             if record is None:
@@ -183,32 +155,20 @@ class PrefixFetch:
         reads: list[_Read] = []
         for tier in self._tiers.stored:
             cold = [index for index, source in enumerate(self._sources) if source == tier.name]
-            reads += [_Read(tier, cold[at : at + RECORDS_PER_READ]) for at in range(0, len(cold), RECORDS_PER_READ)]
+            for at in range(0, len(cold), RECORDS_PER_READ):
+                indices = cold[at : at + RECORDS_PER_READ]
+                keys, groups = [self._keys[at] for at in indices], [self._groups[at] for at in indices]
+                reads.append(_Read(tier, indices, tier.fetch(keys, groups, on_progress)))
         return reads
 
-    def _start_reads(self) -> None:
-        num_ahead = sum(read.is_started and not read.is_over for read in self._reads)
-        for read in self._reads:
-            if read.is_started:
-                continue
-            if read.tier.upload is not None and num_ahead >= READS_AHEAD:
-                break
-            keys = [self._keys[index] for index in read.indices]
-            read.answer = read.tier.fetch(keys, [self._groups[index] for index in read.indices], self._on_progress)
-            read.is_started, num_ahead = True, num_ahead + 1
-
-    def _take(self, read: _Read) -> bool:
-        """Put a read's records in their places, and let go of it: what has landed need not be kept as it was. False
-        when it brought nothing."""
-        answer, read.answer, read.is_over = read.answer, None, True
-        if answer is None or not answer.is_done:
-            if answer is not None:
-                answer.abandon()
-            return False
-        read.is_answered, found = True, answer.answer or ()
-        for index, record in zip(read.indices, read.tier.uploaded(found), strict=False):
+    def _take(self, read: _Read) -> None:
+        """Put a read's records in their places."""
+        if read.answer is None or not read.answer.is_done:
+            if read.answer is not None:
+                read.answer.abandon()
+            return
+        for index, record in zip(read.indices, read.answer.answer or (), strict=False):
             self._records[index] = record
-        return any(record is not None for record in found)
 
     def _is_as_promised(self, record: Record, groups: frozenset[GroupIndex]) -> bool:
         end = record.position
@@ -229,4 +189,4 @@ class PrefixFetch:
         self._pinned += [record.key for record in kept if record is not None]
 
 
-__all__ = ("READS_AHEAD", "RECORDS_PER_READ", "Fetched", "PrefixFetch")
+__all__ = ("RECORDS_PER_READ", "Fetched", "PrefixFetch")

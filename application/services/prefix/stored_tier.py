@@ -1,7 +1,6 @@
 """A tier behind I/O: a store that may be slow or hang, so it is only ever asked by workers that may give up on it.
 
-What was read is landed: brought to where restoring takes it from fastest. The worker that read it does that, or, where
-only the compute thread may, that one: all that one read brought at a time (see `PrefixFetch.advance`). A record that
+What was read is landed by the worker that read it: brought to where restoring takes it from fastest. A record that
 cannot be landed is given on as it was read: restoring it costs more, and is right all the same.
 """
 
@@ -23,21 +22,17 @@ from domain.snapshot_place import by_position, snapshot_places
 Land = Callable[[StatePayload], StatePayload]
 """The same state in the compute backend's memory, or as it is where that is as good. Any thread."""
 
-Upload = Callable[[Sequence[StatePayload]], Sequence[StatePayload]]
-"""The same of several at once, on the compute thread only."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoredTier:
-    """`reader`: with what waits to be written. `writer`: None for a tier that is only read. `land`, `upload`: None
-    where nothing is gained."""
+    """`reader`: with what waits to be written. `writer`: None for a tier that is only read. `land`: None where
+    nothing is gained."""
 
     name: str
     reader: RecordReader
     lanes: StoreLanes
     writer: WriteBehind | None = None
     land: Land | None = None
-    upload: Upload | None = None
 
     def at_rest(self) -> "StoredTier":
         """The same without what waits to be written."""
@@ -61,20 +56,6 @@ class StoredTier:
     ) -> StoreRead[Sequence[Record | None]] | None:
         """Read records in a worker; None while the store is stuck."""
         return self.lanes.read(partial(self._read, keys, groups), on_done)
-
-    def uploaded(self, records: Sequence[Record | None]) -> Sequence[Record | None]:
-        """What a read brought, landed by the compute thread; as it is where that is the workers' part."""
-        payloads = [one for record in records if record is not None for one in record.groups.values()]
-        if self.upload is None or not payloads:
-            return records
-        try:
-            there = iter(self.upload(payloads))
-            return [
-                record and replace(record, groups={index: next(there) for index in record.groups}) for record in records
-            ]
-        except Exception as error:
-            self.lanes.fault("prefix.land", described(error))
-            return records
 
     def discard(self, keys: Sequence[RecordKey]) -> None:
         """Let records go, with all that follows them; a worker does that."""
@@ -100,4 +81,4 @@ class StoredTier:
             return record
 
 
-__all__ = ("Land", "StoredTier", "Upload")
+__all__ = ("Land", "StoredTier")
