@@ -52,8 +52,8 @@ class LiveWindows:
         self._slices.at(at_ns).time_to_first_token.add(seconds)
 
     def add_gap(self, seconds: float, num_tokens: int, at_ns: int) -> None:
-        """So many tokens came together, so long after the ones before them."""
-        self._slices.at(at_ns).inter_token.add(seconds / num_tokens, num_tokens)
+        """`num_tokens` tokens arrived together, `seconds` a token after the ones before them."""
+        self._slices.at(at_ns).inter_token.add(seconds, num_tokens)
 
     def read(self, now_ns: int) -> LiveReading:
         """A few milliseconds."""

@@ -1,4 +1,4 @@
-"""Bounds of the histograms, in seconds but for BATCH_BUCKETS: what is measured alike can be compared."""
+"""Bounds of the histograms, in seconds: what is measured alike can be compared."""
 
 DURATION_BUCKETS = tuple(round(0.01 * 2**n, 2) for n in range(14))
 FIRST_TOKEN_BUCKETS = (
@@ -8,10 +8,8 @@ FIRST_TOKEN_BUCKETS = (
 OUTPUT_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_BUCKETS = (*STEP_BUCKETS, 30.0, 60.0, 300.0)
-BATCH_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 __all__ = (
-    "BATCH_BUCKETS",
     "DURATION_BUCKETS",
     "FIRST_TOKEN_BUCKETS",
     "LAG_BUCKETS",

@@ -58,12 +58,6 @@ def _captures_content(environment: Mapping[str, str]) -> bool:
     return wanted in _CONTENT
 
 
-def wants_deltas(environment: Mapping[str, str]) -> bool:
-    """Whether histograms are sent as what came since the last time."""
-    preferred = environment.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "")
-    return preferred.strip().upper() in {"DELTA", "LOWMEMORY"}
-
-
 def _exporters(environment: Mapping[str, str], signal: str, known: frozenset[str]) -> tuple[str, ...]:
     variable = f"OTEL_{signal}_EXPORTER"
     named = [name.strip().lower() for name in environment.get(variable, "").split(",")]
@@ -104,5 +98,4 @@ __all__ = (
     "ExportPlan",
     "is_sdk_disabled",
     "plan_exports",
-    "wants_deltas",
 )

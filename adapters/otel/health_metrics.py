@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from adapters.otel import semconv as names
-from adapters.otel.buckets import DURATION_BUCKETS
 from adapters.otel.instruments import Instruments
-from adapters.otel.metric_spec import counter, gauge, histogram
+from adapters.otel.metric_spec import counter, gauge
 from application.events import EngineRecovered, EngineRestarted, EngineStuck
 from application.health_events import ReadinessMeasured
 from application.services.event_router import Handler
@@ -21,16 +20,12 @@ ENGINE_WEDGES = counter(
     names.CAIRN_KIND,
 )
 ENGINE_RESTARTS = counter(names.CAIRN_ENGINE_RESTARTS, "{restart}", "Engines that took over from one that was lost.")
-ENGINE_DOWN_TIME = histogram(
-    names.CAIRN_ENGINE_DOWN_TIME, "s", "From the loss of an engine until another one took over.", DURATION_BUCKETS
-)
 
 METRICS = (
     READY,
     ENGINE_STUCK,
     ENGINE_WEDGES,
     ENGINE_RESTARTS,
-    ENGINE_DOWN_TIME,
 )
 
 
@@ -65,7 +60,6 @@ class HealthMetrics:
 
     def _restarted(self, event: EngineRestarted) -> None:
         self._instruments.add(ENGINE_RESTARTS, 1, {})
-        self._instruments.record(ENGINE_DOWN_TIME, event.down_ns / 1e9, {})
 
 
 __all__ = (

@@ -8,7 +8,6 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
 from adapters.otel.metric_spec import MetricKind, MetricSpec
-from adapters.otel.tallies import Tallies
 
 Attributes: TypeAlias = Mapping[str, str]
 Readings: TypeAlias = Callable[[], Iterable[tuple[float, Attributes]]]
@@ -17,12 +16,11 @@ _NO_TRACE = Context()
 
 
 class Instruments:
-    """Counters, histograms and tallies exist from the start; observed ones from their `observe`. What the catalogue
+    """Counters and histograms exist from the start; observed ones from their `observe`. What the catalogue
     does not hold is a KeyError."""
 
-    def __init__(self, meter: Meter, tallies: Tallies, catalogue: Iterable[MetricSpec]) -> None:
+    def __init__(self, meter: Meter, catalogue: Iterable[MetricSpec]) -> None:
         self._meter = meter
-        self._tallies = tallies
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         self._observed: set[str] = set()
@@ -33,7 +31,7 @@ class Instruments:
                 self._histograms[spec.name] = meter.create_histogram(
                     spec.name, spec.unit, spec.description, explicit_bucket_boundaries_advisory=spec.buckets
                 )
-            elif spec.kind is not MetricKind.TALLY:
+            else:
                 self._observed.add(spec.name)
 
     def add(self, spec: MetricSpec, amount: int, attributes: Attributes) -> None:
@@ -46,10 +44,6 @@ class Instruments:
         """None is what did not happen and is not recorded. `trace`: of what was measured, which becomes its example."""
         if value is not None:
             self._histograms[spec.name].record(max(value, 0.0), attributes, trace or _NO_TRACE)
-
-    def count(self, spec: MetricSpec, value: float, num: int, attributes: Attributes) -> None:
-        """Record the same value `num` times in a tally."""
-        self._tallies.count(spec, max(value, 0.0), num, attributes)
 
     def observe(self, spec: MetricSpec, readings: Readings) -> None:
         """Read `readings` whenever metrics are collected."""

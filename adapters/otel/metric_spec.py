@@ -5,14 +5,13 @@ from enum import Enum
 
 
 class MetricKind(Enum):
-    """COUNTER only grows. HISTOGRAM counts values into buckets; TALLY is a histogram of what comes many times a step,
-    counted by `tallies`. The others are read when metrics are collected."""
+    """COUNTER only grows. HISTOGRAM counts values into buckets. The others are read
+    when metrics are collected."""
 
     COUNTER = "counter"
     OBSERVED_COUNTER = "observed counter"
     OBSERVED_GAUGE = "observed gauge"
     HISTOGRAM = "histogram"
-    TALLY = "tally"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,4 @@ def histogram(name: str, unit: str, description: str, buckets: tuple[float, ...]
     return MetricSpec(name, MetricKind.HISTOGRAM, unit, description, attributes, buckets)
 
 
-def tally(name: str, unit: str, description: str, buckets: tuple[float, ...], *attributes: str) -> MetricSpec:
-    return MetricSpec(name, MetricKind.TALLY, unit, description, attributes, buckets)
-
-
-__all__ = ("MetricKind", "MetricSpec", "counter", "gauge", "histogram", "observed_counter", "tally")
+__all__ = ("MetricKind", "MetricSpec", "counter", "gauge", "histogram", "observed_counter")

@@ -19,10 +19,10 @@ from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.memory_metrics import MemoryMetrics
 from adapters.otel.request_metrics import RequestMetrics
 from adapters.otel.store_metrics import StoreMetrics
-from adapters.otel.tallies import Tallies
 from adapters.otel.trace_lookup import TraceLookup, no_trace
 from application.ports.clock import Clock
 from application.services.event_router import EventRouter, Handler
+from application.services.request_timelines import RequestTimelines
 
 
 def _no_failures() -> Mapping[str, int]:
@@ -30,21 +30,21 @@ def _no_failures() -> Mapping[str, int]:
 
 
 class MetricEvents(EventRouter):
-    """`tallies`: where those metrics are counted that no meter takes. `other_failures`: events that other sinks could
-    not take, by type, to be counted with its own. `trace_of`: a request's trace, while it is open."""
+    """An event sink; `timelines` takes each event before it. `other_failures`: events that other sinks could not take,
+    by type, which are counted with its own. `trace_of`: a request's trace, while it is open."""
 
     def __init__(
         self,
         meter: Meter,
-        tallies: Tallies,
         clock: Clock,
+        timelines: RequestTimelines,
         other_failures: Callable[[], Mapping[str, int]] = _no_failures,
         trace_of: TraceLookup = no_trace,
     ) -> None:
-        instruments = Instruments(meter, tallies, CATALOGUE)
+        instruments = Instruments(meter, CATALOGUE)
         families = (
-            RequestMetrics(instruments, clock, trace_of),
-            AnswerMetrics(instruments, trace_of),
+            RequestMetrics(instruments, clock, timelines, trace_of),
+            AnswerMetrics(instruments),
             EngineMetrics(instruments),
             CacheMetrics(instruments, trace_of),
             StoreMetrics(instruments),

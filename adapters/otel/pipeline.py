@@ -11,7 +11,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider
 
-from adapters.otel.catalogue import CATALOGUE
 from adapters.otel.environment import ExportPlan
 from adapters.otel.http import HttpTracing, current_carrier
 from adapters.otel.log_export import LogExport
@@ -27,11 +26,11 @@ from adapters.otel.providers import (
     cairn_version,
 )
 from adapters.otel.spans import SpanEvents
-from adapters.otel.tallies import Tallies, TallyReading
 from adapters.otel.telemetry import AsgiApp, MetricsText, Telemetry
 from adapters.otel.trace_lookup import ids_of, no_trace
 from application.ports.clock import Clock
 from application.services.event_fan_out import EventFanOut
+from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
 
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -40,17 +39,17 @@ SHUTDOWN_TIMEOUT_S = 5.0
 _logger = logging.getLogger("cairn.telemetry")
 
 
-def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock) -> Telemetry:
+def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timelines: RequestTimelines) -> Telemetry:
     """At least one signal is on; the others have no provider and no sink."""
-    resource, tallies = build_resource(os.environ), Tallies(CATALOGUE)
-    text = PrometheusText(TallyReading(tallies)) if serve_metrics else None
-    readers = [text] if text is not None else []
+    resource = build_resource(os.environ)
+    text = PrometheusText() if serve_metrics else None
+    readers = [text.reader] if text is not None else []
     return assemble(
         clock,
+        timelines,
         build_tracer_provider(plan, resource) if plan.traces else None,
-        build_meter_provider(plan, resource, readers, tallies) if readers or plan.metrics else None,
+        build_meter_provider(plan, resource, readers) if readers or plan.metrics else None,
         build_logger_provider(plan, resource) if plan.logs else None,
-        tallies=tallies,
         metrics_text=text,
         content=MessageContent() if plan.content else None,
     )
@@ -58,11 +57,11 @@ def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock) -> Telem
 
 def assemble(
     clock: Clock,
+    timelines: RequestTimelines,
     tracers: TracerProvider | None,
     meters: MeterProvider | None,
     loggers: LoggerProvider | None = None,
     *,
-    tallies: Tallies | None = None,
     metrics_text: Callable[[str], MetricsText] | None = None,
     content: MessageContent | None = None,
 ) -> Telemetry:
@@ -71,7 +70,7 @@ def assemble(
     spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock, content=content) if tracers else None
     failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
     meter = meters.get_meter(SCOPE, version) if meters else None
-    metrics = MetricEvents(meter, tallies or Tallies(CATALOGUE), clock, failures, trace_of) if meter else None
+    metrics = MetricEvents(meter, clock, timelines, failures, trace_of) if meter else None
     logs = LogExport(loggers) if loggers else None
     if logs is not None:
         logs.attach()

@@ -1,9 +1,7 @@
 """OpenTelemetry's providers with the exporters of a plan. They are Cairn's own, never made global."""
 
-import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -13,9 +11,7 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, ConsoleLogRe
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
     ConsoleMetricExporter,
-    MetricExportResult,
     MetricReader,
-    MetricsData,
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.metrics.view import DropAggregation, View
@@ -23,9 +19,11 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
-from adapters.otel.environment import OTLP, ExportPlan, wants_deltas
+from adapters.otel.environment import OTLP, ExportPlan
 from adapters.otel.linked_sampler import LinkedSampler
-from adapters.otel.tallies import SCOPE, Tallies, TallyReading
+
+SCOPE = "cairn"
+"""The name of the instrumentation scope."""
 
 _VIEWS = (
     # The instrumentation keeps the response's size on itself, so that concurrent requests read each other's.
@@ -68,37 +66,9 @@ def build_logger_provider(plan: ExportPlan, resource: Resource) -> LoggerProvide
     return provider
 
 
-class _OtlpMetrics(OTLPMetricExporter):
-    """With the tallies, in the temporality that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
-
-    def __init__(self, tallies: Tallies) -> None:
-        super().__init__()
-        self._tallied = TallyReading(tallies, is_delta=wants_deltas(os.environ))
-
-    def export(
-        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
-    ) -> MetricExportResult:
-        tallied = self._tallied.added_to(metrics_data)
-        return super().export(tallied, timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType]
-
-
-class _ConsoleMetrics(ConsoleMetricExporter):
-    """With the tallies."""
-
-    def __init__(self, tallies: Tallies) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]
-        self._tallied = TallyReading(tallies)
-
-    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        tallied = self._tallied.added_to(metrics_data)
-        return super().export(tallied, timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType]
-
-
-def build_meter_provider(
-    plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader], tallies: Tallies
-) -> MeterProvider:
+def build_meter_provider(plan: ExportPlan, resource: Resource, readers: Sequence[MetricReader]) -> MeterProvider:
     """`readers` are added to the plan's. Intervals follow OTEL_METRIC_EXPORT_*."""
-    exporters = [_OtlpMetrics(tallies) if name == OTLP else _ConsoleMetrics(tallies) for name in plan.metrics]
+    exporters = [OTLPMetricExporter() if name == OTLP else ConsoleMetricExporter() for name in plan.metrics]
     pushing = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
     return MeterProvider([*readers, *pushing], resource, shutdown_on_exit=False, views=_VIEWS)
 

@@ -2,7 +2,7 @@
 
 from adapters.otel import semconv as names
 from adapters.otel.buckets import DURATION_BUCKETS, FIRST_TOKEN_BUCKETS, OUTPUT_TOKEN_BUCKETS
-from adapters.otel.metric_spec import counter, gauge, histogram, tally
+from adapters.otel.metric_spec import counter, gauge, histogram
 
 _REQUEST = (
     names.GEN_AI_OPERATION_NAME,
@@ -29,10 +29,10 @@ TIME_PER_OUTPUT_TOKEN = histogram(
     OUTPUT_TOKEN_BUCKETS,
     *_REQUEST,
 )
-INTER_TOKEN_LATENCY = tally(
+INTER_TOKEN_LATENCY = histogram(
     names.CAIRN_INTER_TOKEN_LATENCY,
     "s",
-    "From one token of an answer to the next, as they leave the engine.",
+    "Time a token between two deliveries of an answer; sequences that decode together count once.",
     (0.001, 0.0025, 0.005, *OUTPUT_TOKEN_BUCKETS, 5.0, 10.0, 30.0),
     names.GEN_AI_RESPONSE_MODEL,
 )

@@ -5,7 +5,6 @@ model has been served here. Computed prompt tokens are counted as they are compu
 what it cost; output tokens, and those its first choice reused, when it ends.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from adapters.otel import request_catalogue as catalogue
@@ -25,7 +24,6 @@ from application.events import (
     RequestPreempted,
     RequestQueued,
     RequestRefused,
-    RequestWaits,
     StepCompleted,
 )
 from application.ports.clock import Clock
@@ -41,12 +39,14 @@ MAX_KNOWN_MODELS = 1_024
 class RequestMetrics:
     """One caller at a time."""
 
-    def __init__(self, instruments: Instruments, clock: Clock, trace_of: TraceLookup) -> None:
+    def __init__(
+        self, instruments: Instruments, clock: Clock, timelines: RequestTimelines, trace_of: TraceLookup
+    ) -> None:
         self._instruments = instruments
         self._clock = clock
         self._trace_of = trace_of
         self._last_step_ns = 0
-        self._timelines = RequestTimelines()
+        self._timelines = timelines
         self._known_models: set[ModelId] = set()
         instruments.observe(catalogue.REQUESTS_WAITING, lambda: self._num_open(Stage.WAITING))
         instruments.observe(catalogue.REQUESTS_WAITING_FOR, self._num_waiting_for)
@@ -56,7 +56,6 @@ class RequestMetrics:
     def handlers(self) -> Mapping[type, Handler]:
         return {
             RequestQueued: self._queued,
-            RequestWaits: self._timelines.waits,
             RequestAdmitted: self._admitted,
             PrefixMatched: self._matched,
             PrefillChunkComputed: self._computed,
@@ -78,67 +77,68 @@ class RequestMetrics:
         self._last_step_ns = event.at_ns
 
     def _queued(self, event: RequestQueued) -> None:
-        self._timelines.queued(event)
         self._know(event.model)
         self._know(event.requested_model)
 
     def _admitted(self, event: RequestAdmitted) -> None:
-        if (timeline := self._timelines.admitted(event)) is not None:
+        timeline = self._timelines.of(event.id)
+        if timeline is not None and timeline.admitted_ns == event.at_ns:
             self._record_stage(catalogue.QUEUE_TIME, timeline, Stage.WAITING, event.at_ns)
 
     def _matched(self, event: PrefixMatched) -> None:
-        if self._timelines.matched(event) is not None:
+        timeline = self._timelines.of(event.id)
+        if timeline is not None and timeline.is_first_lookup(event):
             found = {names.CAIRN_RESULT: _result(event), names.CAIRN_STOP_REASON: event.reason}
             self._instruments.add(catalogue.PREFIX_LOOKUPS, 1, found)
 
     def _computed(self, event: PrefillChunkComputed) -> None:
-        if (timeline := self._timelines.computed(event)) is not None:
+        if (timeline := self._timelines.of(event.id)) is not None:
             self._count_prompt(timeline, "recomputed" if event.is_resumed else "computed", event.end - event.start)
 
     def _preempted(self, event: RequestPreempted) -> None:
-        if (timeline := self._timelines.get(event.id)) is not None:
+        if (timeline := self._timelines.of(event.id)) is not None:
             self._instruments.add(catalogue.REQUESTS_PREEMPTED, 1, _model_attributes(timeline.model))
 
     def _decode_started(self, event: DecodeStarted) -> None:
-        if (timeline := self._timelines.decode_started(event)) is not None:
+        timeline = self._timelines.of(event.id)
+        if timeline is not None and timeline.decode_started_ns == event.at_ns:
             self._record_stage(catalogue.PREFILL_TIME, timeline, Stage.PREFILLING, event.at_ns)
 
     def _first_token(self, event: FirstToken) -> None:
-        if (timeline := self._timelines.first_token(event)) is not None:
+        timeline = self._timelines.of(event.id)
+        if timeline is not None and timeline.first_token_ns == event.at_ns:
             seconds = timeline.time_to_first_token_s
             attributes = _request_attributes(timeline)
             self._instruments.record(catalogue.TIME_TO_FIRST_TOKEN, seconds, attributes, self._trace_of(event.id))
 
     def _received(self, event: TokensReceived) -> None:
-        """Sequences that decode together mostly waited equally long, so they are counted together."""
-        gaps: Counter[tuple[ModelId, int]] = Counter()
-        for id, num_tokens in event.counts:
-            timeline = self._timelines.get(id)
-            if timeline is not None and num_tokens:
-                if (last_ns := timeline.last_tokens_ns) is not None:
-                    gaps[timeline.model, (event.at_ns - last_ns) // num_tokens] += num_tokens
-                timeline.last_tokens_ns = event.at_ns
-        for (model, gap_ns), num_tokens in gaps.items():
-            attributes = _model_attributes(model)
-            self._instruments.count(catalogue.INTER_TOKEN_LATENCY, gap_ns / 1e9, num_tokens, attributes)
+        """Record one value for all sequences that waited equally long: those that decode together."""
+        gaps: set[tuple[ModelId, int]] = set()
+        for id, _ in event.counts:
+            timeline = self._timelines.of(id)
+            if timeline is not None and timeline.last_tokens_ns == event.at_ns and timeline.gap_ns is not None:
+                gaps.add((timeline.model, timeline.gap_ns))
+        for model, gap_ns in gaps:
+            self._instruments.record(catalogue.INTER_TOKEN_LATENCY, gap_ns / 1e9, _model_attributes(model))
 
     def _ended(self, event: RequestEnded) -> None:
-        timeline = self._timelines.ended(event)
-        if timeline is None:
+        timeline = self._timelines.of(event.id)
+        if timeline is None or timeline.ended is not event:
             return
         record, add, trace = self._instruments.record, self._instruments.add, self._trace_of(event.id)
         model, request = _model_attributes(timeline.model), _request_attributes(timeline)
         usage, error = event.usage, dict[str, str]()
         if event.error_code is not None:
             error = {names.ERROR_TYPE: event.error_code}
-        record(catalogue.REQUEST_DURATION, (event.at_ns - timeline.queued_ns) / 1e9, {**request, **error}, trace)
+        record(catalogue.REQUEST_DURATION, (event.at_ns - timeline.queued.at_ns) / 1e9, {**request, **error}, trace)
         self._record_stage(catalogue.DECODE_TIME, timeline, Stage.DECODING, event.at_ns)
         if not error:
             per_token_s = timeline.time_per_output_token_s(event.at_ns, usage.completion_tokens)
             record(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request, trace)
         add(catalogue.REQUESTS_ENDED, 1, {**model, names.CAIRN_REASON: event.reason, **error})
         add(catalogue.OUTPUT_TOKENS, usage.completion_tokens, model)
-        for tier in TIER_NAMES if not timeline.choice else ():  # a further choice takes over what the first one has
+        # A further choice takes over the reused tokens of the first one.
+        for tier in TIER_NAMES if not timeline.queued.choice else ():
             self._count_prompt(timeline, tier, usage.reused.get(tier, 0))
 
     def _refused(self, event: RequestRefused) -> None:
@@ -165,7 +165,7 @@ class RequestMetrics:
 
     def _num_open(self, *stages: Stage) -> Iterable[tuple[float, Attributes]]:
         totals: dict[ModelId, int] = {}
-        for (model, stage), count in self._timelines.num_open().items():
+        for (model, stage), count in self._timelines.num_in_stage().items():
             totals[model] = totals.get(model, 0) + (count if stage in stages else 0)
         return [(count, _model_attributes(model)) for model, count in totals.items()]
 
@@ -187,9 +187,9 @@ def _model_attributes(model: ModelId) -> dict[str, str]:
 
 def _request_attributes(timeline: RequestTimeline) -> dict[str, str]:
     return {
-        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=timeline.is_chat),
+        names.GEN_AI_OPERATION_NAME: operation_name(is_chat=timeline.queued.is_chat),
         names.GEN_AI_PROVIDER_NAME: names.PROVIDER_CAIRN,
-        names.GEN_AI_REQUEST_MODEL: timeline.requested_model,
+        names.GEN_AI_REQUEST_MODEL: timeline.queued.requested_model,
         names.GEN_AI_RESPONSE_MODEL: timeline.model,
     }
 

@@ -5,10 +5,11 @@ import os
 from adapters.otel.environment import is_sdk_disabled, plan_exports
 from adapters.otel.telemetry import Telemetry
 from application.ports.clock import Clock
+from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 
 
-def build_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
+def build_telemetry(settings: TelemetrySettings, clock: Clock, timelines: RequestTimelines) -> Telemetry:
     """Never fails for a collector that is absent: that is found out, and logged, by the exporter's own thread.
 
     Traces and logs are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
@@ -21,7 +22,7 @@ def build_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
         return Telemetry()
     from adapters.otel.pipeline import build_pipeline
 
-    return build_pipeline(plan, serve_metrics, clock)
+    return build_pipeline(plan, serve_metrics, clock, timelines)
 
 
 __all__ = ("build_telemetry",)

@@ -4,20 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from adapters.otel import semconv as names
-from adapters.otel.buckets import LAG_BUCKETS, STEP_BUCKETS
+from adapters.otel.buckets import LAG_BUCKETS
 from adapters.otel.instruments import Attributes, Instruments
 from adapters.otel.metric_spec import counter, gauge, histogram, observed_counter
 from application.cache_events import CacheMeasured, RecordsRead, TierReading
 from application.events import RecordsDropped, RecordsEvicted, RecordsPersisted
 from application.services.event_router import Handler
 
-CACHE_RECORDS = gauge(
-    names.CAIRN_CACHE_RECORDS,
-    "{record}",
-    "What a tier holds, by kind: block or snapshot.",
-    names.CAIRN_TIER,
-    names.CAIRN_KIND,
-)
 CACHE_USED = gauge(names.CAIRN_CACHE_USED, "By", "Bytes that a tier holds, as they lie there.", names.CAIRN_TIER)
 CACHE_LIMIT = gauge(
     names.CAIRN_CACHE_LIMIT, "By", "Bytes that a tier may hold: the hot tier's budget, the quota.", names.CAIRN_TIER
@@ -32,40 +25,26 @@ CACHE_EVICTED = observed_counter(
 STORE_RECORDS = counter(
     names.CAIRN_STORE_RECORDS,
     "{record}",
-    "Blocks and snapshots by outcome: persisted, dropped or evicted (with the reason).",
+    "Blocks and snapshots by outcome: persisted, or dropped with the reason.",
     names.CAIRN_OUTCOME,
     names.CAIRN_REASON,
 )
 STORE_WRITTEN = counter(names.CAIRN_STORE_WRITTEN, "By", "Bytes persisted, before encoding.")
-STORE_QUEUED = gauge(names.CAIRN_STORE_QUEUED, "By", "Bytes that waited for the writer at its last batch.")
 STORE_LAG = gauge(names.CAIRN_STORE_LAG, "s", "How long the oldest state that waits for the store has waited.")
-STORE_WRITE_TIME = histogram(names.CAIRN_STORE_WRITE_TIME, "s", "Time to persist one batch.", STEP_BUCKETS)
 STORE_WRITE_LAG = histogram(
     names.CAIRN_STORE_WRITE_LAG, "s", "From state being captured to its being in the store.", LAG_BUCKETS
 )
 STORE_READ = counter(names.CAIRN_STORE_READ, "By", "Bytes read from the store, decoded.")
-STORE_READ_RECORDS = counter(
-    names.CAIRN_STORE_READ_RECORDS,
-    "{record}",
-    "Records that were asked of the store, by outcome: found or missing.",
-    names.CAIRN_OUTCOME,
-)
-STORE_READ_TIME = histogram(names.CAIRN_STORE_READ_TIME, "s", "Time to read some records.", STEP_BUCKETS)
 
 METRICS = (
-    CACHE_RECORDS,
     CACHE_USED,
     CACHE_LIMIT,
     CACHE_EVICTED,
     STORE_RECORDS,
     STORE_WRITTEN,
-    STORE_QUEUED,
     STORE_LAG,
-    STORE_WRITE_TIME,
     STORE_WRITE_LAG,
     STORE_READ,
-    STORE_READ_RECORDS,
-    STORE_READ_TIME,
 )
 
 _STORE, _ROOM = "store", "room"
@@ -76,13 +55,10 @@ class StoreMetrics:
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._queued_bytes = 0
         self._lag_s = 0.0
         self._tiers: tuple[TierReading, ...] = ()
         self._evicted: Counter[str] = Counter()
-        instruments.observe(STORE_QUEUED, lambda: [(self._queued_bytes, {})])
         instruments.observe(STORE_LAG, lambda: [(self._lag_s, {})])
-        instruments.observe(CACHE_RECORDS, self._read_records)
         instruments.observe(CACHE_USED, lambda: [(tier.used_bytes, _of(tier)) for tier in self._tiers])
         instruments.observe(CACHE_LIMIT, lambda: [(tier.limit_bytes, _of(tier)) for tier in self._tiers])
         instruments.observe(CACHE_EVICTED, self._read_evicted)
@@ -97,39 +73,26 @@ class StoreMetrics:
         }
 
     def _measured(self, event: CacheMeasured) -> None:
-        self._tiers, self._queued_bytes, self._lag_s = event.tiers, event.queued_bytes, event.lag_s
+        self._tiers, self._lag_s = event.tiers, event.lag_s
 
     def _persisted(self, event: RecordsPersisted) -> None:
-        self._queued_bytes = event.queued_bytes
-        record = self._instruments.record
         self._count_records(event.num_records, "persisted")
         self._instruments.add(STORE_WRITTEN, event.raw_bytes, {})
-        record(STORE_WRITE_TIME, (event.at_ns - event.started_ns) / 1e9, {})
         if event.offered_ns:
-            record(STORE_WRITE_LAG, (event.at_ns - event.offered_ns) / 1e9, {})
+            self._instruments.record(STORE_WRITE_LAG, (event.at_ns - event.offered_ns) / 1e9, {})
 
     def _dropped(self, event: RecordsDropped) -> None:
         self._count_records(event.num_records, "dropped", event.reason)
 
     def _evict(self, event: RecordsEvicted) -> None:
         self._evicted[event.reason] += event.num_records
-        self._count_records(event.num_records, "evicted", event.reason)
 
     def _read(self, event: RecordsRead) -> None:
-        add = self._instruments.add
-        add(STORE_READ_RECORDS, event.num_records, {names.CAIRN_OUTCOME: "found"})
-        add(STORE_READ_RECORDS, event.num_missing, {names.CAIRN_OUTCOME: "missing"})
-        add(STORE_READ, event.raw_bytes, {})
-        self._instruments.record(STORE_READ_TIME, (event.at_ns - event.started_ns) / 1e9, {})
+        self._instruments.add(STORE_READ, event.raw_bytes, {})
 
     def _count_records(self, num_records: int, outcome: str, reason: str = "") -> None:
         attributes = {names.CAIRN_OUTCOME: outcome, **({names.CAIRN_REASON: reason} if reason else {})}
         self._instruments.add(STORE_RECORDS, num_records, attributes)
-
-    def _read_records(self) -> Iterable[tuple[float, Attributes]]:
-        for tier in self._tiers:
-            yield tier.num_blocks, {**_of(tier), names.CAIRN_KIND: "block"}
-            yield tier.num_snapshots, {**_of(tier), names.CAIRN_KIND: "snapshot"}
 
     def _read_evicted(self) -> Iterable[tuple[float, Attributes]]:
         """Stores say why; memory only ever makes room."""

@@ -10,25 +10,16 @@ from collections.abc import Callable, Mapping
 from adapters.system.log_writer import LogWriter
 from adapters.system.request_summary import one_line, summarise
 from application.events import (
-    DecodeStarted,
     EngineRecovered,
     EngineRestarted,
     EngineStuck,
     FaultObserved,
-    FirstToken,
     HttpRefused,
     ModelLoaded,
     ModelUnloaded,
-    PrefillChunkComputed,
-    PrefixAwaited,
-    PrefixMatched,
     RecordsDropped,
-    RequestAdmitted,
     RequestEnded,
-    RequestPreempted,
-    RequestQueued,
     RequestRefused,
-    RequestWaits,
     StoreFault,
     StoreOpened,
     ToolCallProblems,
@@ -46,26 +37,19 @@ _engine = logging.getLogger("cairn.engine")
 
 
 class EventLog(EventRouter):
-    """`close` writes what is left and ends its thread; idempotent. `trace_ids` gives `trace_id` and `span_id` of an
-    open request, empty where it is not traced."""
+    """`timelines` takes each event before this sink. `trace_ids` gives `trace_id` and `span_id` of an open request, or
+    nothing if it is not traced. `close` writes what is left and ends the thread; idempotent."""
 
-    def __init__(self, trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}) -> None:
+    def __init__(
+        self, timelines: RequestTimelines, trace_ids: Callable[[RequestId], Mapping[str, str]] = lambda _id: {}
+    ) -> None:
+        self._timelines = timelines
         self._trace_ids = trace_ids
-        self._timelines = RequestTimelines()
         self._occurrences: Counter[str] = Counter()
         self._writer = LogWriter()
         super().__init__(
             "the request log",
             {
-                RequestQueued: self._timelines.queued,
-                RequestWaits: self._timelines.waits,
-                PrefixMatched: self._timelines.matched,
-                PrefixAwaited: self._timelines.awaited,
-                RequestAdmitted: self._timelines.admitted,
-                RequestPreempted: self._timelines.preempted,
-                PrefillChunkComputed: self._timelines.computed,
-                DecodeStarted: self._timelines.decode_started,
-                FirstToken: self._timelines.first_token,
                 RequestEnded: self._ended,
                 RequestRefused: self._refused,
                 ToolCallProblems: self._call_problems,
@@ -86,8 +70,8 @@ class EventLog(EventRouter):
         self._writer.close()
 
     def _ended(self, event: RequestEnded) -> None:
-        timeline = self._timelines.ended(event)
-        if timeline is not None:
+        timeline = self._timelines.of(event.id)
+        if timeline is not None and timeline.ended is event:
             level = logging.INFO if event.error_code is None else logging.WARNING
             about = self._about(event.id)
             self._writer.write(_requests, level, summarise(timeline, event, about.get("trace_id")), about)

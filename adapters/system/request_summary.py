@@ -30,8 +30,8 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
     usage, matched = event.usage, timeline.matched
     values: dict[str, str | int | None] = {
         "model": timeline.model,
-        "key": timeline.client or None,
-        "prompt": timeline.num_prompt_tokens,
+        "key": timeline.queued.client or None,
+        "prompt": timeline.queued.num_prompt_tokens,
         "reused": usage.reused_tokens,
         **{tier: count for tier, count in usage.reused.items() if count},
         "stopped": matched.reason if matched is not None else None,
@@ -44,7 +44,7 @@ def summarise(timeline: RequestTimeline, event: RequestEnded, trace_id: str | No
         "waited": ",".join(timeline.waited_for) or None,
         "followed": timeline.followed or None,
         "ttft": _seconds(timeline.time_to_first_token_s),
-        "total": _seconds((event.at_ns - timeline.queued_ns) / 1e9),
+        "total": _seconds((event.at_ns - timeline.queued.at_ns) / 1e9),
         "rate": f"{usage.completion_tokens / decode_s:.1f}tok/s" if decode_s and usage.completion_tokens else None,
         "trace": trace_id,
         "reason": event.reason,

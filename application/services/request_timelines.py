@@ -1,19 +1,24 @@
-"""What became of each request, folded from its events: when it entered each phase and how much was computed.
+"""The state of each open request and of the last that ended, folded once from events.
 
-The one place that knows which event follows which; metrics and the request log read the result. Events of a request
-that is unknown (queued before the fold began, or dropped) and events out of order change nothing.
+Metrics, the log line, the admin page and `cairn logs explain` read it, so this is the one place that knows which event
+follows which. It is an event sink and must come before the sinks that read it. Events of an unknown request (queued
+before the fold began, or dropped) and events out of order change nothing.
 
          RequestQueued  RequestWaits*  RequestAdmitted    DecodeStarted  FirstToken      RequestEnded
     ----------|-- waiting ---------|-- prefilling ----|---- decoding ----|---------|
 
-Who is preempted stays in its phase: what it waits for then is part of how long that took.
+A preempted request stays in its stage: what it waits for then is part of that stage's duration.
 
-Memory is bounded: past `max_open` requests the oldest is dropped, which only happens if ends get lost.
+Memory is bounded: past `max_open` requests the oldest is dropped, which only happens if ends get lost; the last
+`max_ended` that ended are kept. Token ids of a divergence are kept only where `keeps_tokens` is set, together with
+their owner; a caller that shows them must ask `tokens_for`.
 """
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 from application.events import (
     DecodeStarted,
@@ -27,10 +32,17 @@ from application.events import (
     RequestQueued,
     RequestWaits,
 )
+from application.services.event_router import EventRouter
+from application.token_events import TokensReceived
+from domain.document import Owner
+from domain.explanation import Explanation
 from domain.ids import ModelId, RequestId
+from domain.request import GenerationRequest
 
 MAX_OPEN = 131_072
 """More than the longest queue that can be set."""
+
+MAX_ENDED = 256
 
 
 class Stage(Enum):
@@ -43,36 +55,52 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class RequestTimeline:
-    """Monotonic nanoseconds; None for what did not happen (yet). `requested_model`: the name the client sent.
-    `client`: the name of its key, empty for none. `waits_for`: a WaitReason
-    value, empty where it does not wait; `waited_for`: each that it ever waited for. `followed`: whose computing of the
-    same prefix it waited for, empty for nobody's. `matched`: what its first lookup found. `choice`: which of its
-    request's."""
+    """One choice of a request. Times are monotonic nanoseconds; None for what did not happen (yet).
 
-    id: RequestId
-    model: ModelId
-    requested_model: ModelId
-    is_chat: bool
-    num_prompt_tokens: int
-    queued_ns: int
+    `queued`: the event that began it. `waits_for`: a WaitReason value, empty while it does not wait; `waited_for`: each
+    reason it ever waited for. `followed`: the request whose prefill of the same prefix it waited for. `matched`: its
+    first lookup. `num_done`: prompt tokens in its state, reused or computed. `num_output`: output tokens; once ended,
+    those that count. `gap_ns`: nanoseconds a token between its last two deliveries, None for the first delivery.
+    `explanation`: of its lookup; `owner`: who may see its tokens.
+    """
+
+    queued: RequestQueued
     stage: Stage = Stage.WAITING
     admitted_ns: int | None = None
     decode_started_ns: int | None = None
     first_token_ns: int | None = None
     num_computed_tokens: int = 0
-    client: str = ""
     waits_for: str = ""
     waited_for: tuple[str, ...] = ()
     followed: str = ""
     matched: PrefixMatched | None = None
     num_preemptions: int = 0
+    is_preempted: bool = False
+    num_done: int = 0
+    num_output: int = 0
     last_tokens_ns: int | None = None
-    choice: int = 0
+    gap_ns: int | None = None
+    ended: RequestEnded | None = None
+    explanation: Explanation | None = None
+    owner: Owner | None = None
+
+    @property
+    def id(self) -> RequestId:
+        return self.queued.id
+
+    @property
+    def model(self) -> ModelId:
+        return self.queued.model
+
+    @property
+    def reused(self) -> Mapping[str, int]:
+        """Tokens by tier, of its first lookup."""
+        return {} if self.matched is None else self.matched.reused
 
     def time_in_s(self, stage: Stage, ended_ns: int) -> float | None:
         """Seconds spent in a stage by a request that ended at `ended_ns`; None if it never got there."""
         bounds = {
-            Stage.WAITING: (self.queued_ns, self.admitted_ns),
+            Stage.WAITING: (self.queued.at_ns, self.admitted_ns),
             Stage.PREFILLING: (self.admitted_ns, self.decode_started_ns),
             Stage.DECODING: (self.decode_started_ns, None),
         }
@@ -81,7 +109,7 @@ class RequestTimeline:
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        return None if self.first_token_ns is None else (self.first_token_ns - self.queued_ns) / 1e9
+        return None if self.first_token_ns is None else (self.first_token_ns - self.queued.at_ns) / 1e9
 
     def time_per_output_token_s(self, ended_ns: int, num_tokens: int) -> float | None:
         """Mean seconds for a token after the first."""
@@ -89,115 +117,172 @@ class RequestTimeline:
             return None
         return (ended_ns - self.first_token_ns) / 1e9 / (num_tokens - 1)
 
+    def is_first_lookup(self, event: PrefixMatched) -> bool:
+        """Whether `event` counts as the lookup of the request: not of a further choice, which takes over what the first
+        one has, and not the repeated one after a preemption."""
+        return self.matched is event and not self.queued.choice
 
-class RequestTimelines:
-    """The open requests. One caller at a time, except where any thread may call."""
+    def tokens_for(self, viewer: Owner) -> Explanation | None:
+        """The explanation; with token ids only for their owner."""
+        return self.explanation if self.owner == viewer else self.without_tokens()
 
-    def __init__(self, max_open: int = MAX_OPEN) -> None:
+    def without_tokens(self) -> Explanation | None:
+        """The explanation without token ids."""
+        return None if self.explanation is None else self.explanation.without_tokens()
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """An internal event: it holds tokens of prompts, so other sinks must not see it."""
+
+    id: RequestId
+    request: GenerationRequest
+    explanation: Explanation
+
+
+class RequestTimelines(EventRouter):
+    """See the module docstring. Events arrive one at a time; reads may come from any thread."""
+
+    def __init__(self, *, keeps_tokens: bool = False, max_ended: int = MAX_ENDED, max_open: int = MAX_OPEN) -> None:
+        self._keeps_tokens = keeps_tokens
         self._max_open = max_open
+        self._max_ended = max_ended
         self._open: OrderedDict[RequestId, RequestTimeline] = OrderedDict()
+        self._ended: OrderedDict[RequestId, RequestTimeline] = OrderedDict()
         self._counts: Counter[tuple[ModelId, Stage]] = Counter()
         self._waits: Counter[str] = Counter()
-
-    def queued(self, event: RequestQueued) -> RequestTimeline:
-        timeline = RequestTimeline(
-            id=event.id,
-            model=event.model,
-            requested_model=event.requested_model,
-            is_chat=event.is_chat,
-            num_prompt_tokens=event.num_prompt_tokens,
-            queued_ns=event.at_ns,
-            client=event.client,
-            choice=event.choice,
+        super().__init__(
+            "request timelines",
+            {
+                RequestQueued: self._queued,
+                RequestWaits: self._waiting,
+                RequestAdmitted: self._admitted,
+                RequestPreempted: self._preempted,
+                PrefixMatched: self._matched,
+                PrefixAwaited: self._awaited,
+                PrefillChunkComputed: self._computed,
+                DecodeStarted: self._decode_started,
+                FirstToken: self._first_token,
+                TokensReceived: self._received,
+                RequestEnded: self._end,
+                _Explained: self._explain,
+            },
         )
-        if (replaced := self._open.pop(event.id, None)) is not None:
-            self._forget(replaced)
-        self._open[event.id] = timeline
-        self._count(timeline, 1)
-        if len(self._open) > self._max_open:
-            self._forget(self._open.popitem(last=False)[1])
-        return timeline
 
-    def waits(self, event: RequestWaits) -> RequestTimeline | None:
-        timeline = self._at(event.id, Stage.WAITING)
-        if timeline is not None:
-            self._wait(timeline, event.reason)
-        return timeline
+    def explained(self, id: RequestId, request: GenerationRequest, explanation: Explanation) -> None:
+        """Note the explanation of a choice's lookup. Like `emit`, it never blocks and never raises."""
+        self.emit(_Explained(id, request, explanation))
 
-    def admitted(self, event: RequestAdmitted) -> RequestTimeline | None:
-        timeline = self._at(event.id, Stage.WAITING)
-        if timeline is not None:
-            timeline.admitted_ns = event.at_ns
-            self._wait(timeline, "")
-            self._move(timeline, Stage.PREFILLING)
-        return timeline
+    def of(self, id: RequestId) -> RequestTimeline | None:
+        """The timeline itself, open or ended: for event sinks, while they handle an event."""
+        return self._open.get(id) or self._ended.get(id)
 
-    def matched(self, event: PrefixMatched) -> RequestTimeline | None:
-        """None for a lookup that is not its request's: of a further choice, which takes over what the first one has,
-        and once more after a preemption."""
-        timeline = self._open.get(event.id)
-        if timeline is None or timeline.matched is not None:
-            return None
-        timeline.matched = event
-        return None if timeline.choice else timeline
-
-    def awaited(self, event: PrefixAwaited) -> RequestTimeline | None:
-        timeline = self._open.get(event.id)
-        if timeline is not None:
-            timeline.followed = event.owner
-        return timeline
-
-    def preempted(self, event: RequestPreempted) -> RequestTimeline | None:
-        timeline = self._open.get(event.id)
-        if timeline is not None:
-            timeline.num_preemptions += 1
-        return timeline
-
-    def computed(self, event: PrefillChunkComputed) -> RequestTimeline | None:
-        timeline = self._open.get(event.id)
-        if timeline is not None and not event.is_resumed:
-            timeline.num_computed_tokens += event.end - event.start
-        return timeline
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
 
     def get(self, id: RequestId) -> RequestTimeline | None:
-        """One that is open."""
-        return self._open.get(id)
+        """A copy, open or ended."""
+        return self.between(lambda: None if (found := self.of(id)) is None else replace(found))
 
-    def decode_started(self, event: DecodeStarted) -> RequestTimeline | None:
-        timeline = self._at(event.id, Stage.PREFILLING)
-        if timeline is not None:
-            timeline.decode_started_ns = event.at_ns
-            self._move(timeline, Stage.DECODING)
-        return timeline
+    def open(self, most: int | None = None) -> Sequence[RequestTimeline]:
+        """Copies, the longest open first, at most `most`."""
+        return self.between(lambda: [replace(one) for one in islice(self._open.values(), most)])
 
-    def first_token(self, event: FirstToken) -> RequestTimeline | None:
-        timeline = self._at(event.id, Stage.DECODING)
-        if timeline is None or timeline.first_token_ns is not None:
-            return None
-        timeline.first_token_ns = event.at_ns
-        return timeline
-
-    def ended(self, event: RequestEnded) -> RequestTimeline | None:
-        """The request's timeline, which is forgotten here."""
-        timeline = self._open.pop(event.id, None)
-        if timeline is not None:
-            self._forget(timeline)
-        return timeline
+    def ended(self, most: int | None = None) -> Sequence[RequestTimeline]:
+        """Copies, the last that ended first, at most `most`."""
+        return self.between(lambda: [replace(one) for one in islice(reversed(self._ended.values()), most)])
 
     def oldest_queued_ns(self) -> int | None:
-        """When the oldest open request was queued; None when none is. Any thread."""
-        try:
-            return next((timeline.queued_ns for timeline in self._open.values()), None)
-        except RuntimeError:  # it changed meanwhile: something happens
-            return None
+        """When the oldest open request was queued; None without one."""
+        return self.between(lambda: next((one.queued.at_ns for one in self._open.values()), None))
 
-    def num_open(self) -> dict[tuple[ModelId, Stage], int]:
-        """Requests by model and stage, zeros included for what was there once. Any thread."""
+    def num_in_stage(self) -> dict[tuple[ModelId, Stage], int]:
+        """Open requests by model and stage, including zeros for keys that were in use once."""
         return dict(self._counts)
 
     def num_waiting_for(self) -> dict[str, int]:
-        """Requests by what they wait for, zeros included for what was waited for once. Any thread."""
+        """Open requests by what they wait for, including zeros for reasons that were in use once."""
         return dict(self._waits)
+
+    def _queued(self, event: RequestQueued) -> None:
+        if (replaced := self._open.pop(event.id, None)) is not None:
+            self._forget(replaced)
+        self._ended.pop(event.id, None)
+        timeline = self._open[event.id] = RequestTimeline(event)
+        self._count(timeline, 1)
+        if len(self._open) > self._max_open:
+            self._forget(self._open.popitem(last=False)[1])
+
+    def _waiting(self, event: RequestWaits) -> None:
+        if (timeline := self._in_stage(event.id, Stage.WAITING)) is not None:
+            self._wait(timeline, event.reason)
+
+    def _admitted(self, event: RequestAdmitted) -> None:
+        if (timeline := self._open.get(event.id)) is not None:
+            timeline.is_preempted = False
+            if timeline.stage is Stage.WAITING:
+                timeline.admitted_ns = event.at_ns
+                self._wait(timeline, "")
+                self._move(timeline, Stage.PREFILLING)
+
+    def _preempted(self, event: RequestPreempted) -> None:
+        if (timeline := self._open.get(event.id)) is not None:
+            timeline.num_preemptions += 1
+            timeline.is_preempted = True
+
+    def _matched(self, event: PrefixMatched) -> None:
+        timeline = self._open.get(event.id)
+        if timeline is not None and timeline.matched is None:
+            timeline.matched = event
+            timeline.num_done = max(timeline.num_done, sum(event.reused.values()))
+
+    def _awaited(self, event: PrefixAwaited) -> None:
+        if (timeline := self._open.get(event.id)) is not None:
+            timeline.followed = event.owner
+
+    def _computed(self, event: PrefillChunkComputed) -> None:
+        if (timeline := self._open.get(event.id)) is not None:
+            timeline.num_done = min(max(timeline.num_done, event.end), timeline.queued.num_prompt_tokens)
+            if not event.is_resumed:
+                timeline.num_computed_tokens += event.end - event.start
+
+    def _decode_started(self, event: DecodeStarted) -> None:
+        if (timeline := self._in_stage(event.id, Stage.PREFILLING)) is not None:
+            timeline.decode_started_ns = event.at_ns
+            self._move(timeline, Stage.DECODING)
+
+    def _first_token(self, event: FirstToken) -> None:
+        timeline = self._in_stage(event.id, Stage.DECODING)
+        if timeline is not None and timeline.first_token_ns is None:
+            timeline.first_token_ns = event.at_ns
+
+    def _received(self, event: TokensReceived) -> None:
+        for id, num_tokens in event.counts:
+            if (timeline := self._open.get(id)) is None or not num_tokens:
+                continue
+            last_ns, timeline.last_tokens_ns = timeline.last_tokens_ns, event.at_ns
+            timeline.gap_ns = None if last_ns is None else (event.at_ns - last_ns) // num_tokens
+            timeline.num_output += num_tokens
+
+    def _end(self, event: RequestEnded) -> None:
+        if (timeline := self._open.pop(event.id, None)) is None:
+            return
+        self._forget(timeline)
+        timeline.ended, timeline.num_output, timeline.is_preempted = event, event.usage.completion_tokens, False
+        self._ended[event.id] = timeline
+        while len(self._ended) > self._max_ended:
+            self._ended.popitem(last=False)
+
+    def _explain(self, found: _Explained) -> None:
+        if (timeline := self._open.get(found.id)) is not None:
+            explanation = found.explanation
+            timeline.explanation = explanation if self._keeps_tokens else explanation.without_tokens()
+            timeline.owner = Owner.of("", found.request.cache_salt, found.request.client)
+
+    def _in_stage(self, id: RequestId, stage: Stage) -> RequestTimeline | None:
+        timeline = self._open.get(id)
+        return timeline if timeline is not None and timeline.stage is stage else None
 
     def _wait(self, timeline: RequestTimeline, reason: str) -> None:
         for which, change in ((timeline.waits_for, -1), (reason, 1)):
@@ -206,10 +291,6 @@ class RequestTimelines:
         timeline.waits_for = reason
         if reason and reason not in timeline.waited_for:
             timeline.waited_for += (reason,)
-
-    def _at(self, id: RequestId, stage: Stage) -> RequestTimeline | None:
-        timeline = self._open.get(id)
-        return timeline if timeline is not None and timeline.stage is stage else None
 
     def _forget(self, timeline: RequestTimeline) -> None:
         self._count(timeline, -1)
@@ -224,4 +305,4 @@ class RequestTimelines:
         self._counts[timeline.model, timeline.stage] += change
 
 
-__all__ = ("MAX_OPEN", "RequestTimeline", "RequestTimelines", "Stage")
+__all__ = ("MAX_ENDED", "MAX_OPEN", "RequestTimeline", "RequestTimelines", "Stage")

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from application.services.recent_requests import RecentRequests, SeenRequest
+from application.services.request_timelines import RequestTimeline, RequestTimelines
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.preparations import Preparation
@@ -29,15 +29,15 @@ class RequestsSeen:
     num_preparing: int
     preparing: Sequence[Preparation]
     num_open: int
-    open: Sequence[SeenRequest]
-    ended: Sequence[SeenRequest]
+    open: Sequence[RequestTimeline]
+    ended: Sequence[RequestTimeline]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestShown:
     """`explanation`: with text where `shows_text` says so, else without any."""
 
-    seen: SeenRequest
+    seen: RequestTimeline
     explanation: Explanation | None
     shows_text: bool
 
@@ -45,8 +45,8 @@ class RequestShown:
 class WatchRequests:
     """Event loop only."""
 
-    def __init__(self, recent: RecentRequests, requests: OpenRequests, pool: ModelPool) -> None:
-        self._recent = recent
+    def __init__(self, timelines: RequestTimelines, requests: OpenRequests, pool: ModelPool) -> None:
+        self._timelines = timelines
         self._requests = requests
         self._pool = pool
 
@@ -57,26 +57,26 @@ class WatchRequests:
 
     def failures(self) -> Mapping[str, int]:
         """Events that what is shown here could not take, by type."""
-        return self._recent.failures()
+        return self._timelines.failures()
 
     def all(self, most_ended: int) -> RequestsSeen:
         """Without any text."""
-        recent, preparing = self._recent, self._requests.preparations.all()
+        timelines, preparing = self._timelines, self._requests.preparations.all()
         return RequestsSeen(
             num_preparing=len(preparing),
             preparing=preparing[:MAX_SHOWN],
-            num_open=recent.num_open,
-            open=recent.open(MAX_SHOWN),
-            ended=recent.ended(most_ended),
+            num_open=timelines.num_open,
+            open=timelines.open(MAX_SHOWN),
+            ended=timelines.ended(most_ended),
         )
 
     async def one(self, id: RequestId, viewer: Owner) -> RequestShown:
         """Raises RequestNotFound. Its text is there while its model is loaded."""
-        seen = self._recent.get(id)
+        seen = self._timelines.get(id)
         if seen is None:
             raise RequestNotFound(f"no request '{shown(id)}' is open or among the last that ended")
         told = seen.tokens_for(viewer)
-        model = next((one for one in self._pool.loaded() if one.source.id == seen.timeline.model), None)
+        model = next((one for one in self._pool.loaded() if one.source.id == seen.model), None)
         has_tokens = told is not None and told.divergence is not None and bool(told.divergence.prompt_ids)
         if told is None or not has_tokens or model is None:
             return RequestShown(seen, seen.without_tokens(), shows_text=False)

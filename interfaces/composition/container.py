@@ -12,7 +12,7 @@ from application.ports.engine import Engine
 from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings
 from application.services.live_figures import LiveFigures
-from application.services.recent_requests import RecentRequests
+from application.services.request_timelines import RequestTimelines
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -64,11 +64,11 @@ class Container(TokenSide):
     give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
 
     ids = providers.Singleton(RandomIds)
-    telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock)
-    request_log = providers.Singleton(EventLog, telemetry.provided.trace_ids)
-    figures = providers.Singleton(LiveFigures, clock)
-    recent = providers.Singleton(RecentRequests, keeps_tokens=settings.provided.shows_text)
-    events = providers.Singleton(make_events, telemetry, request_log, providers.List(figures, recent), extra_sinks)
+    timelines = providers.Singleton(RequestTimelines, keeps_tokens=settings.provided.shows_text)
+    telemetry = providers.Singleton(make_telemetry, settings.provided.telemetry, clock, timelines)
+    request_log = providers.Singleton(EventLog, timelines, telemetry.provided.trace_ids)
+    figures = providers.Singleton(LiveFigures, clock, timelines)
+    events = providers.Singleton(make_events, timelines, request_log, telemetry, figures, extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)
@@ -99,7 +99,7 @@ class Container(TokenSide):
         events=events,
         clock=clock,
         max_queue=settings.provided.engine.queue,
-        explained=recent.provided.explained,
+        explained=timelines.provided.explained,
     )
     pool = providers.Singleton(
         ModelPool,
@@ -136,7 +136,7 @@ class Container(TokenSide):
     )
     list_models = providers.Singleton(ListModels, repository=models.provided.repository, pool=pool)
     manage_models = providers.Singleton(ManageModels, pool, models.provided.repository)
-    watch_requests = providers.Singleton(WatchRequests, recent, requests, pool)
+    watch_requests = providers.Singleton(WatchRequests, timelines, requests, pool)
     readings = providers.Singleton(CacheReadings, engine.provided.cache.stats, documents.provided.usage, clock)
     check_health = providers.Singleton(
         CheckHealth,

@@ -7,19 +7,24 @@ from adapters.otel.telemetry import Telemetry
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
+from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 
 
-def make_telemetry(settings: TelemetrySettings, clock: Clock) -> Telemetry:
-    return build_telemetry(settings, clock)
+def make_telemetry(settings: TelemetrySettings, clock: Clock, timelines: RequestTimelines) -> Telemetry:
+    return build_telemetry(settings, clock, timelines)
 
 
 def make_events(
-    telemetry: Telemetry, request_log: EventSink, watched: Sequence[EventSink], extra_sinks: Sequence[EventSink]
+    timelines: RequestTimelines,
+    request_log: EventSink,
+    telemetry: Telemetry,
+    figures: EventSink,
+    extra_sinks: Sequence[EventSink],
 ) -> EventSink:
-    """`watched`: what the admin's page is made of. The log comes first: its lines name the traces that telemetry
-    closes."""
-    return EventFanOut(request_log, telemetry.sink, *watched, *extra_sinks)
+    """The timelines come first: the others read them. The log comes before telemetry: its lines name the traces that
+    telemetry closes."""
+    return EventFanOut(timelines, request_log, telemetry.sink, figures, *extra_sinks)
 
 
 __all__ = ("make_events", "make_telemetry")

@@ -17,6 +17,7 @@ from application.events import (
 )
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut, NullEvents
+from application.services.request_timelines import RequestTimelines
 from domain.ids import ModelId
 from tests.support.all_metrics import EVERYTHING
 from tests.support.event_script import Script, at
@@ -39,7 +40,7 @@ def make_metrics(stack: ExitStack) -> EventSink:
 
 
 def make_log(stack: ExitStack) -> EventSink:
-    log = EventLog()
+    log = EventLog(RequestTimelines())
     stack.callback(log.close)
     return log
 

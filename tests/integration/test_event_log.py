@@ -21,6 +21,7 @@ from application.events import (
     StoreFault,
     StoreOpened,
 )
+from application.services.request_timelines import RequestTimelines
 from domain.ids import ModelId
 from tests.support.event_script import Script, at
 from tests.support.patience import PATIENCE_S
@@ -55,8 +56,10 @@ def capture() -> Iterator[Capture]:
 
 
 def logged(capture: Capture, events: list[Event]) -> list[tuple[str, str]]:
-    log = EventLog()
+    timelines = RequestTimelines()
+    log = EventLog(timelines)
     for event in events:
+        timelines.emit(event)
         log.emit(event)
     log.close()
     log.close()

@@ -11,6 +11,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from adapters.system.event_log import EventLog
 from application.events import ToolCallProblems
+from application.services.request_timelines import RequestTimelines
 from domain.ids import RequestId
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.sse import events
@@ -176,7 +177,7 @@ def test_what_is_served_says_how_it_is_read(calling: FakeService) -> None:
 
 
 def test_the_log_has_a_line_for_bad_calls_of_every_dialect(caplog: pytest.LogCaptureFixture) -> None:
-    log = EventLog()
+    log = EventLog(RequestTimelines())
     with caplog.at_level(logging.WARNING, "cairn.requests"):
         log.emit(ToolCallProblems(RequestId("msg-1"), ("unknown_tool", "schema_mismatch"), 0))
         log.close()

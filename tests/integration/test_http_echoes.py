@@ -8,6 +8,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.system.event_log import EventLog
+from application.services.request_timelines import RequestTimelines
 from application.settings import ServerSettings
 from tests.support.fake_service import FakeService, fake_service
 
@@ -60,7 +61,7 @@ def test_paths_are_cut(service: FakeService) -> None:
 
 
 def test_refused_names_are_short_in_events_and_logs(service: FakeService, caplog: pytest.LogCaptureFixture) -> None:
-    log = EventLog()
+    log = EventLog(RequestTimelines())
     with caplog.at_level(logging.INFO, "cairn"):
         for name in (LONG, INJECTED):
             before = len(service.events.events)

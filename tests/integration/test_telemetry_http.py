@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from adapters.fake.clock import FakeClock
 from adapters.otel.pipeline import assemble
 from adapters.otel.telemetry import AsgiApp, Telemetry
+from application.services.request_timelines import RequestTimelines
 from tests.support.event_script import START_NS, Script
 from tests.support.otel import MetricRecorder, SpanRecorder, clear_otel_variables
 
@@ -27,7 +28,9 @@ class Server:
     def __init__(self, *, is_outermost: bool = False) -> None:
         self.spans = SpanRecorder()
         self.metrics = MetricRecorder()
-        self.telemetry: Telemetry = assemble(FakeClock(START_NS), self.spans.provider, self.metrics.provider)
+        self.telemetry: Telemetry = assemble(
+            FakeClock(START_NS), RequestTimelines(), self.spans.provider, self.metrics.provider
+        )
         self.seen: list[Mapping[str, str]] = []
         assert self.telemetry.middleware is not None
         inside = [] if is_outermost else [self.telemetry.middleware]

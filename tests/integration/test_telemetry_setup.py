@@ -18,6 +18,8 @@ from adapters.otel import pipeline
 from adapters.otel.environment import CAPTURE_CONTENT, ExportPlan, plan_exports
 from adapters.otel.providers import build_resource
 from adapters.otel.setup import build_telemetry
+from application.services.event_fan_out import EventFanOut
+from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from tests.support.event_script import START_NS, Script
 from tests.support.otel import clear_otel_variables
@@ -90,9 +92,10 @@ from adapters.fake.clock import FakeClock
 from adapters.otel.setup import build_telemetry
 from application.settings import TelemetrySettings
 from application.services.event_fan_out import EventFanOut, NullEvents
+from application.services.request_timelines import RequestTimelines
 from tests.support.event_script import Script
 
-telemetry = build_telemetry(TelemetrySettings({enabled}, {metrics}), FakeClock())
+telemetry = build_telemetry(TelemetrySettings({enabled}, {metrics}), FakeClock(), RequestTimelines())
 for event in Script().finished():
     telemetry.sink.emit(event)
 assert isinstance(telemetry.sink, NullEvents)
@@ -120,18 +123,19 @@ def test_off_means_nothing_is_imported_or_created(environment: dict[str, str], e
 
 
 def test_by_default_metrics_are_served_and_nothing_is_traced() -> None:
-    telemetry = build_telemetry(TelemetrySettings(), FakeClock())
+    telemetry = build_telemetry(TelemetrySettings(), FakeClock(), RequestTimelines())
     assert telemetry.metrics_text is not None
-    assert b"cairn_models_loaded 0.0" in telemetry.metrics_text("").body
+    assert b"cairn_ready 0.0" in telemetry.metrics_text("").body
     assert telemetry.trace_context() == {}
     telemetry.shutdown()
     telemetry.shutdown()
 
 
 def test_servers_in_one_process_do_not_mix() -> None:
-    first, second = (build_telemetry(TelemetrySettings(), FakeClock()) for _ in range(2))
+    timelines = RequestTimelines()
+    first, second = (build_telemetry(TelemetrySettings(), FakeClock(), timelines) for _ in range(2))
     for event in Script().finished():
-        first.sink.emit(event)
+        EventFanOut(timelines, first.sink).emit(event)
     assert first.metrics_text is not None
     assert second.metrics_text is not None
     assert b"cairn_output_tokens_total{" in first.metrics_text("").body
@@ -187,9 +191,10 @@ def collector(monkeypatch: pytest.MonkeyPatch, *, hanging: bool = False) -> Iter
 
 def test_traces_and_metrics_reach_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     with collector(monkeypatch) as server:
-        telemetry = build_telemetry(TelemetrySettings(), FakeClock(START_NS))
+        timelines = RequestTimelines()
+        telemetry = build_telemetry(TelemetrySettings(), FakeClock(START_NS), timelines)
         for event in Script().finished():
-            telemetry.sink.emit(event)
+            EventFanOut(timelines, telemetry.sink).emit(event)
         telemetry.shutdown()
         bodies = dict(server.bodies)
     traces = [ExportTraceServiceRequest.FromString(body) for body in bodies["/v1/traces"]]
@@ -221,8 +226,9 @@ def test_a_collector_that_never_answers_does_not_keep_the_server_from_ending(
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     with collector(monkeypatch, hanging=True), caplog.at_level(logging.WARNING, "cairn.telemetry"):
-        telemetry = build_telemetry(TelemetrySettings(), FakeClock(START_NS))
+        timelines = RequestTimelines()
+        telemetry = build_telemetry(TelemetrySettings(), FakeClock(START_NS), timelines)
         for event in Script().finished():
-            telemetry.sink.emit(event)
+            EventFanOut(timelines, telemetry.sink).emit(event)
         telemetry.shutdown()  # returns while the collector still keeps its answer back
         assert "not all exported" in caplog.text

@@ -25,6 +25,8 @@ from application.events import (
 )
 from application.health_events import EngineRecovered, EngineRestarted, EngineStuck
 from application.memory_events import MemoryMeasured, PressureRelieved
+from application.services.event_fan_out import EventFanOut
+from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
@@ -96,9 +98,11 @@ def exposed(accept: str) -> str:
     """The body of `GET /metrics` for somebody who accepts that."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         clear_otel_variables(monkeypatch)
-        telemetry = build_telemetry(TelemetrySettings(), FakeClock())
+        timelines = RequestTimelines()
+        telemetry = build_telemetry(TelemetrySettings(), FakeClock(), timelines)
+        sink = EventFanOut(timelines, telemetry.sink)
         for event in EVERYTHING:
-            telemetry.sink.emit(event)
+            sink.emit(event)
         assert telemetry.metrics_text is not None
         text = telemetry.metrics_text(accept).body.decode()
         telemetry.shutdown()

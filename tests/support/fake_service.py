@@ -27,7 +27,7 @@ from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.event_fan_out import EventFanOut
 from application.services.live_figures import LiveFigures
-from application.services.recent_requests import RecentRequests
+from application.services.request_timelines import RequestTimelines
 from application.services.text_side.model_finder import nothing_to_check
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -155,8 +155,9 @@ def fake_service(
     settings = settings or ServerSettings(port=0)
     clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
     whole = Settings(server=settings, cache=cache_settings or CacheSettings())
-    figures, recent = LiveFigures(clock), RecentRequests(keeps_tokens=whole.shows_text)
-    sinks = EventFanOut(events, figures, recent)
+    timelines = RequestTimelines(keeps_tokens=whole.shows_text)
+    figures = LiveFigures(clock, timelines)
+    sinks = EventFanOut(timelines, events, figures)
     engine_events = Outlet(clock)
     engine = FakeEngine({ModelId(id): value for id, value in (by_model or {}).items()}, options)
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
@@ -181,7 +182,7 @@ def fake_service(
         guard=guard,
         waits=waits,
     )
-    requests = OpenRequests(loop, sinks, clock, max_queue, recent.explained)
+    requests = OpenRequests(loop, sinks, clock, max_queue, timelines.explained)
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(
@@ -227,7 +228,7 @@ def fake_service(
         sinks,
         AdminServices(
             figures,
-            WatchRequests(recent, requests, pool),
+            WatchRequests(timelines, requests, pool),
             CacheReadings(loop.cache.stats, kept.usage, clock),
             lambda: shown_settings(whole, {}, ""),
         ),

@@ -12,10 +12,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Sampler
 
 from adapters.fake.clock import FakeClock
-from adapters.otel.catalogue import CATALOGUE
 from adapters.otel.metrics import MetricEvents
-from adapters.otel.tallies import SCOPE, Tallies, TallyReading
+from adapters.otel.providers import SCOPE
 from adapters.otel.trace_lookup import TraceLookup, no_trace
+from application.services.event_fan_out import EventFanOut
+from application.services.request_timelines import RequestTimelines
 from tests.support.event_script import START_NS
 
 
@@ -46,20 +47,22 @@ class MetricRecorder:
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
-        self.tallies = Tallies(CATALOGUE)
         self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
 
     def sink(
         self, other_failures: Callable[[], Mapping[str, int]] = dict, trace_of: TraceLookup = no_trace
-    ) -> MetricEvents:
-        """Metrics of events, on this provider."""
-        meter = self.provider.get_meter(SCOPE)
-        return MetricEvents(meter, self.tallies, FakeClock(START_NS), other_failures, trace_of)
+    ) -> EventFanOut:
+        """Metrics of events, on this provider, behind the timelines that they read."""
+        timelines = RequestTimelines()
+        self.events = MetricEvents(
+            self.provider.get_meter(SCOPE), FakeClock(START_NS), timelines, other_failures, trace_of
+        )
+        return EventFanOut(timelines, self.events)
 
     def points(self) -> dict[str, dict[frozenset[tuple[str, object]], object]]:
         """Data points by metric name and attributes."""
         data = self._reader.get_metrics_data()
-        resources = TallyReading(self.tallies).added_to(data).resource_metrics if data else []
+        resources = data.resource_metrics if data else []
         metrics = [metric for resource in resources for scope in resource.scope_metrics for metric in scope.metrics]
         return {
             metric.name: {frozenset((point.attributes or {}).items()): point for point in metric.data.data_points}

@@ -1,8 +1,10 @@
 """Figures folded from events: what counts, what counts once, and that nothing grows."""
 
 from adapters.fake.clock import FakeClock
-from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted
+from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted
+from application.services.event_fan_out import EventFanOut
 from application.services.live_figures import LiveFigures
+from application.services.request_timelines import RequestTimelines
 from application.token_events import TokensReceived
 from domain.ids import RequestId
 from domain.live_reading import LiveReading
@@ -21,10 +23,22 @@ def matched(id: str, reused: dict[str, int], reason: str = "never-seen", seconds
     )
 
 
-def read(figures: LiveFigures, seconds: float = 4.5) -> LiveReading:
-    clock: FakeClock = figures._clock  # type: ignore[assignment]
-    clock.advance(max(0.0, (at(seconds) - clock.now_ns()) / 1e9))
-    return figures.read()
+class Figures:
+    """The figures behind the timelines that they read."""
+
+    def __init__(self, max_open: int = 1000) -> None:
+        self.clock = FakeClock(START_NS)
+        timelines = RequestTimelines(max_open=max_open)
+        self.figures = LiveFigures(self.clock, timelines)
+        self._sinks = EventFanOut(timelines, self.figures)
+
+    def emit(self, event: Event) -> None:
+        self._sinks.emit(event)
+
+
+def read(figures: Figures, seconds: float = 4.5) -> LiveReading:
+    figures.clock.advance(max(0.0, (at(seconds) - figures.clock.now_ns()) / 1e9))
+    return figures.figures.read()
 
 
 def totals(reading: LiveReading) -> dict[str, int]:
@@ -36,7 +50,7 @@ def near(value: float | None, expected: float) -> bool:
 
 
 def test_a_request_from_its_queue_to_its_end() -> None:
-    figures, script = LiveFigures(FakeClock(START_NS)), Script()
+    figures, script = Figures(), Script()
     for event in (script.queued(), script.admitted(), matched(script.id, {"hot": 512, "store": 256})):
         figures.emit(event)
     for event in (script.second_chunk(), script.decode_started(), script.first_token()):
@@ -50,11 +64,10 @@ def test_a_request_from_its_queue_to_its_end() -> None:
     assert near(found.time_to_first_token.p50_s, 2.25)
     assert found.inter_token.num == 3
     assert near(found.inter_token.p50_s, 0.3)
-    assert figures.num_open == 0
 
 
 def test_what_is_done_again_after_a_preemption_is_told_apart() -> None:
-    figures, script = LiveFigures(FakeClock(START_NS)), Script()
+    figures, script = Figures(), Script()
     for event in (script.queued(), script.admitted(), matched(script.id, {"hot": 512}), script.second_chunk()):
         figures.emit(event)
     figures.emit(RequestPreempted(script.id, 1025, at(2.5)))
@@ -67,7 +80,7 @@ def test_what_is_done_again_after_a_preemption_is_told_apart() -> None:
 
 
 def test_a_request_of_many_choices_is_looked_up_once() -> None:
-    figures = LiveFigures(FakeClock(START_NS))
+    figures = Figures()
     for choice in range(4):
         figures.emit(Script(f"r.{choice}", choice=choice).queued())
         figures.emit(matched(f"r.{choice}", {"hot": 1024} if choice else {}, "last-token" if choice else "never-seen"))
@@ -79,7 +92,7 @@ def test_a_request_of_many_choices_is_looked_up_once() -> None:
 
 
 def test_who_takes_no_part_in_reuse_has_no_hit_rate() -> None:
-    figures = LiveFigures(FakeClock(START_NS))
+    figures = Figures()
     for number, reason in enumerate(("disabled", "unsupported-layout", "scored")):
         figures.emit(Script(str(number)).queued())
         figures.emit(matched(str(number), {}, reason))
@@ -87,17 +100,17 @@ def test_who_takes_no_part_in_reuse_has_no_hit_rate() -> None:
 
 
 def test_events_of_nobody_change_no_rate() -> None:
-    figures = LiveFigures(FakeClock(START_NS))
+    figures = Figures()
     figures.emit(matched("nobody", {"hot": 9}))
     figures.emit(Script("nobody").first_token())
     found = read(figures)
     assert totals(found) == {}
-    assert (found.time_to_first_token.num, found.reuse[0].num_lookups, figures.failures()) == (0, 0, {})
+    assert (found.time_to_first_token.num, found.reuse[0].num_lookups, figures.figures.failures()) == (0, 0, {})
 
 
 def test_nothing_grows_under_a_hundred_thousand_events() -> None:
     """Half of the requests never end, and the clock goes round the windows several times."""
-    figures = LiveFigures(FakeClock(START_NS), max_open=50)
+    figures = Figures(max_open=50)
     for number in range(10_000):
         script, now = Script(f"r{number}"), at(number * 0.3)
         figures.emit(script.queued())
@@ -108,6 +121,5 @@ def test_nothing_grows_under_a_hundred_thousand_events() -> None:
         for gap_ns in (0, number, number * 1000, number * 100_000):
             figures.emit(TokensReceived(((script.id, 1),), now + gap_ns))
         figures.emit(script.ended() if number % 2 else script.first_chunk())
-    assert figures.num_open <= 50
-    assert len(figures._windows._slices) == 180
-    assert figures.failures() == {}
+    assert len(figures.figures._windows._slices) == 180
+    assert figures.figures.failures() == {}

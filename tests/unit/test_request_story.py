@@ -24,12 +24,12 @@ ENDED_AT = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
 def followed() -> RequestTimeline:
     """Of a request that waited for everything there is, reused half of its prompt and was preempted twice."""
     timelines, script = RequestTimelines(), Script()
-    timelines.queued(script.queued())
+    timelines.emit(script.queued())
     for reason in ("place", "memory", "place"):
-        timelines.waits(script.waits(reason))
-    timelines.awaited(PrefixAwaited(ID, RequestId("chatcmpl-0"), 512, at(0.6)))
+        timelines.emit(script.waits(reason))
+    timelines.emit(PrefixAwaited(ID, RequestId("chatcmpl-0"), 512, at(0.6)))
     for reason, diverged_at in (("never-seen", 600), ("last-token", None)):  # the second is after it was preempted
-        timelines.matched(
+        timelines.emit(
             PrefixMatched(
                 id=ID,
                 num_prompt=1025,
@@ -41,12 +41,12 @@ def followed() -> RequestTimeline:
                 diverged_at=diverged_at,
             )
         )
-    timelines.admitted(script.admitted())
-    timelines.computed(script.second_chunk())
-    timelines.decode_started(script.decode_started())
-    timelines.first_token(script.first_token())
+    timelines.emit(script.admitted())
+    timelines.emit(script.second_chunk())
+    timelines.emit(script.decode_started())
+    timelines.emit(script.first_token())
     for _ in range(2):
-        timelines.preempted(RequestPreempted(ID, 1030, at(3.0)))
+        timelines.emit(RequestPreempted(ID, 1030, at(3.0)))
     timeline = timelines.get(ID)
     assert timeline is not None
     return timeline
@@ -119,7 +119,7 @@ def test_what_an_error_says_is_no_part_of_the_line() -> None:
 
 def test_what_did_not_happen_is_not_told() -> None:
     timelines, script = RequestTimelines(), Script()
-    timelines.queued(script.queued())
+    timelines.emit(script.queued())
     timeline = timelines.get(ID)
     assert timeline is not None
     lines = dict(told(story_of(summarise(timeline, script.ended("cancelled", 3.0, 0)))))
@@ -172,9 +172,3 @@ def test_a_story_holds_no_control_code() -> None:
         id="a\x1b[2J", model="m\n", error_code="e", error_message="\x07", reason="error", sentence="\r"
     )
     assert all(text.isprintable() for _, text in told(replace(story, stopped="x\x1b")))
-
-
-def test_events_of_a_request_that_is_unknown_change_nothing() -> None:
-    timelines = RequestTimelines()
-    assert timelines.awaited(PrefixAwaited(ID, ID, 1, at(0))) is None
-    assert timelines.preempted(RequestPreempted(ID, 1, at(0))) is None

@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from application.services.recent_requests import SeenRequest
-from application.services.request_timelines import Stage
+from application.events import RequestEnded
+from application.services.request_timelines import RequestTimeline, Stage
 from application.services.text_side.preparations import Preparation
 from domain.explanation import Explanation
 from domain.shown import shown
@@ -82,39 +82,44 @@ class RequestBody(Struct):
 
 
 def request_body(
-    seen: SeenRequest, told: Explanation | None, now_ns: int, unix_offset_ns: int, *, shows_text: bool = False
+    timeline: RequestTimeline,
+    explanation: Explanation | None,
+    now_ns: int,
+    unix_offset_ns: int,
+    *,
+    shows_text: bool = False,
 ) -> RequestBody:
-    """`told`: what is shown of its explanation. `unix_offset_ns`: from the monotonic clock to Unix time."""
-    timeline, ended = seen.timeline, seen.ended
+    """`explanation`: the part of it that may be shown. `unix_offset_ns`: from the monotonic clock to Unix time."""
+    queued, ended = timeline.queued, timeline.ended
     until_ns = now_ns if ended is None else ended.at_ns
     return RequestBody(
-        id=seen.id,
+        id=timeline.id,
         model=timeline.model,
-        requested_model=timeline.requested_model,
-        key=timeline.client,
-        operation=seen.operation,
-        priority=seen.priority,
+        requested_model=queued.requested_model,
+        key=queued.client,
+        operation=queued.operation,
+        priority=queued.priority,
         stage=timeline.stage.value,
         waits_for=timeline.waits_for or None,
         waited_for=list(timeline.waited_for),
         followed=timeline.followed or None,
-        preempted=seen.is_preempted,
+        preempted=timeline.is_preempted,
         preemptions=timeline.num_preemptions,
-        queued_unix_s=(timeline.queued_ns + unix_offset_ns) / 1e9,
-        age_s=(until_ns - timeline.queued_ns) / 1e9,
+        queued_unix_s=(queued.at_ns + unix_offset_ns) / 1e9,
+        age_s=(until_ns - queued.at_ns) / 1e9,
         times=StageTimesBody(
             timeline.time_in_s(Stage.WAITING, until_ns),
             timeline.time_in_s(Stage.PREFILLING, until_ns),
             timeline.time_in_s(Stage.DECODING, until_ns),
             timeline.time_to_first_token_s,
         ),
-        prompt_tokens=timeline.num_prompt_tokens,
-        done_tokens=seen.num_done,
+        prompt_tokens=queued.num_prompt_tokens,
+        done_tokens=timeline.num_done,
         computed_tokens=timeline.num_computed_tokens,
-        reused=dict(seen.reused),
-        output_tokens=seen.num_output,
-        end=_end(seen, unix_offset_ns),
-        explanation=prompt_explanation(told) if told is not None else None,
+        reused=dict(timeline.reused),
+        output_tokens=timeline.num_output,
+        end=_end(ended, unix_offset_ns),
+        explanation=prompt_explanation(explanation) if explanation is not None else None,
         shows_text=shows_text,
     )
 
@@ -133,8 +138,7 @@ def preparing_body(preparation: Preparation, now_ns: int) -> PreparingBody:
     )
 
 
-def _end(seen: SeenRequest, unix_offset_ns: int) -> EndBody | None:
-    ended = seen.ended
+def _end(ended: RequestEnded | None, unix_offset_ns: int) -> EndBody | None:
     if ended is None:
         return None
     return EndBody((ended.at_ns + unix_offset_ns) / 1e9, ended.reason, ended.error_code, ended.error_message)

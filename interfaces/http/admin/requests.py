@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 from msgspec import Struct
 
-from application.services.recent_requests import MAX_ENDED
+from application.services.request_timelines import MAX_ENDED
 from application.use_cases.watch_requests import RequestsSeen
 from domain.document import Owner
 from domain.ids import RequestId
