@@ -147,32 +147,24 @@ class EngineSettings:
 class StoreSettings:
     """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
 
-    `durability`: safe syncs each commit; fast syncs beside the writer, and a power cut costs the last seconds; auto:
-    safe where the disk is as fast as prompts are computed. `codec`: raw, zstd, or auto by the measured rates too.
-    `max_age`: what was not used for that long goes; None: only when room is needed. `read_timeout_s`: how long one read
-    of some records may take before prompts are computed without the store. `documents`: what stored responses and the
-    like may take, and `documents_age` how long they are kept; 0 keeps none. They lie in memory unless `kind` is lmdb.
+    `max_age`: what was not used for that long goes; None: only when room is needed. `documents`: what stored responses
+    and the like may take, and `documents_age` how long they are kept; 0 keeps none. They lie in memory unless `kind` is
+    lmdb.
     """
 
     kind: str = "lmdb"
     dir: str = ""
     quota: ByteSize | None = None
     hot_tier: ByteSize = ByteSize(share=0.1)
-    codec: str = "auto"
-    durability: str = "auto"
     max_age: Duration | None = None
-    read_timeout_s: float = 20.0
     documents: ByteSize = ByteSize(num_bytes=256 * 2**20)
     documents_age: Duration = Duration(num_seconds=30 * 86_400)
 
     def __post_init__(self) -> None:
         require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
-        require(self.codec in {"raw", "zstd", "auto"}, "store.codec", "must be raw, zstd or auto")
-        require(self.durability in {"safe", "fast", "auto"}, "store.durability", "must be safe, fast or auto")
         if self.max_age is not None:
             require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
             require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
-        require(0.05 <= self.read_timeout_s <= 3600, "store.read_timeout_s", "must be in 0.05..3600 seconds")
         documents = self.documents.num_bytes
         require(
             documents is not None and (documents == 0 or MIN_DOCUMENTS_BYTES <= documents <= MAX_DOCUMENTS_BYTES),

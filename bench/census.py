@@ -190,7 +190,7 @@ class Tiers:
         yield self._captured(captured, list(found))
 
     def _open(self) -> LmdbBlockStore:
-        options = LmdbOptions(quota_bytes=256 * 2**20, durability="fast")
+        options = LmdbOptions(quota_bytes=256 * 2**20)
         return LmdbBlockStore(self._folder, options, ZstdStateCodec(), RecordingEvents(), FakeClock())
 
     def _records(self, captured: Captured) -> list[Record]:

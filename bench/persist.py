@@ -1,6 +1,6 @@
 """Whether the store keeps up with prefill: offers of captured state at given rates, through the queue in front of it.
 
-    python -m bench.persist [--dir DIR] [--rates 100 300 600 1200 1500] [--seconds 6] [--codec auto] [--durability safe]
+    python -m bench.persist [--dir DIR] [--rates 100 300 600 1200 1500] [--seconds 6]
         [--flush-seconds 60] [--blocks 8] [--scale 1] [--json FILE]
 
 State of Qwen3-4B's shape (147 KB a token, blocks of 37.7 MB), at so many raw MB/s, and as many blocks an offer as a GPU
@@ -16,7 +16,6 @@ computes at a time (`--blocks 2`: a CPU). For each rate:
     faults_per_GB       pages that this process touched for the first time; 244,000 are a GB
     worked_share        of the time of the thread that writes, with a processor, the kernel's part of it included
     waited_share        of it, for state to be encoded; the rest it waited for a processor or the disk
-    hurried_share       of the batches
 
 All but the first two are of what was stored until the end, and a GB is one of raw state.
 
@@ -100,12 +99,9 @@ class Metered(ForwardingStore):
     """Tells what the thread that writes spent its time on."""
 
     put_s = worked_s = 0.0
-    num_batches = num_hurried = 0
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
-        prepared = self._store.prepare(records, hurry=hurry)
-        self.num_batches += 1
-        self.num_hurried += hurry
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
+        prepared = self._store.prepare(records)
 
         def put() -> PutOutcome:
             started, began = time.perf_counter(), time.thread_time()
@@ -214,9 +210,7 @@ def offer_at(writer: WriteBehind, rate_mb_s: float, seconds: float, sources: lis
 def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: list[HostPayload]) -> Facts:
     """One rate, into a store of its own."""
     account, clock = Account(), SystemClock()
-    settings = StoreSettings(
-        dir=str(folder), quota=ByteSize(num_bytes=16 << 30), codec=options.codec, durability=options.durability
-    )
+    settings = StoreSettings(dir=str(folder), quota=ByteSize(num_bytes=16 << 30))
     MeteredEncoders.waited_s = 0.0
     store = Metered(open_lmdb_store(settings, account, clock))
     writer = WriteBehind(store, account, clock, max_bytes=options.queue_mib << 20)
@@ -250,7 +244,6 @@ def run(folder: Path, rate_mb_s: float, options: argparse.Namespace, sources: li
         "faults_per_GB": num_faults / raw_gb,
         "worked_share": store.worked_s / max(store.put_s, 1e-9),
         "waited_share": MeteredEncoders.waited_s / max(store.put_s, 1e-9),
-        "hurried_share": store.num_hurried / max(store.num_batches, 1),
         "faults": account.faults,
     }
 
@@ -266,8 +259,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of offering, for each rate")
     parser.add_argument("--queue-mib", type=int, default=2048, help="what may wait")
     parser.add_argument("--busy", type=float, default=0.3)
-    parser.add_argument("--codec", default="auto")
-    parser.add_argument("--durability", default="safe")
     parser.add_argument("--flush-seconds", type=float, default=60.0)
     parser.add_argument("--blocks", type=int, default=8, help="an offer")
     parser.add_argument("--scale", type=int, default=1)

@@ -26,7 +26,7 @@ Facts = dict[str, Any]
 def open_store(
     path: Path, quota_bytes: int, *, compress: bool = True, threads: int = 2, sync: bool = True
 ) -> LmdbBlockStore:
-    options = LmdbOptions(quota_bytes, num_threads=threads, durability="safe" if sync else "fast")
+    options = LmdbOptions(quota_bytes, num_threads=threads)
     return LmdbBlockStore(path, options, ZstdStateCodec(compress=compress), EventLog(), SystemClock())
 
 

@@ -76,8 +76,8 @@ class AwaitedStore(ForwardingStore):
                     self._namespaces.popitem(last=False)
         super().open_namespace(info)
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
-        return self._store.prepare(records, hurry=hurry)
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
+        return self._store.prepare(records)
 
     def usage(self) -> StoreUsage:
         if self._is_due() and self._trying.acquire(blocking=False):
@@ -156,7 +156,7 @@ class _AbsentStore:
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return PutOutcome.UNAVAILABLE
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
         return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:

@@ -56,7 +56,7 @@ class ForwardingStore:
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return self._store.put(records)
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
         """By way of `put`, which is what is overridden."""
         return partial(self.put, records)
 

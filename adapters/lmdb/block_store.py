@@ -13,7 +13,6 @@ import lmdb
 from adapters.lmdb import faults
 from adapters.lmdb.ages import AgeLimit
 from adapters.lmdb.announced import AnnouncedNamespaces
-from adapters.lmdb.background_sync import BackgroundSync
 from adapters.lmdb.clearing import erase
 from adapters.lmdb.compaction import shrink
 from adapters.lmdb.containment import FAILURES, Containment
@@ -21,7 +20,6 @@ from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.encoders import Begun, Encoders
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import FaultLog, classify
-from adapters.lmdb.gathering import Gathering
 from adapters.lmdb.integrity import IntegrityCheck
 from adapters.lmdb.opening import open_for_reading, open_for_writing
 from adapters.lmdb.read_ahead import ReadAhead
@@ -50,7 +48,6 @@ from application.ports.record_reader import Presence
 from application.ports.record_writer import PreparedPut, PutOutcome
 from application.ports.state_codec import CodecError, StateCodec
 from application.services.lane import Lane
-from domain.codec_choice import StoreWrites
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -69,7 +66,7 @@ class LmdbOptions:
     has room for a copy of what is live. `free_reserve_bytes`: what writing leaves free on the volume.
 
     `pause_s`: how long writes rest after the volume failed. `num_threads`: for encoding, and as many for decoding.
-    `max_age_s`: what was not used for that long is evicted, by and by. `writes`: what `usage` tells of how it writes.
+    `max_age_s`: what was not used for that long is evicted, by and by.
     """
 
     quota_bytes: int
@@ -79,7 +76,6 @@ class LmdbOptions:
     pause_s: float = 60.0
     num_threads: int = 2
     max_age_s: int | None = None
-    writes: StoreWrites | None = None
 
 
 class LmdbBlockStore:
@@ -92,11 +88,7 @@ class LmdbBlockStore:
         codec: StateCodec,
         events: EventSink,
         clock: Clock,
-        *,
-        quick_codec: StateCodec | None = None,
-        gathering: Gathering | None = None,
     ) -> None:
-        """`quick_codec`: instead of `codec` in a hurry. Each reads what the other wrote. `gathering`: as in Reader."""
         if not options.read_only and not MIN_QUOTA_BYTES <= options.quota_bytes <= MAX_QUOTA_BYTES:
             size = "small" if options.quota_bytes < MIN_QUOTA_BYTES else "large"
             message = f"a quota of {options.quota_bytes} bytes is too {size} for a store"
@@ -112,7 +104,7 @@ class LmdbBlockStore:
             sync=options.durability == "safe",
             read_only=options.read_only,
         )
-        self._reader = Reader(self._environment, codec, gathering)
+        self._reader = Reader(self._environment, codec)
         self._read_ahead = ReadAhead(self._reader)
         self._uses = RecordUses()
         self._writer = Writer(self._environment, options.quota_bytes, self._uses.kept, self._note_evicted)
@@ -132,12 +124,9 @@ class LmdbBlockStore:
         self._lane = Lane("store", options.num_threads)
         self._encoders = Encoders(
             codec,
-            quick_codec,
             lambda why: self._faults.note(faults.ENCODE, why),
             num_threads=options.num_threads,
         )
-        unsynced = options.durability == "fast" and not options.read_only
-        self._background = BackgroundSync(lambda: self._write(self._environment.sync, None)) if unsynced else None
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         has = self._read(lambda: self._reader.has(keys), [False] * len(keys))
@@ -186,8 +175,8 @@ class LmdbBlockStore:
     def put(self, records: Sequence[Record]) -> PutOutcome:
         return self.prepare(records)()
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
-        begun = self._write(lambda: self._begin(records, hurry=hurry), None)
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
+        begun = self._write(lambda: self._begin(records), None)
         return lambda: self._write(lambda: self._put(records, begun), PutOutcome.UNAVAILABLE)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
@@ -207,7 +196,7 @@ class LmdbBlockStore:
     def usage(self) -> StoreUsage:
         nothing = StoreUsage(quota_bytes=self._options.quota_bytes, stored_bytes=0, namespaces=())
         usage = self._read(self._usage, nothing)
-        return replace(usage, evicted=self._evicted, faults=self._faults.counts(), writes=self._options.writes)
+        return replace(usage, evicted=self._evicted, faults=self._faults.counts())
 
     def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
@@ -222,8 +211,6 @@ class LmdbBlockStore:
             self._write(self._flush_touches, None)
             self._containment.is_closed = True
         # Outside the lock: a worker may be waiting for it.
-        if self._background is not None:
-            self._background.close()
         self._lane.close()
         self._lane.join()
         self._encoders.close()
@@ -272,14 +259,14 @@ class LmdbBlockStore:
         except lmdb.MapFullError as failure:  # it waits; a put makes room by itself
             self._faults.note(faults.MAP_FULL, str(failure))
 
-    def _begin(self, records: Sequence[Record], *, hurry: bool = False) -> Begun | None:
+    def _begin(self, records: Sequence[Record]) -> Begun | None:
         """None when there is no room on the volume for what it would be for."""
         if self._is_low():
             return None
         keys = [record.key for record in records]
         present = {key for key, row in zip(keys, self._reader.rows(keys), strict=True) if row is not None}
         absent = list({record.key: record for record in records if record.key not in present}.values())
-        return self._encoders.begin(absent, hurry=hurry)
+        return self._encoders.begin(absent)
 
     def _is_low(self) -> bool:
         return free_bytes(self._directory.path) < self._options.free_reserve_bytes

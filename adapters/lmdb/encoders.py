@@ -4,8 +4,7 @@
     begin(batch 2)          encode ████
     write                   batch 1 ███   batch 2 ███
 
-Reading has other threads, so that nobody who waits for a prefix waits behind what is being stored. Where the store
-falls behind, batches may be encoded otherwise.
+Reading has other threads, so that nobody who waits for a prefix waits behind what is being stored.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,29 +28,26 @@ class Begun:
 
 
 class Encoders:
-    """`quick`: in a hurry, instead of `codec`; None: there is no such choice. `note_failure` is told why a record could
+    """`note_failure` is told why a record could
     not be encoded. Any thread."""
 
     def __init__(
         self,
         codec: StateCodec,
-        quick: StateCodec | None,
         note_failure: Callable[[str], None],
         *,
         num_threads: int,
     ) -> None:
         self._codec = codec
-        self._quick = quick
         self._note_failure = note_failure
         self._lane = Lane("store-encode", num_threads)
 
-    def begin(self, records: Sequence[Record], *, hurry: bool) -> Begun:
+    def begin(self, records: Sequence[Record]) -> Begun:
         """Queue them; returns at once."""
-        codec = self._quick if hurry and self._quick is not None else self._codec
         futures: list[Future[EncodedRecord | None]] = []
         for record in records:
             try:
-                futures.append(self._lane.submit(self._encode, record, codec))
+                futures.append(self._lane.submit(self._encode, record))
             except ServerUnavailable:  # closed in between
                 break
         return Begun(records, futures)
@@ -63,7 +59,7 @@ class Encoders:
             try:
                 one = begun.futures[index].result()
             except (IndexError, CancelledError):  # closed in between
-                one = self._encode(record, self._codec)
+                one = self._encode(record)
             if one is None:
                 return None
             encoded.append(one)
@@ -74,9 +70,9 @@ class Encoders:
         self._lane.close()
         self._lane.join()
 
-    def _encode(self, record: Record, codec: StateCodec) -> EncodedRecord | None:
+    def _encode(self, record: Record) -> EncodedRecord | None:
         try:
-            return encode(record, codec)
+            return encode(record, self._codec)
         except Exception as failure:  # a payload may still lie on a device, which fails in its own ways
             self._note_failure(f"{type(failure).__name__}: {failure}")
             return None

@@ -112,7 +112,7 @@ class MemoryBlockStore:
             self.touch([record.key for record in records])
             return PutOutcome.STORED
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
         """There is nothing to do ahead."""
         return partial(self.put, records)
 

@@ -19,7 +19,6 @@ from typing import Protocol, TypeAlias
 
 from application.ports.record_reader import RecordReader
 from application.ports.record_writer import RecordWriter
-from domain.codec_choice import StoreWrites
 from domain.ids import BlockHash
 from domain.record import Namespace, NamespaceInfo, RecordKey
 
@@ -39,7 +38,7 @@ class NamespaceUsage:
 class StoreUsage:
     """A consistent reading. `stored_bytes`: all that counts against the quota, at least the sum of the namespaces;
     what they share (half-filled index pages) is the difference. `namespaces`: those that hold records. `faults`: counts
-    by kind since the store was opened; `evicted`: records since then. `writes`: None where nothing is on a disk.
+    by kind since the store was opened; `evicted`: records since then.
     """
 
     quota_bytes: int
@@ -47,7 +46,6 @@ class StoreUsage:
     namespaces: tuple[NamespaceUsage, ...]
     evicted: int = 0
     faults: Mapping[str, int] = field(default_factory=dict[str, int])
-    writes: StoreWrites | None = None
 
 
 @dataclass(frozen=True, slots=True)

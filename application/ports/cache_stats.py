@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from domain.codec_choice import StoreWrites
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotUsage:
@@ -61,15 +59,13 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """The store, its models by name. `evicted` and `faults` (by kind): since it was opened. `writes`: None where
-    nothing is on a disk."""
+    """The store, its models by name. `evicted` and `faults` (by kind): since it was opened."""
 
     quota_bytes: int
     stored_bytes: int
     evicted: int
     faults: Mapping[str, int]
     models: tuple[StoredModel, ...]
-    writes: StoreWrites | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Writing records: what a store does for the queue that feeds it, and for an import.
+"""Writing records: what a store does for the queue that feeds it, and clears.
 
 Contract
 * Threading: every method is safe from any thread and blocks its caller at most for its own I/O. Payloads are encoded
@@ -6,8 +6,7 @@ Contract
 * Atomicity: one `put` is one transaction: its records, index, recency and byte accounting become visible together or
   not at all, also after kill -9. A concurrent `get` sees all of it or none. Deleting goes leaf by leaf in bounded
   transactions, so that every state in between holds whole chains.
-* Durability: what `put` reported STORED survives a crash of the process. What survives a power cut depends on the
-  adapter's durability setting and is at least a consistent earlier state.
+* Durability: what `put` reported STORED in a store on disk survives a crash of the process and a power cut.
 * Trouble (full disk or map, vanished volume) is an outcome and never raises; after `close` it is UNAVAILABLE.
 * Idempotence: putting a present record refreshes its recency and is STORED. Deleting what is absent does nothing.
 """
@@ -45,11 +44,9 @@ class RecordWriter(Protocol):
         """Store a batch in one transaction. Parents are in the store already or earlier in the batch."""
         ...
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
         """Begin to put a batch, on threads of the store: what takes long and needs no transaction. So one batch is
         made ready while another is written, the parents of its records perhaps. Returns at once and never raises.
-
-        `hurry`: the store falls behind, so state may be encoded otherwise, if it gets there sooner.
         """
         ...
 
@@ -58,7 +55,7 @@ class RecordWriter(Protocol):
         ...
 
     def flush(self) -> None:
-        """Write out what is held back (recency) and make everything STORED so far as durable as the setting allows."""
+        """Write out what is held back (recency) and make everything STORED so far durable."""
         ...
 
 

@@ -4,16 +4,10 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from adapters.lmdb.background_sync import SYNC_EVERY_S
 from application.ports.tokenizer import TemplateFeatures, Tokenizer
 from application.settings import Settings
 from domain.byte_size import format_bytes
 from domain.model_card import DecodeMode, ModelDescription
-
-SLOW_TOKENS_S = 10_000
-"""Prompts are computed at this rate on a large machine; a disk that stores more is never behind for long."""
-
-UNSYNCED = f"synced every {SYNC_EVERY_S:g} s, not each write: a power cut costs the last seconds (store.durability)"
 
 QUESTION = "My cat is called Miso. What is my cat called?"
 """Within the abilities of the embedded model, which knows nothing that it is not told."""
@@ -60,15 +54,4 @@ def describe_model(model: ModelDescription) -> str:
     return text
 
 
-def describe_slow_disk(state_bytes_s: float, model: ModelDescription, *, is_synced: bool = True) -> str:
-    """Empty unless a disk that takes so much raw state a second stores less than SLOW_TOKENS_S tokens of this model.
-    `is_synced`: each commit, before it counts as stored."""
-    token_bytes = sum(state.bytes_per_token for state in model.memory.states)
-    if not token_bytes or state_bytes_s / token_bytes >= SLOW_TOKENS_S:
-        return ""
-    rate = f"{state_bytes_s / token_bytes:,.0f} tokens/s of this model ({state_bytes_s / 1e6:,.0f} MB/s)"
-    what = "a kill" if is_synced else "a power cut, and beyond what the system caches a kill,"
-    return f"slow: stores {rate}; what is computed faster waits in memory, where {what} loses it"
-
-
-__all__ = ("UNSYNCED", "banner", "curl_lines", "describe_model", "describe_slow_disk", "describe_template")
+__all__ = ("banner", "curl_lines", "describe_model", "describe_template")

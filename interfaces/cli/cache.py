@@ -2,7 +2,6 @@
 
 import json
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +22,7 @@ cache_app.command("clear")(clear)
 
 @cache_app.command()
 def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
-    """Show how much is stored, in how many records, of what quota; and how a server with these settings writes."""
+    """Show how much is stored, in how many records, and of what quota."""
     with opened(store, read_only=True) as source:
         usage = source.usage()
     tell(
@@ -34,7 +33,6 @@ def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
             "namespaces": len(usage.namespaces),
             "blocks": sum(space.num_blocks for space in usage.namespaces),
             "snapshots": sum(space.num_snapshots for space in usage.namespaces),
-            **(asdict(usage.writes) if usage.writes is not None else {}),
         },
         as_json,
     )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from adapters.config.locations import config_file
-from adapters.system.disk_speed import measure_disk_speed
 from adapters.system.key_file import KeyFile
 from adapters.system.machine import open_file_limits, usable_cpus
 from adapters.system.memory_probe import SystemMemory
@@ -135,9 +134,7 @@ def _watch(settings: Settings) -> Iterator[Check]:
 
 
 def _data(settings: Settings) -> Iterator[Check]:
-    from interfaces.cli.banner import UNSYNCED
-    from interfaces.composition.store import store_dir, store_durability
-    from interfaces.composition.store_rates import remembered_rates
+    from interfaces.composition.store import store_dir
 
     if settings.store.kind != "lmdb":
         yield Check("data", f"nothing is kept on disk: the store is {settings.store.kind}")
@@ -145,26 +142,12 @@ def _data(settings: Settings) -> Iterator[Check]:
     folder = store_dir(settings.store)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        speed = measure_disk_speed(folder)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         yield Check("data", f"{folder}: {error.strerror or error}", "name a folder that can be written: --store DIR")
         return
     full = free < MIN_DISK_BYTES
     yield Check("data", f"{folder}, {format_bytes(free)} free", "less than 2 GiB are free" if full else "")
-    slow = min(speed.write_bytes_s, speed.read_bytes_s) < SLOW_DISK_BYTES_S
-    yield Check(
-        "disk speed",
-        f"writes {speed.write_bytes_s / 1e6:.0f} MB/s, reads {speed.read_bytes_s / 1e6:.0f} MB/s",
-        "slow: restoring prefixes from this disk may take longer than recomputing them, and what is computed faster"
-        " than it is written waits in memory, where a kill loses it"
-        if slow
-        else "",
-    )
-    if settings.store.durability == "auto" and remembered_rates(folder) is None:
-        yield Check("commits", UNDECIDED)
-    else:
-        yield Check("commits", UNSYNCED if store_durability(settings.store) == "fast" else "each is synced")
 
 
 def _guard(settings: Settings) -> Iterator[Check]:

@@ -14,13 +14,13 @@ from application.ports.supervision import Supervisor
 from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from domain.model_card import ModelDescription
-from interfaces.cli.banner import UNSYNCED, banner, describe_slow_disk
+from interfaces.cli.banner import banner
 from interfaces.cli.loading import wait_for_model
 from interfaces.cli.stop_signals import StopSignals
 from interfaces.cli.supervision import leave_stuck, supervisor_here
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.service import Service, build_service
-from interfaces.composition.store import quota_bytes, store_dir, store_durability, writes_state_s
+from interfaces.composition.store import quota_bytes, store_dir
 from interfaces.http.server import HttpServer
 
 
@@ -98,7 +98,6 @@ async def _facts(service: Service, model: ModelDescription) -> list[tuple[str, s
         ("device", status.computing),
         ("memory", describe_limits(status.limits)),
         ("data", await _data_fact(service)),
-        *_disk_fact(service, model),
         ("config", _config_fact()),
     ]
 
@@ -114,18 +113,6 @@ async def _data_fact(service: Service) -> str:
     if stats.store is not None and not stats.store.quota_bytes:
         return f"none yet: another process has the store in {folder}"
     return f"{folder}, at most {format_bytes(quota_bytes(store, folder))}"
-
-
-def _disk_fact(service: Service, model: ModelDescription) -> list[tuple[str, str]]:
-    """Said of a disk that may be slower than this model computes, and of commits that are not synced."""
-    store = service.settings.store
-    if store.kind != "lmdb":
-        return []
-    bytes_s = writes_state_s(store)
-    is_synced = store_durability(store) == "safe"
-    slow = "" if bytes_s is None else describe_slow_disk(bytes_s, model, is_synced=is_synced)
-    told = [slow, "" if is_synced else UNSYNCED]
-    return [("disk", text) for text in told if text]
 
 
 def _config_fact() -> str:

@@ -25,6 +25,7 @@ from application.settings import Settings
 from domain.block_grid import BlockGrid
 from domain.memory.ledger import MemoryLimits
 from domain.scheduling import StepLimits
+from interfaces.composition.store import READ_TIMEOUT_S
 
 FLUSH_TIMEOUT_S = 25.0
 """How long shutting down may write captured state that still waits for the store."""
@@ -50,14 +51,17 @@ class CacheTiers:
         clock: Clock,
         land: Land | None = None,
         memory: MemoryLimits | None = None,
+        *,
+        read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
-        """`land`: as in Backend. `memory`: what shares of memory are shares of; None: all of the host's."""
+        """`land`: as in Backend. `memory`: what shares of memory are shares of; None: all of the host's.
+        `read_timeout_s`: how long one read of some records may take before prompts are computed without the store."""
         total_bytes = memory.total_bytes if memory is not None else SystemMemory().read().total_bytes or 0
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
         self.store = store
         self.writer: WriteBehind | None = None
         self._events, self._clock = events, clock
-        self._lanes = StoreLanes(clock, events, timeout_s=settings.store.read_timeout_s)
+        self._lanes = StoreLanes(clock, events, timeout_s=read_timeout_s)
         self._hashing = Lane("hash", 1)
         stored: list[StoredTier] = []
         if store is not None:

@@ -16,7 +16,7 @@ from application.ports.event_sink import EventSink
 from application.services.documents import Documents
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.settings import CacheSettings, Settings, StoreSettings
-from interfaces.composition.store import free_reserve_bytes, store_dir
+from interfaces.composition.store import READ_TIMEOUT_S, free_reserve_bytes, store_dir
 
 FLEETING_BYTES = 32 << 20
 """Of documents that may not be written to disk, in memory."""
@@ -25,7 +25,7 @@ FLEETING_BYTES = 32 << 20
 def build_documents(settings: Settings, events: EventSink, clock: Clock) -> Documents:
     """Nothing is opened yet."""
     opens = partial(open_documents, settings.store, events, clock)
-    return Documents(opens, events, clock, salt=settings.cache.salt, timeout_s=settings.store.read_timeout_s)
+    return Documents(opens, events, clock, salt=settings.cache.salt, timeout_s=READ_TIMEOUT_S)
 
 
 def generated_calls(settings: CacheSettings, documents: Documents) -> GeneratedCalls:

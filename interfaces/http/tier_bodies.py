@@ -4,7 +4,6 @@ from msgspec import Struct
 
 from application.ports.cache_stats import CacheStats, HotUsage, LiveUsage, QueueCounts, StoredModel, StoreStats
 from application.ports.document_store import DocumentUsage
-from domain.codec_choice import StoreWrites
 
 
 class HotBody(Struct):
@@ -40,26 +39,14 @@ class StoredModelBody(Struct):
     stored_bytes: int
 
 
-class WritesBody(Struct):
-    """How a store writes. `durability`: safe or fast; `codec`: zstd or raw. Each by whom: `setting`; `auto`, by the
-    measured rates of the disk; or `unmeasured`, auto without rates to go by."""
-
-    durability: str
-    durability_by: str
-    codec: str
-    codec_by: str
-
-
 class StoreBody(Struct):
-    """The persistent tier. `evicted` and `faults` (by kind): since it was opened. `writes`: null where nothing is on a
-    disk."""
+    """The persistent tier. `evicted` and `faults` (by kind): since it was opened."""
 
     quota_bytes: int
     stored_bytes: int
     evicted: int
     faults: dict[str, int]
     models: list[StoredModelBody]
-    writes: WritesBody | None = None
 
 
 class QueueBody(Struct):
@@ -119,12 +106,7 @@ def _live(usage: LiveUsage) -> LiveBody:
 
 def _store(usage: StoreStats) -> StoreBody:
     models = [_stored(model) for model in usage.models]
-    writes = _writes(usage.writes) if usage.writes is not None else None
-    return StoreBody(usage.quota_bytes, usage.stored_bytes, usage.evicted, dict(usage.faults), models, writes)
-
-
-def _writes(writes: StoreWrites) -> WritesBody:
-    return WritesBody(writes.durability, writes.durability_by, writes.codec, writes.codec_by)
+    return StoreBody(usage.quota_bytes, usage.stored_bytes, usage.evicted, dict(usage.faults), models)
 
 
 def _stored(model: StoredModel) -> StoredModelBody:
@@ -155,6 +137,5 @@ __all__ = (
     "StoreBody",
     "StoredModelBody",
     "TiersBody",
-    "WritesBody",
     "tiers_body",
 )

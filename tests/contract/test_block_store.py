@@ -18,7 +18,6 @@ from application.ports.record_writer import PutOutcome
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.record import BlockKey, Record, RecordKey, SnapshotKey
-from tests.support.gathering import GATHERS_ALL, Gathering
 from tests.support.patience import PATIENCE_S
 from tests.support.stepped_writer import SteppedWriter
 from tests.support.store_records import BLOCK_TOKENS, EventList, chain, empty, keys_of, namespace_of, same, snapshot
@@ -28,12 +27,12 @@ ONE = namespace_of("one")
 TWO = namespace_of("two")
 
 
-def open_lmdb(path: Path, gathers: Gathering | None = None) -> LmdbBlockStore:
-    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), EventList(), FakeClock(), gathering=gathers)
+def open_lmdb(path: Path) -> LmdbBlockStore:
+    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), EventList(), FakeClock())
 
 
 def open_faulty(path: Path) -> FaultInjectingBlockStore:
-    store = open_lmdb(path, GATHERS_ALL)
+    store = open_lmdb(path)
     return FaultInjectingBlockStore(store, FaultPlan(seed=1, get_misses=0.3, put_refusals=0.3, lookup_misses=0.3))
 
 
@@ -53,7 +52,7 @@ ADAPTERS: dict[str, Callable[[Path], BlockStore]] = {
     "memory": lambda path: MemoryBlockStore(QUOTA_BYTES),
     "memory-behind-a-queue": lambda path: BehindQueue(MemoryBlockStore(QUOTA_BYTES)),
     "lmdb": open_lmdb,
-    "lmdb-gathering-with-faults": open_faulty,
+    "lmdb-with-faults": open_faulty,
 }
 
 
@@ -150,7 +149,7 @@ def test_batches_are_prepared_ahead_and_put_in_their_order(store: BlockStore) ->
     early, late = blocks[:3], blocks[3:]
     assert store.prepare(late)() in (PutOutcome.ORPHAN, PutOutcome.UNAVAILABLE)
     for _ in range(50):
-        puts = [store.prepare(early), store.prepare(late, hurry=True)]
+        puts = [store.prepare(early), store.prepare(late)]
         if [put() for put in puts] == [PutOutcome.STORED, PutOutcome.STORED]:
             break
     assert all(map(same, get(store, keys_of(blocks)), blocks))

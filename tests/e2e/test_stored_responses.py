@@ -243,7 +243,7 @@ def test_they_survive_a_restart_on_disk(tmp_path: Path) -> None:
         server=ServerSettings(port=0),
         model=ModelSettings(default=DEFAULT_MODEL, download=False),
         engine=EngineSettings(backend="fake"),
-        store=StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=16 << 20), codec="raw"),
+        store=StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=16 << 20)),
     )
     with live_service(settings) as live, client_of(live.base_url) as client:
         first = ask(client)

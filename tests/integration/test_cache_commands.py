@@ -9,10 +9,8 @@ from typer.testing import CliRunner
 
 from adapters.lmdb.block_store import LmdbBlockStore
 from application.ports.record_writer import PutOutcome
-from domain.codec_choice import StoreRates
 from domain.record import Record
 from interfaces.cli.cache import cache_app
-from interfaces.composition.store_rates import remember_rates
 from tests.support.cache_cli import isolate, make_store, open_store, run
 from tests.support.processes import finish, start
 from tests.support.store_records import chain, empty, keys_of, snapshot
@@ -54,20 +52,6 @@ def test_stats_count_everything(path: Path) -> None:
     assert (found["namespaces"], found["blocks"], found["snapshots"]) == (2, 9, 2)
     assert found["quota_bytes"] == 64 << 20
     assert "blocks: 9" in run("stats", "--store", path).stdout
-
-
-def test_stats_say_how_a_server_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def writes() -> list[object]:
-        found = facts("stats", "--store", path)
-        return [found[name] for name in ("durability", "durability_by", "codec", "codec_by")]
-
-    assert writes() == ["safe", "setting", "zstd", "setting"]
-    for name in ("CODEC", "DURABILITY"):
-        monkeypatch.setenv(f"CAIRN_STORE__{name}", "auto")
-    assert writes() == ["safe", "unmeasured", "zstd", "unmeasured"]
-    remember_rates(path, StoreRates(1e9, 1.0, 1e9))
-    assert writes() == ["fast", "auto", "raw", "auto"]
-    assert "durability: fast\ndurability by: auto\n" in run("stats", "--store", path).stdout
 
 
 def test_ls_names_models_and_namespaces(path: Path) -> None:

@@ -1,21 +1,15 @@
 """What is told of the prefix cache over HTTP: the header of every answer, warming, stats, tenants."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapters.fake.clock import FakeClock
 from adapters.fake.options import HYBRID, UNSUPPORTED, FakeOptions, reply_with
 from adapters.memory.block_store import MemoryBlockStore
-from application.settings import CacheSettings, ServerSettings, StoreSettings
-from domain.byte_size import ByteSize
-from domain.codec_choice import StoreRates
+from application.settings import CacheSettings, ServerSettings
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.scheduling import StepLimits
-from interfaces.composition.store import open_lmdb_store
-from interfaces.composition.store_rates import remember_rates
 from interfaces.http.cache_header import CACHE_HEADER
 from tests.support.cache_requests import (
     CHAT,
@@ -32,7 +26,6 @@ from tests.support.cache_requests import (
 from tests.support.fake_service import DEFAULT_MODEL, fake_service
 from tests.support.gate import Gate
 from tests.support.raw_client import RawClient
-from tests.support.store_records import EventList
 
 ONE_AT_A_TIME = StepLimits(max_batch=1, prefill_budget=256, grid=256)
 IMPATIENT = ServerSettings(port=0, keepalive_s=0.05)
@@ -229,22 +222,11 @@ class TestStats:
             assert stats["hot"]["blocks"] == 4
             assert stats["hot"]["pinned"] == 0
             assert stats["store"]["quota_bytes"] == 10_000_000
-            assert stats["store"]["writes"] is None
             (model,) = stats["store"]["models"]
             assert (model["model"], model["namespaces"], model["blocks"]) == (DEFAULT_MODEL, 2, 4)
             assert stats["store"]["stored_bytes"] >= model["stored_bytes"] > 0
             assert stats["queue"] == {
                 "enqueued": records, "persisted": records, "queued": 0, "queued_bytes": 0, "lag_s": 0.0, "dropped": {},
-            }  # fmt: skip
-
-    def test_how_a_store_on_disk_writes(self, tmp_path: Path) -> None:
-        settings = StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=8 << 20), durability="fast")
-        (tmp_path / "store").mkdir(mode=0o700)
-        remember_rates(tmp_path / "store", StoreRates(1e9, 1e12, 1e9))
-        store = open_lmdb_store(settings, EventList(), FakeClock())
-        with fake_service(reuses=True, store=store) as service:
-            assert service.client.get("/v1/cache/stats").json()["store"]["writes"] == {
-                "durability": "fast", "durability_by": "setting", "codec": "zstd", "codec_by": "auto",
             }  # fmt: skip
 
     def test_without_a_store(self) -> None:

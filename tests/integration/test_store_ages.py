@@ -32,7 +32,7 @@ class Tried:
         self.store = self.open()
 
     def open(self, max_age_s: int | None = 30 * DAY_S) -> LmdbBlockStore:
-        settings = LmdbOptions(8 << 20, durability="fast", max_age_s=max_age_s)
+        settings = LmdbOptions(8 << 20, max_age_s=max_age_s)
         self.store = LmdbBlockStore(self.path, settings, ZstdStateCodec(), self.events, self.clock)
         return self.store
 
@@ -182,7 +182,7 @@ def test_a_clock_that_was_wrong_for_a_while_ends_nothing_for_ever(tmp_path: Path
 
 def test_the_setting_reaches_the_store(tmp_path: Path) -> None:
     settings = StoreSettings(
-        dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=8 << 20), codec="raw", max_age=Duration.parse("2d")
+        dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=8 << 20), max_age=Duration.parse("2d")
     )
     clock = FakeClock()
     store = open_lmdb_store(settings, EventList(), clock)

@@ -220,45 +220,6 @@ def test_a_large_file_is_verified_by_another_process(tmp_path: Path, monkeypatch
         verify_structure(tmp_path / "store" / "data.mdb", PAGE_BYTES)
 
 
-def test_a_store_that_does_not_sync_goes_back_to_its_last_sync_after_another_boot(tmp_path: Path) -> None:
-    path, blocks, events = tmp_path / "store", chain(INFO, 2), EventList()
-    store = open_store(path, durability="fast")
-    assert store.put(blocks) is PutOutcome.STORED
-    store.flush()
-    shutil.copytree(path, tmp_path / "copy")
-    store.close()
-    assert not (path / "boot").exists()
-    reopened = open_store(path, events)
-    assert all(map(same, reopened.get(keys_of(blocks)), blocks))
-    reopened.close()
-
-    same_boot = open_store(tmp_path / "copy", events)
-    assert all(map(same, same_boot.get(keys_of(blocks)), blocks))
-    same_boot.close()
-    assert faults(events) == []
-
-    shutil.copytree(path, tmp_path / "synced")
-    store = open_store(tmp_path / "synced", durability="fast")
-    store.flush()
-    assert store.put(chain(INFO, 1, seed=1)) is PutOutcome.STORED
-    shutil.copytree(tmp_path / "synced", tmp_path / "unsynced")
-    store.close()
-    shutil.copytree(tmp_path / "unsynced", tmp_path / "without")
-    for name in ("unsynced", "without"):
-        (tmp_path / name / "boot").write_text("another")
-    other_boot = open_store(tmp_path / "unsynced", events)
-    assert all(map(same, other_boot.get(keys_of(blocks)), blocks))
-    assert other_boot.get(keys_of(chain(INFO, 1, seed=1))) == [None]
-    assert faults(events) == ["rolled_back"]
-    other_boot.close()
-
-    (tmp_path / "without" / "synced").write_bytes(b"torn")
-    without = open_store(tmp_path / "without", events)
-    assert without.get(keys_of(blocks)) == [None, None]
-    assert faults(events) == ["rolled_back", "damaged"]
-    without.close()
-
-
 def test_the_sample_of_the_trial_survives_when_nothing_is_flipped(tmp_path: Path) -> None:
     make(tmp_path / "store")
     store = open_store(tmp_path / "store")

@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 def open_store(path: Path, quota_bytes: int = QUOTA_BYTES) -> LmdbBlockStore:
-    options = LmdbOptions(quota_bytes, num_threads=1, durability="fast")
+    options = LmdbOptions(quota_bytes, num_threads=1)
     return LmdbBlockStore(path, options, ZstdStateCodec(compress=False), EventList(), FakeClock())
 
 

@@ -15,11 +15,10 @@ from application.ports.block_store import OpenFailure, StoreOpenError
 from application.ports.record_writer import PutOutcome
 from application.settings import StoreSettings
 from interfaces.composition.store import open_lmdb_store, quota_bytes
-from interfaces.composition.store_rates import store_rates
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
-FILES = ("format", "data.mdb", "lock.mdb", "writer.lock", "boot", "data.damaged", "rates.json", "quota", "synced")
+FILES = ("format", "data.mdb", "lock.mdb", "writer.lock", "data.damaged", "quota")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 
 
@@ -52,7 +51,7 @@ def refused(path: Path, **options: object) -> str:
 
 def test_every_file_of_a_store_is_its_owners(tmp_path: Path) -> None:
     path = tmp_path / "new" / "store"
-    settings = StoreSettings(dir=str(path), durability="fast")
+    settings = StoreSettings(dir=str(path))
     open_lmdb_store(settings, EventList(), FakeClock()).close()
     (path / "data.mdb").write_bytes(b"x" * 10_000)
     store = open_lmdb_store(settings, EventList(), FakeClock())
@@ -63,7 +62,7 @@ def test_every_file_of_a_store_is_its_owners(tmp_path: Path) -> None:
     store.compact()
     assert modes(path) == {"store": 0o700} | dict.fromkeys(FILES, 0o600)
     store.close()
-    assert modes(path) == {"store": 0o700} | {name: 0o600 for name in FILES if name not in {"boot", "synced"}}
+    assert modes(path) == {"store": 0o700} | dict.fromkeys(FILES, 0o600)
 
 
 def test_an_open_folder_of_ours_is_closed_and_said_so(tmp_path: Path) -> None:
@@ -96,7 +95,6 @@ def test_an_empty_folder_is_made_a_store_and_one_in_use_is_left_alone(tmp_path: 
     with pytest.raises(StoreOpenError) as refusal:
         open_lmdb_store(StoreSettings(dir=str(used)), EventList(), FakeClock())
     assert refusal.value.failure is OpenFailure.FOREIGN
-    assert store_rates(used) is None
     assert [file.name for file in used.iterdir()] == ["letter.txt"]
     assert modes(used)["used"] == 0o755
 
@@ -134,10 +132,8 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(path / "format")
     assert "format" in refused(path)
     assert "format" in refused(path, read_only=True)
-    for name in ("quota", "rates.json"):
-        os.mkfifo(path / name)
+    os.mkfifo(path / "quota")
     settings = StoreSettings(dir=str(path))
-    assert store_rates(path) is None
     assert quota_bytes(settings, path) > 0
     with pytest.raises(StoreOpenError, match="no regular file"):
         open_lmdb_store(settings, EventList(), FakeClock())

@@ -36,7 +36,7 @@ def open_store(path: Path, quota: int, events: EventList | None = None) -> LmdbB
 
 
 def open_default(path: Path, events: EventList | None = None, quota: ByteSize | None = None) -> LmdbBlockStore:
-    settings = StoreSettings(dir=str(path), codec="raw", quota=quota)
+    settings = StoreSettings(dir=str(path), quota=quota)
     return open_lmdb_store(settings, events or EventList(), FakeClock())
 
 

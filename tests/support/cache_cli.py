@@ -21,8 +21,6 @@ def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("CAIRN_STORE__QUOTA", "64MiB")
-    monkeypatch.setenv("CAIRN_STORE__CODEC", "zstd")
-    monkeypatch.setenv("CAIRN_STORE__DURABILITY", "safe")
 
 
 def open_store(path: Path, *, read_only: bool = False) -> LmdbBlockStore:

@@ -163,13 +163,14 @@ def fake_service(
     limits = limits or StepLimits(max_batch=8, prefill_budget=256, grid=256)
     tiers = CacheTiers(
         Settings(
-            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0), read_timeout_s=read_timeout_s),
+            store=StoreSettings(hot_tier=ByteSize(num_bytes=hot_bytes if reuses else 0)),
             cache=replace(cache_settings or CacheSettings(), live_states=ByteSize(num_bytes=live_bytes)),
         ),
         limits,
         store if reuses else None,
         engine_events,
         clock,
+        read_timeout_s=read_timeout_s,
     )
     loop = EngineThread(
         make_backend=lambda: engine,

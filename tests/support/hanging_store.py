@@ -36,7 +36,7 @@ class HangingStore:
 
         return call
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
         """What hangs is to put."""
         return partial(self.put, records)
 

@@ -55,8 +55,7 @@ class Acknowledging(EventList):
 
 
 def open_store(path: Path, events: EventList) -> LmdbBlockStore:
-    raw = ZstdStateCodec(compress=False)
-    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), events, FakeClock(), quick_codec=raw)
+    return LmdbBlockStore(path, LmdbOptions(QUOTA_BYTES), ZstdStateCodec(), events, FakeClock())
 
 
 def prefill(path: Path, first: int, pipe: int) -> None:

@@ -1,9 +1,8 @@
 """Lives of a store with every write and sync of all its files recorded, and what is left of it after a power cut.
 
-`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life below FOLDER (roomy, tight, fast, fast-killed,
-fast-failing or fast-tight), cuts the power CUTS times, at each sync and at random moments in between, and checks each
-store. Prints one JSON line; exits non-zero and names the cut when an acknowledged record is lost, a byte is wrong or
-the store cannot be opened.
+`python -m tests.support.power_cuts LIFE FOLDER CUTS SEED` records a life below FOLDER (roomy or tight), cuts the power
+CUTS times, at each sync and at random moments in between, and checks each store. Prints one JSON line; exits non-zero
+and names the cut when an acknowledged record is lost, a byte is wrong or the store cannot be opened.
 """
 
 import json
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import NoReturn
 
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
@@ -46,10 +44,6 @@ def group(number: int) -> list[Record]:
     return [*blocks, snapshot(blocks[1], [number], size_bytes=size_bytes)]
 
 
-def durability_of(life: str) -> str:
-    return "fast" if life.startswith("fast") else "safe"
-
-
 def is_tight(life: str) -> bool:
     return life.endswith("tight")
 
@@ -57,16 +51,14 @@ def is_tight(life: str) -> bool:
 class Life:
     """What happens to a store, each step acknowledged in a file that only the log is read of."""
 
-    def __init__(self, root: Path, durability: str) -> None:
+    def __init__(self, root: Path) -> None:
         self._path = root / "store"
-        self._durability = durability
         self._acknowledge = os.open(root / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._store: LmdbBlockStore | None = None
         self._clock = FakeClock()
-        self._fail = root.parent / "fail"
 
     def open(self, quota: ByteSize | None = None) -> None:
-        settings = StoreSettings(dir=str(self._path), quota=quota, codec="auto", durability=self._durability)
+        settings = StoreSettings(dir=str(self._path), quota=quota)
         self._store = open_lmdb_store(settings, EventList(), self._clock)
         self._say("open", 0)
 
@@ -86,36 +78,16 @@ class Life:
         self._say("delete", number)
 
     def durably(self, what: str) -> None:
-        """flush, compact or close: afterwards nothing of before may be lost."""
-        if what == "compact":
-            self._say("compacting", 0)
+        """flush, compact or close."""
         getattr(self.store, what)()
         self._say(what, 0)
-
-    def sync_by_hand(self) -> None:
-        """Nothing happens beside what is asked for."""
-        assert self.store._background is not None
-        self.store._background.close()
-
-    def fail_to_sync(self) -> None:
-        """Once, and long enough to be noticed. Then the disk goes on, and what it did not take it calls written."""
-        self._fail.touch()
-        self.store.flush()
-        assert self.store.usage().faults["io_error"]
-        self._say("unsynced", 0)
-        self._fail.unlink()
-        self._clock.advance(3600)  # writes rest after that
 
     def _say(self, what: str, number: int) -> None:
         os.write(self._acknowledge, f"{what} {number}\n".encode())
 
 
 def live(root: Path, kind: str) -> None:
-    life = Life(root, durability_of(kind))
-    if kind.endswith("killed"):
-        live_until_killed(life)
-    if kind.endswith("failing"):
-        live_with_failing_syncs(life)
+    life = Life(root)
     if is_tight(kind):
         life.open(ByteSize(num_bytes=4 * TIGHT_BYTES))
         life.put(range(30))
@@ -135,49 +107,13 @@ def live(root: Path, kind: str) -> None:
     life.durably("close")
 
 
-def live_until_killed(life: Life) -> NoReturn:
-    """It is as if killed, with some that was synced and some that was not; and another life of it ends likewise."""
-    for first in (30, 40):
-        if (child := os.fork()) == 0:
-            life.open()
-            life.sync_by_hand()  # nor may it end while something is being recorded
-            life.put(range(first, first + 4))
-            life.durably("flush")
-            life.put(range(first + 4, first + 10))
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-    os._exit(0)
-
-
-def live_with_failing_syncs(life: Life) -> NoReturn:
-    life.open()
-    life.sync_by_hand()
-    life.put(range(30, 34))
-    life.durably("flush")
-    life.put(range(34, 38))
-    life.fail_to_sync()
-    life.put(range(38, 42))
-    life.durably("flush")
-    life.put(range(42, 45))
-    life.fail_to_sync()
-    life.put(range(45, 47))
-    life.durably("close")
-    os._exit(0)
-
-
 @dataclass(slots=True)
 class Promise:
     """What the acknowledged steps promise: `certain` groups are there, `gone` ones are not. The last step may be lost,
-    and one in progress may have happened. `synced`, `synced_gone`: as of the last step that was durable. A store whose
-    commits are not synced may be emptied unless it `is_whole`: as it is compacted, also to a lower quota when it is
-    opened, until it is synced."""
+    and one in progress may have happened."""
 
-    shrinks: bool
     certain: dict[int, None] = field(default_factory=dict[int, None])
     gone: set[int] = field(default_factory=set[int])
-    synced: set[int] = field(default_factory=set[int])
-    synced_gone: set[int] = field(default_factory=set[int])
-    is_whole: bool = False
     num_steps: int = 0
     _last: tuple[str, int] = ("open", 0)
 
@@ -185,24 +121,11 @@ class Promise:
         what, number = line.split()[0], int(line.split()[1])
         if what == "deleting":
             self.certain.pop(number)
-            self.synced.discard(number)
-            return
-        if what == "compacting":
-            self.is_whole = False
-            return
-        if what == "unsynced":
-            self.certain, self._last = dict.fromkeys(sorted(self.synced)), ("open", 0)
             return
         self.num_steps += 1
         self._settle()
         if what in {"put", "delete"}:
             self._last = (what, number)
-        elif what != "open":
-            self.synced, self.synced_gone = set(self.certain), set(self.gone)
-        if what in {"open", "close"}:
-            self.is_whole = not self.shrinks
-        elif what in {"flush", "compact"}:
-            self.is_whole = True
 
     def _settle(self) -> None:
         what, number = self._last
@@ -216,40 +139,23 @@ class Promise:
 def check(folder: Path, promise: Promise, life: str) -> str:
     """What became of the store; AssertionError when that breaks a promise."""
     path, events = folder / "store", EventList()
-    boot = path / "boot"
-    if boot.exists() and boot.read_bytes():
-        boot.write_bytes(b"the boot before the power cut\n")
-    quota_bytes = TIGHT_BYTES if is_tight(life) else ROOMY_BYTES
-    options = LmdbOptions(quota_bytes, num_threads=1, durability=durability_of(life))
+    options = LmdbOptions(TIGHT_BYTES if is_tight(life) else ROOMY_BYTES, num_threads=1)
     quota = path / "quota"
     assert not quota.exists() or json.loads(quota.read_text())["quota_bytes"] > 0
     store = LmdbBlockStore(path, options, ZstdStateCodec(compress=False), events, FakeClock())
     try:
-        was_marked = "without syncing" in "".join(str(event) for event in events.events)
-        was_rolled_back = "rolled_back" in store.usage().faults
-        assert "damaged" not in store.usage().faults or was_marked or not promise.num_steps, events.events
+        assert "damaged" not in store.usage().faults or not promise.num_steps, events.events
         assert store.check_integrity(payloads=True).problems == ()
         found = {number for number in range(57) if is_there(store, number)}
-        if was_rolled_back:
-            assert durability_of(life) == "fast"
-            assert is_tight(life) or found >= promise.synced, f"lost {sorted(promise.synced - found)}"
-            assert not found & promise.synced_gone
-        elif not was_marked:
-            expected = list(promise.certain)[-RECENT:] if is_tight(life) else list(promise.certain)
-            assert found >= set(expected), f"lost {sorted(set(expected) - found)}"
-            assert not found & promise.gone
-        else:
-            assert durability_of(life) == "fast"
-            assert not promise.is_whole
-            assert not found
+        expected = list(promise.certain)[-RECENT:] if is_tight(life) else list(promise.certain)
+        assert found >= set(expected), f"lost {sorted(set(expected) - found)}"
+        assert not found & promise.gone
         assert store.put(group(100)) is PutOutcome.STORED
         assert store.check_integrity(payloads=True).problems == ()
     finally:
         store.close()
-    assert "damaged" not in store.usage().faults or was_marked or not promise.num_steps
-    if was_rolled_back:
-        return "rolled back"
-    return "emptied" if was_marked else f"{len(found)} groups"
+    assert "damaged" not in store.usage().faults or not promise.num_steps
+    return f"{len(found)} groups"
 
 
 def is_there(store: LmdbBlockStore, number: int) -> bool:
@@ -266,7 +172,7 @@ def record_life(kind: str, folder: Path) -> tuple[Path, Path, int]:
     """(log, root, inode of the root)."""
     library, root, log = build_recorder(folder), folder / "root", folder / "log"
     root.mkdir(mode=0o700)
-    environment = recording_environment(library, root, log, folder / "fail")
+    environment = recording_environment(library, root, log)
     finish(start("-m", "tests.support.power_cuts", "live", str(root), kind, environment=environment), 120)
     return log, root, root.stat().st_ino
 
@@ -285,7 +191,7 @@ def cut_often(kind: str, folder: Path, num_cuts: int, seed: int) -> Counter[str]
     """Raises AssertionError, naming the cut."""
     random = Random(f"{kind} {seed}")
     log, root, inode = record_life(kind, folder)
-    disk, promise, outcomes = VolatileDisk(root, inode), Promise(shrinks=is_tight(kind)), Counter[str]()
+    disk, promise, outcomes = VolatileDisk(root, inode), Promise(), Counter[str]()
     waiting = list(moments(log, num_cuts, random))
     acknowledged = -1
     for index, record in enumerate([*read_log(log), None]):

@@ -110,7 +110,6 @@ def test_every_type_from_the_environment(home: Home):
         ("server = 1", "server must be a table, written [server], in FILE"),
         ('[server]\nport = "80"', "server.port must be a whole number, not '80' (FILE)"),
         ("[server]\nport = true", "server.port must be a whole number, not True (FILE)"),
-        ("[store]\nread_timeout_s = 0", "store.read_timeout_s must be in 0.05..3600 seconds (FILE)"),
         ('[store]\ndocuments = "1MiB"', "store.documents must be 0 or in 4MiB..1TiB (FILE)"),
         ('[store]\ndocuments = "5%"', "store.documents must be 0 or in 4MiB..1TiB (FILE)"),
         ('[store]\ndocuments_age = "59m"', "store.documents_age must be in 1h..3650d (FILE)"),

@@ -27,7 +27,6 @@ from application.ports.engine import (
 from application.ports.tokenizer import EncodedPrompt
 from application.token_events import TokensReceived
 from domain import errors
-from domain.codec_choice import StoreWrites
 from domain.engine_health import Activity
 from domain.errors import DomainError
 from domain.explanation import Divergence, Explanation, StopReason
@@ -233,7 +232,6 @@ OTHERS = (
             models=(
                 StoredModel(model="m", num_namespaces=1, num_blocks=2, num_snapshots=3, raw_bytes=4, stored_bytes=5),
             ),
-            writes=StoreWrites("fast", "auto", "zstd", "setting"),
         ),
         QueueCounts(enqueued=1, persisted=2, queued=3, queued_bytes=4, dropped={"orphan": 5}),
         "why",

@@ -220,7 +220,7 @@ class PreparingStore(MemoryBlockStore):
         self._changed = Condition()
         self.log: list[str] = []
 
-    def prepare(self, records: Sequence[Record], *, hurry: bool = False) -> PreparedPut:
+    def prepare(self, records: Sequence[Record]) -> PreparedPut:
         self._tell("prepare")
         return super().prepare(records)
 

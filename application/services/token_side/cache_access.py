@@ -81,7 +81,6 @@ def _stats(usage: StoreUsage) -> StoreStats:
         evicted=usage.evicted,
         faults=dict(usage.faults),
         models=models,
-        writes=usage.writes,
     )
 
 
