@@ -20,7 +20,6 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s,?#*]+")
 MIN_AGE_S = 3600
 MAX_AGE_S = 3650 * 86_400
 MIN_MEMORY_BYTES = 64 << 20
-MIN_DOCUMENTS_BYTES, MAX_DOCUMENTS_BYTES = 4 << 20, 1 << 40
 
 
 def is_loopback(host: str) -> bool:
@@ -147,9 +146,8 @@ class EngineSettings:
 class StoreSettings:
     """The persistent tier and the hot tier in front of it. `kind`: lmdb, memory or off. `dir` empty: the default.
 
-    `max_age`: what was not used for that long goes; None: only when room is needed. `documents`: what stored responses
-    and the like may take, and `documents_age` how long they are kept; 0 keeps none. They lie in memory unless `kind` is
-    lmdb.
+    `max_age`: what was not used for that long goes; None: only when room is needed. Stored responses
+    lie in memory unless `kind` is lmdb, and go after `max_age`, or 30 days.
     """
 
     kind: str = "lmdb"
@@ -157,35 +155,24 @@ class StoreSettings:
     quota: ByteSize | None = None
     hot_tier: ByteSize = ByteSize(share=0.1)
     max_age: Duration | None = None
-    documents: ByteSize = ByteSize(num_bytes=256 * 2**20)
-    documents_age: Duration = Duration(num_seconds=30 * 86_400)
 
     def __post_init__(self) -> None:
         require(self.kind in {"lmdb", "memory", "off"}, "store.kind", "must be lmdb, memory or off")
         if self.max_age is not None:
             require(MIN_AGE_S <= self.max_age.num_seconds <= MAX_AGE_S, "store.max_age", "must be in 1h..3650d")
             require(self.kind == "lmdb", "store.max_age", "needs store.kind = lmdb: nothing else outlives the process")
-        documents = self.documents.num_bytes
-        require(
-            documents is not None and (documents == 0 or MIN_DOCUMENTS_BYTES <= documents <= MAX_DOCUMENTS_BYTES),
-            "store.documents",
-            "must be 0 or in 4MiB..1TiB",
-        )
-        require(MIN_AGE_S <= self.documents_age.num_seconds <= MAX_AGE_S, "store.documents_age", "must be in 1h..3650d")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
     """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: whether
-    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`). `remember_calls`: keep what models
-    write for tool calls, and render that when a client sends a call back, however it re-serialised or edited it.
+    explanations quote stored prompts: on, off, or auto (see `Settings.shows_text`).
     `live_states`: what the states of ended sequences may hold that wait for the next turn of their conversation; they
     give way to everything else, so that the bound is for what one conversation may come to. 0 keeps none."""
 
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
-    remember_calls: bool = True
     live_states: ByteSize = ByteSize(share=0.5)
 
     def __post_init__(self) -> None:

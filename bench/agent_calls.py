@@ -1,10 +1,10 @@
 """Real agents run a tool that they are told to, and send the call back as they write it: what the next turn computes.
 
-    python -m bench.agent_calls --npm DIR [--agents claude,codex,opencode] [--forget]
+    python -m bench.agent_calls --npm DIR [--agents claude,codex,opencode]
 
 A toy engine answers: a call of the agent's shell with odd spacing, key order and numbers, then a sentence. Everything
-else is the server as it is. `--forget`: with `cache.remember_calls` off. `kept`: the tokens of the call's own prompt
-and answer; `beyond`: what was computed of the next prompt that does not come after them.
+else is the server as it is. `kept`: the tokens of the call's own prompt and answer; `beyond`: what was computed of the
+next prompt that does not come after them.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from adapters.fake.models import FakeModels
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from application.events import RequestEnded
-from application.settings import CacheSettings, ModelSettings, ServerSettings, Settings, StoreSettings
+from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
 from bench.agent_clients import AGENTS, Agent, Place
 from bench.agents import RecordingEngine, free_port, record_engine
 from bench.event_log import EventLog
@@ -49,7 +49,7 @@ def reply_of(call: str) -> FakeOptions:
     return FakeOptions(layout=HYBRID, reply=reply, context_length=1 << 20)
 
 
-def play(agent: Agent, npm: Path, folder: Path, *, remembers: bool) -> None:
+def play(agent: Agent, npm: Path, folder: Path) -> None:
     work, home = folder / "work", folder / "home"
     work.mkdir()
     home.mkdir()
@@ -60,7 +60,6 @@ def play(agent: Agent, npm: Path, folder: Path, *, remembers: bool) -> None:
         server=ServerSettings(port=free_port()),
         model=ModelSettings(default=MODEL),
         store=StoreSettings(dir=str(folder / "store")),
-        cache=CacheSettings(remember_calls=remembers),
     )
     log = EventLog()
     recorders: list[RecordingEngine] = []
@@ -109,11 +108,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--npm", type=Path, required=True)
     parser.add_argument("--agents", default=",".join(AGENTS))
-    parser.add_argument("--forget", action="store_true")
     options = parser.parse_args()
     for name in options.agents.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            play(AGENTS[name], options.npm, Path(folder), remembers=not options.forget)
+            play(AGENTS[name], options.npm, Path(folder))
 
 
 if __name__ == "__main__":

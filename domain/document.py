@@ -1,6 +1,6 @@
-"""Documents: small texts that outlive the request that made them, each somebody's (a stored response, a tool call).
+"""Documents: small texts that outlive the request that made them, each with an owner (a stored response, a tool call).
 
-Nobody finds what is another's: the owner is part of the key, and no key can be made without one.
+A document cannot be found by another owner: the owner is part of the key, and no key can be made without one.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from domain.fingerprint import salt_digest, tenant_salt
-from domain.namespace_choice import NamespaceChoice
 
 DocumentId: TypeAlias = bytes
 """32 bytes that stand for a whole key in a store."""
@@ -30,7 +29,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class DocumentKey:
-    """`kind` keeps names apart that different sources give: `response`, `tool_call`."""
+    """`kind` keeps names apart that different sources give: `response`, `output_item`, `tool_call`."""
 
     owner: Owner
     kind: str
@@ -48,27 +47,14 @@ class DocumentKey:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`model`: whose output it is, for clearing by model. `created_s`: Unix time. `is_fleeting`: to be kept in memory
-    alone, never in a file."""
+    """`model`: the one that wrote it, for clearing by model. `began_ns`: Unix time at which its request arrived: from
+    then on it ages, and a later clear covers it. `is_fleeting`: kept in memory only, never in a file."""
 
     key: DocumentKey
     body: bytes
-    model: str = ""
-    created_s: int = 0
+    model: str
+    began_ns: int
     is_fleeting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentInfo:
-    """What is known of a document without its key and body."""
-
-    tenant: str
-    model: str
-    created_s: int
-
-    def is_chosen(self, choice: NamespaceChoice) -> bool:
-        """The digits of a namespace choose no document."""
-        return choice.model in (None, self.model) and choice.salt in (None, self.tenant)
-
-
-__all__ = ("Document", "DocumentId", "DocumentInfo", "DocumentKey", "Owner")
+__all__ = ("Document", "DocumentId", "DocumentKey", "Owner")

@@ -4,20 +4,24 @@ Contract
 * Threading: every method is safe from any thread and blocks its caller for its own I/O: never call it on an event loop.
 * Atomicity: one `put` is one transaction, also after kill -9. A document that is there already is replaced, and is the
   youngest again.
+* Sharing: two processes may have one store open, as in a rolling restart; each finds what the other has put.
 * Quota: usage never exceeds it. The oldest documents make room; what was put last is never evicted by its own `put`.
-* Files: what is fleeting reaches none. A store on disk takes nothing of a `put` that holds such a document.
-* Age: what is older than the maximum age is a miss from that moment, and goes from the store with one of the next puts.
-* Trouble (full disk, vanished volume, corruption) is contained: reads answer None, writes False, and each kind of fault
-  is reported once by name and counted in `usage().faults`. What fails its checksum is removed.
+* Files: a fleeting document reaches none.
+* Age: a document older than the maximum age is a miss from that moment, and goes with one of the next puts.
+* Clearing: a document whose request began before an `erase` that covers it is not stored after it, by any process.
+* Trouble (full disk, vanished volume, corruption) is contained: reads answer None, writes False unless memory can take
+  them, and each kind of fault is reported once by name and counted in `usage().faults`. A document that fails its
+  checksum is removed.
 * Deleting makes a document unreadable at once; only `erase` promises that its bytes are gone.
 * After `close`: reads answer None, writes False; nothing raises.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from domain.document import Document, DocumentInfo, DocumentKey
+from domain.document import Document, DocumentKey
+from domain.namespace_choice import EVERYTHING, NamespaceChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +48,21 @@ class DocumentStore(Protocol):
     """See the module docstring for the contract that holds for every method."""
 
     def put(self, documents: Sequence[Document]) -> bool:
-        """All or none: False when they cannot be kept."""
+        """All or none, those excepted that a clear covers: False when they cannot be kept. `is_fleeting` of one holds
+        for all."""
         ...
 
     def get(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
         """In the order asked; None for a miss."""
         ...
 
-    def delete(self, key: DocumentKey) -> bool:
-        """Whether it was there."""
+    def delete(self, keys: Sequence[DocumentKey]) -> int:
+        """How many of them were there."""
         ...
 
-    def erase(self, includes: Callable[[DocumentInfo], bool] | None = None) -> Erased:
-        """Remove those that `includes` says (None: all) for good: no file of the store holds any of them afterwards."""
+    def erase(self, choice: NamespaceChoice = EVERYTHING) -> Erased:
+        """Remove those of a model, of a tenant, or all, for good: no file of the store holds any of them afterwards.
+        The digits of a namespace choose no document."""
         ...
 
     def usage(self) -> DocumentUsage: ...

@@ -1,12 +1,12 @@
 """Documents for an event loop: their store is opened, read and written in a lane of its own.
 
-What is kept is found by whoever asks afterwards, because the lane does one thing after the other; nobody waits for the
-write. While the store hangs, whoever asks is refused, at once after the first, and what is to be kept is lost and
-counted: an answer never waits for its copy.
+The lane does one thing after the other, so a document that is kept is found by every later call, and no answer waits
+for the write. While the store hangs, reads are refused, at once after the first, and what is to be kept is lost and
+counted.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
@@ -51,18 +51,23 @@ class Documents:
         """Of what a request leaves."""
         return Owner.of(self._salt, requested_salt, key_name)
 
-    def keep(self, key: DocumentKey, model: str, body: bytes, *, is_fleeting: bool = False) -> None:
-        """Returns at once. `is_fleeting`: in memory alone."""
-        document = Document(key, body, model, self._clock.unix_ns() // 10**9, is_fleeting)
-        if self._pending_bytes + len(body) > MAX_PENDING_BYTES:
+    def keep(
+        self, bodies: Mapping[DocumentKey, bytes], model: str, asked_ns: int, *, is_fleeting: bool = False
+    ) -> None:
+        """Keep all or none; returns at once. `asked_ns`: when the request that they are of arrived, by the monotonic
+        clock: a clear that came later covers them. `is_fleeting`: in memory only."""
+        num_bytes = sum(map(len, bodies.values()))
+        if self._pending_bytes + num_bytes > MAX_PENDING_BYTES:
             return self._lost(f"{self._pending_bytes} bytes wait to be written already")
+        began_ns = self._clock.unix_ns() - (self._clock.now_ns() - asked_ns)
+        documents = [Document(key, body, model, began_ns, is_fleeting) for key, body in bodies.items()]
         try:
-            future = self._lane.submit(lambda: self._store().put([document]))
+            future = self._lane.submit(lambda: self._store().put(documents))
         except ServerUnavailable as error:
             return self._lost(error.message)
-        self._pending_bytes += len(body)
+        self._pending_bytes += num_bytes
         loop = asyncio.get_running_loop()
-        future.add_done_callback(partial(_tell, loop, partial(self._kept, len(body), future)))
+        future.add_done_callback(partial(_tell, loop, partial(self._kept, num_bytes, future)))
         return None
 
     async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]:
@@ -82,13 +87,14 @@ class Documents:
             return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
         except TimeoutError:
             self._late = future
-            self._note("store.documents", f"the documents' store has not answered within {timeout_s:g} s")
+            self._note("documents.store", f"the documents' store has not answered within {timeout_s:g} s")
             raise StoreUnresponsive(f"the documents' store has not answered within {timeout_s:g} s") from None
 
     async def erase(self, model: str | None, salt: str | None) -> Erased:
         """Of one model and one `cache_salt`, or of any (None), whatever key they came with. Raises
         StoreUnresponsive."""
-        return await self.ask(partial(erase_chosen, NamespaceChoice.of(model, salt, self._salt)), ERASE_TIMEOUT_S)
+        choice = NamespaceChoice.of(model, salt, self._salt)
+        return await self.ask(lambda store: store.erase(choice), ERASE_TIMEOUT_S)
 
     async def usage(self) -> DocumentUsage:
         """Raises StoreUnresponsive."""
@@ -103,7 +109,7 @@ class Documents:
         is_late = bool(wait([closing], timeout_s).not_done)
         self._lane.close()
         if is_late:
-            self._note("store.documents", "the documents' volume hangs: what was under way is left behind")
+            self._note("documents.store", "the documents' volume hangs: what was under way is left behind")
 
     def _store(self) -> DocumentStore:
         """In the lane."""
@@ -125,14 +131,10 @@ class Documents:
             self._lost("the store did not take it")
 
     def _lost(self, why: str) -> None:
-        self._note("store.documents", f"a document is not kept: {why}")
+        self._note("documents.store", f"a document is not kept: {why}")
 
     def _note(self, where: str, message: str) -> None:
         self._events.emit(FaultObserved(where, message, self._clock.now_ns()))
-
-
-def erase_chosen(choice: NamespaceChoice, store: DocumentStore) -> Erased:
-    return store.erase(None if choice.is_everything else lambda info: info.is_chosen(choice))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "Future[bool]") -> None:
@@ -141,4 +143,4 @@ def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[[], None], _future: "F
         loop.call_soon_threadsafe(tell)
 
 
-__all__ = ("Documents", "erase_chosen")
+__all__ = ("Documents",)

@@ -68,7 +68,6 @@ def _own(directory: str | None) -> "LmdbBlockStore | None":
 def _by_itself(
     opened: "LmdbBlockStore", directory: str | None, choice: "NamespaceChoice", yes: bool, as_json: bool
 ) -> dict[str, object]:
-    from application.services.documents import erase_chosen
     from application.use_cases.clear_store import clear_store
 
     documents = _documents(directory)
@@ -77,7 +76,7 @@ def _by_itself(
         _confirm(num_records(chosen(opened, choice)), yes, num_documents)
         with working("removing", as_json):
             report = clear_store(opened, choice)
-            gone = erase_chosen(choice, documents) if documents is not None else None
+            gone = documents.erase(choice) if documents is not None else None
     finally:
         if documents is not None:
             documents.close()
@@ -91,18 +90,14 @@ def _by_itself(
 
 
 def _documents(directory: str | None) -> "DocumentStore | None":
-    """Those beside the store, which this process writes to; None where there never were any."""
+    """Those beside the store; None where there never were any."""
     from adapters.system.clock import SystemClock
-    from application.ports.block_store import StoreOpenError
-    from interfaces.composition.documents import documents_dir, open_lmdb_documents
+    from interfaces.composition.documents import documents_file, open_documents
 
     settings = settings_with({"store.dir": ("--store", directory)}).settings.store
-    if not documents_dir(settings).exists():
+    if not documents_file(settings).parent.exists():
         return None
-    try:
-        return open_lmdb_documents(settings, FaultPrinter(), SystemClock())
-    except StoreOpenError as failure:
-        fail(str(failure))
+    return open_documents(settings, FaultPrinter(), SystemClock())
 
 
 def _by_server(url: str | None, api_key: str | None, model: str | None, salt: str | None) -> dict[str, object]:

@@ -13,6 +13,7 @@ from application.ports.supervision import NoSupervisor
 from application.services.cache_readings import CacheReadings
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
+from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.grammar_check import GrammarCheck
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -30,7 +31,7 @@ from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.load_room import LoadRoom
 from interfaces.composition.backends import models_for
-from interfaces.composition.documents import build_documents, generated_calls
+from interfaces.composition.documents import build_documents
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.keys import ServerKeys
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, build_watch
@@ -112,7 +113,7 @@ class Container(TokenSide):
         tables=settings.provided.models,
         room=providers.Singleton(load_room, engine),
     )
-    calls = providers.Singleton(generated_calls, settings.provided.cache, documents)
+    calls = providers.Singleton(GeneratedCalls, documents)
     encoder = providers.Singleton(PromptEncoder, calls)
     generate = providers.Singleton(
         Generate,

@@ -1,25 +1,23 @@
-"""The store of documents that the settings ask for: a folder of its own in the block store's, or memory."""
+"""The store of documents: a folder of its own in the block store's, or memory."""
 
 from functools import partial
 from pathlib import Path
 
-from adapters.decorators.fleeting_documents import FleetingDocuments
 from adapters.lmdb.directory import DOCUMENTS_FOLDER, StoreDirectory
-from adapters.lmdb.documents import LmdbDocumentStore
-from adapters.memory.document_store import MemoryDocumentStore
-from adapters.zstd.codec import ZstdStateCodec
+from adapters.sqlite.document_store import SqliteDocumentStore
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, StoreOpenError
+from application.ports.block_store import StoreOpenError
 from application.ports.clock import Clock
-from application.ports.document_store import DocumentStore
 from application.ports.event_sink import EventSink
 from application.services.documents import Documents
-from application.services.text_side.generated_calls import GeneratedCalls
-from application.settings import CacheSettings, Settings, StoreSettings
+from application.settings import Settings, StoreSettings
 from interfaces.composition.store import READ_TIMEOUT_S, free_reserve_bytes, store_dir
 
-FLEETING_BYTES = 32 << 20
-"""Of documents that may not be written to disk, in memory."""
+QUOTA_BYTES = 256 << 20
+"""Of documents on disk."""
+
+MAX_AGE_S = 30 * 86_400
+"""How long documents are kept where `store.max_age` says nothing."""
 
 
 def build_documents(settings: Settings, events: EventSink, clock: Clock) -> Documents:
@@ -28,44 +26,23 @@ def build_documents(settings: Settings, events: EventSink, clock: Clock) -> Docu
     return Documents(opens, events, clock, salt=settings.cache.salt, timeout_s=READ_TIMEOUT_S)
 
 
-def generated_calls(settings: CacheSettings, documents: Documents) -> GeneratedCalls:
-    return GeneratedCalls(documents if settings.remember_calls else None)
+def open_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> SqliteDocumentStore:
+    """On disk where the store is, else in memory. A folder that cannot be the store's is reported, and means memory."""
+    path, reserve_bytes = None, 0
+    if settings.kind == "lmdb":
+        folder = store_dir(settings)
+        try:
+            StoreDirectory(folder).prepare()  # before anything is written into it: the folder may be somebody else's
+            path, reserve_bytes = documents_file(settings), free_reserve_bytes(folder)
+        except (StoreOpenError, OSError) as failure:
+            kind = failure.failure.value if isinstance(failure, StoreOpenError) else "volume"
+            events.emit(StoreFault(f"open_{kind}", f"stored responses are kept in memory: {failure}", clock.now_ns()))
+    max_age_s = MAX_AGE_S if settings.max_age is None else settings.max_age.num_seconds
+    return SqliteDocumentStore(path, QUOTA_BYTES, events, clock, max_age_s=max_age_s, free_reserve_bytes=reserve_bytes)
 
 
-def open_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> DocumentStore:
-    """On disk if that is where the store is, but what is fleeting; in memory otherwise, and when it cannot be opened,
-    which is told."""
-    num_bytes, max_age_s = settings.documents.num_bytes or 0, settings.documents_age.num_seconds
-    try:
-        if settings.kind == "lmdb" and num_bytes:
-            memory = MemoryDocumentStore(min(num_bytes, FLEETING_BYTES), clock, max_age_s=max_age_s)
-            return FleetingDocuments(memory, open_lmdb_documents(settings, events, clock))
-    except StoreOpenError as failure:
-        events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
-    return MemoryDocumentStore(num_bytes, clock, max_age_s=max_age_s)
+def documents_file(settings: StoreSettings) -> Path:
+    return store_dir(settings) / DOCUMENTS_FOLDER / "documents.sqlite"
 
 
-def open_lmdb_documents(settings: StoreSettings, events: EventSink, clock: Clock) -> LmdbDocumentStore:
-    """Raises StoreOpenError."""
-    path = store_dir(settings)
-    StoreDirectory(path).prepare()  # before anything is written into it: the folder may be somebody else's
-    try:
-        reserve_bytes = free_reserve_bytes(path)
-    except OSError as failure:
-        raise StoreOpenError(OpenFailure.VOLUME, f"{path} cannot be read: {failure.strerror}") from None
-    return LmdbDocumentStore(
-        documents_dir(settings),
-        settings.documents.num_bytes or 0,
-        ZstdStateCodec(),
-        events,
-        clock,
-        max_age_s=settings.documents_age.num_seconds,
-        free_reserve_bytes=reserve_bytes,
-    )
-
-
-def documents_dir(settings: StoreSettings) -> Path:
-    return store_dir(settings) / DOCUMENTS_FOLDER
-
-
-__all__ = ("build_documents", "documents_dir", "generated_calls", "open_documents", "open_lmdb_documents")
+__all__ = ("build_documents", "documents_file", "open_documents")

@@ -1,4 +1,4 @@
-"""What every document store keeps to, on LMDB, in memory, and on both."""
+"""What every document store keeps to, on disk and in memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -7,11 +7,8 @@ from random import Random
 
 import pytest
 
-from adapters.decorators.fleeting_documents import FleetingDocuments
 from adapters.fake.clock import FakeClock
-from adapters.lmdb.documents import LmdbDocumentStore
-from adapters.memory.document_store import MemoryDocumentStore
-from adapters.zstd.codec import ZstdStateCodec
+from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.document_store import DocumentStore
 from domain.document import Document, DocumentKey, Owner
 from domain.namespace_choice import NamespaceChoice
@@ -28,17 +25,13 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["lmdb", "memory", "both"])
+@pytest.fixture(params=["disk", "memory"])
 def opens(request: pytest.FixtureRequest, store_path: Path, clock: FakeClock) -> Opens:
-    def lmdb() -> DocumentStore:
-        codec = ZstdStateCodec()
-        return LmdbDocumentStore(store_path, QUOTA_BYTES, codec, EventList(), clock, max_age_s=AGE_S)
-
-    def memory() -> DocumentStore:
-        return MemoryDocumentStore(QUOTA_BYTES, clock, max_age_s=AGE_S)
-
-    kinds: dict[str, Opens] = {"lmdb": lmdb, "memory": memory, "both": lambda: FleetingDocuments(memory(), lmdb())}
-    return kinds[request.param]
+    path = store_path / "documents.sqlite" if request.param == "disk" else None
+    memory_bytes = QUOTA_BYTES if path is None else 1 << 20
+    return lambda: SqliteDocumentStore(
+        path, QUOTA_BYTES, EventList(), clock, max_age_s=AGE_S, memory_bytes=memory_bytes
+    )
 
 
 @pytest.fixture
@@ -57,27 +50,25 @@ def noise(seed: int, num_bytes: int) -> bytes:
 
 
 def document(key: DocumentKey, body: bytes, clock: FakeClock, model: str = "demo") -> Document:
-    return Document(key, body, model, clock.unix_ns() // 10**9)
+    return Document(key, body, model, clock.unix_ns())
 
 
-@pytest.mark.parametrize("was_fleeting", [False, True])
 def test_what_is_fleeting_reaches_no_file(
-    store: DocumentStore, clock: FakeClock, store_path: Path, was_fleeting: bool
+    opens: Opens, store: DocumentStore, clock: FakeClock, store_path: Path
 ) -> None:
     secret = replace(document(key("a"), b"the launch code " * 8, clock), is_fleeting=True)
-    if not store.put([secret]):
-        assert isinstance(store, LmdbDocumentStore)
-        return
-    assert store.get([secret.key]) == [secret]
-    assert store.usage().num_documents == 1
-    assert store.put([replace(secret, key=key("b"), is_fleeting=was_fleeting)])
-    told = b"".join(path.read_bytes() for path in store_path.glob("**/*") if path.is_file())
-    assert (b"launch code" in told) == (not was_fleeting and not isinstance(store, MemoryDocumentStore))
+    assert store.put([secret, replace(secret, key=key("b"), is_fleeting=False)])
+    assert store.usage().num_documents == 2
+    assert store.get([key("a")]) == [replace(secret, is_fleeting=False)]
+    in_files = b"".join(path.read_bytes() for path in store_path.glob("**/*") if path.is_file())
+    assert b"launch code" not in in_files
     plain = replace(secret, body=b"known", is_fleeting=False)
     assert store.put([plain])
     assert store.get([key("a")]) == [plain]
-    assert store.erase().num_documents == 2
-    assert store.get([key("a"), key("b")]) == [None, None]
+    assert store.usage().num_documents == 2
+    other = opens()
+    assert other.get([key("b")]) == [None]
+    other.close()
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 4000, 300_000, 1_200_000])
@@ -104,7 +95,7 @@ def test_nobody_finds_what_is_another_s(store: DocumentStore, clock: FakeClock) 
         assert store.get([one]) == [None]
         assert store.put([document(one, b"%d" % index, clock)])
     assert [found and found.body for found in store.get(keys)] == [b"%d" % index for index in range(len(keys))]
-    assert store.delete(keys[0])
+    assert store.delete([keys[0]])
     assert [found is None for found in store.get(keys)] == [True, False, False, False, False]
 
 
@@ -114,11 +105,11 @@ def test_parts_of_a_key_do_not_run_into_each_other() -> None:
 
 
 def test_deleting(store: DocumentStore, clock: FakeClock) -> None:
-    assert not store.delete(key("a"))
+    assert not store.delete([key("a")])
     assert store.put([document(key("a"), b"x", clock)])
-    assert store.delete(key("a"))
+    assert store.delete([key("a")])
     assert store.get([key("a")]) == [None]
-    assert not store.delete(key("a"))
+    assert not store.delete([key("a")])
 
 
 def test_the_oldest_make_room(store: DocumentStore, clock: FakeClock) -> None:
@@ -165,7 +156,7 @@ def test_what_is_too_old_is_a_miss_and_goes(store: DocumentStore, clock: FakeClo
     assert store.put([document(key("young"), b"x", clock)])
     clock.advance(2)
     assert store.get([key("old")]) == [None]
-    assert not store.delete(key("old"))
+    assert not store.delete([key("old")])
     assert store.put([document(key("new"), b"x", clock)])
     assert store.usage().num_documents == 2
     assert store.get([key("young")]) != [None]
@@ -174,13 +165,12 @@ def test_what_is_too_old_is_a_miss_and_goes(store: DocumentStore, clock: FakeClo
 def test_erasing_by_tenant_and_by_model(store: DocumentStore, clock: FakeClock) -> None:
     alice, bob = key("a", "alice", "some key"), key("a", "bob")
     assert store.put([document(alice, noise(1, 90_000), clock), document(bob, b"x", clock, "other")])
-    chosen = NamespaceChoice.of(None, "alice", "the server's")
-    report = store.erase(lambda info: info.is_chosen(chosen))
+    report = store.erase(NamespaceChoice.of(None, "alice", "the server's"))
     assert (report.num_documents, report.problem) == (1, "")
     assert report.num_bytes > 0
     assert [found is None for found in store.get([alice, bob])] == [True, False]
-    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("demo"))).num_documents == 0
-    assert store.erase(lambda info: info.is_chosen(NamespaceChoice("other"))).num_documents == 1
+    assert store.erase(NamespaceChoice("demo")).num_documents == 0
+    assert store.erase(NamespaceChoice("other")).num_documents == 1
     assert store.usage().num_documents == 0
 
 
@@ -194,13 +184,39 @@ def test_erasing_everything(store: DocumentStore, clock: FakeClock) -> None:
     assert store.get([key("a")]) != [None]
 
 
+@pytest.mark.parametrize(
+    ("choice", "is_kept"),
+    [
+        (NamespaceChoice(), False),
+        (NamespaceChoice("demo"), False),
+        (NamespaceChoice.of("demo", "alice", "the server's"), False),
+        (NamespaceChoice("other"), True),
+        (NamespaceChoice.of(None, "bob", "the server's"), True),
+    ],
+    ids=["all", "model", "both", "other model", "other tenant"],
+)
+def test_a_document_whose_request_began_before_a_clear_that_covers_it_is_not_stored(
+    store: DocumentStore, clock: FakeClock, choice: NamespaceChoice, is_kept: bool
+) -> None:
+    streamed = document(key("streamed", "alice"), b"x", clock)
+    clock.advance(1)
+    assert store.erase(choice).problem == ""
+    clock.advance(1)
+    asked_later = document(key("later", "alice"), b"y", clock)
+    assert store.put([streamed, asked_later])
+    assert store.get([streamed.key, asked_later.key]) == [streamed if is_kept else None, asked_later]
+    clock.advance(60)
+    assert store.put([streamed])
+    assert store.get([streamed.key]) == [streamed if is_kept else None]
+
+
 def test_after_closing_nothing_raises(store: DocumentStore, clock: FakeClock) -> None:
     assert store.put([document(key("a"), b"x", clock)])
     store.close()
     store.close()
     assert store.get([key("a")]) == [None]
     assert not store.put([document(key("b"), b"x", clock)])
-    assert not store.delete(key("a"))
+    assert not store.delete([key("a")])
     assert store.erase().num_documents == 0
     assert store.usage().num_documents == 0
 
@@ -213,6 +229,6 @@ def test_random_operations_agree_with_a_dictionary(store: DocumentStore, clock: 
             model[one] = document(one, noise(random.randrange(1000), random.randrange(5000)), clock)
             assert store.put([model[one]])
         else:
-            assert store.delete(one) is (model.pop(one, None) is not None)
+            assert store.delete([one]) == (model.pop(one, None) is not None)
         assert store.get([one]) == [model.get(one)]
     assert store.usage().num_documents == len(model)

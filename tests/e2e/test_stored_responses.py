@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from adapters.fake.options import FakeOptions
-from adapters.memory.document_store import MemoryDocumentStore
+from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.system.clock import SystemClock
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
@@ -19,6 +19,7 @@ from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.keyed_service import headers, keyed_service
 from tests.support.live_service import live_service
 from tests.support.patience import PATIENCE_S
+from tests.support.store_records import EventList
 
 SALT = "x-cairn-cache-salt"
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}, {"role": "developer", "content": "Be brief."}]
@@ -229,7 +230,7 @@ def test_a_response_that_was_left_is_not_kept(service: FakeService) -> None:
 
 def test_a_full_store_costs_the_copy_and_not_the_answer() -> None:
     with (
-        fake_service(documents=MemoryDocumentStore(600, SystemClock())) as service,
+        fake_service(documents=SqliteDocumentStore(None, 0, EventList(), SystemClock(), memory_bytes=600)) as service,
         client_of(service.base_url) as client,
     ):
         made = ask(client)
@@ -247,7 +248,7 @@ def test_they_survive_a_restart_on_disk(tmp_path: Path) -> None:
     )
     with live_service(settings) as live, client_of(live.base_url) as client:
         first = ask(client)
-    assert (tmp_path / "store" / "documents" / "data.mdb").exists()
+    assert (tmp_path / "store" / "documents" / "documents.sqlite").exists()
     with live_service(settings) as live, client_of(live.base_url) as client:
         assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
         assert ask(client, "More", previous_response_id=first.id).usage.input_tokens > first.usage.input_tokens

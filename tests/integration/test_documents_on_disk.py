@@ -1,24 +1,25 @@
-"""Documents on LMDB: crashes, damage, full volumes, other people's folders, and what is left in the files."""
+"""Documents on disk: crashes, damage, full volumes, two servers, files of others, and what is left in the files."""
 
+import sqlite3
 import stat
-import subprocess
+from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.zstd.codec import ZstdStateCodec
+from adapters.sqlite.document_store import RETRY_S, SqliteDocumentStore
 from application.events import StoreFault
-from application.ports.block_store import OpenFailure, StoreOpenError
-from application.ports.record_writer import PutOutcome
 from domain.document import Document, DocumentKey, Owner
+from domain.namespace_choice import NamespaceChoice
 from tests.support.kill_documents import numbered, open_documents
 from tests.support.processes import start
-from tests.support.store_records import EventList, chain, keys_of, namespace_of
+from tests.support.store_records import EventList
 from tests.support.volumes import leave_free, small_volume
 
 SECRET = b"the answer to the question about the treasure"
+BEGAN_NS = 1_700_000_000 * 10**9
 NUM_KILLS = 6
 
 
@@ -27,10 +28,14 @@ def faults(events: EventList) -> list[str]:
 
 
 def secret(name: str = "a", tenant: str = "") -> Document:
-    return Document(DocumentKey(Owner(tenant), "response", name), SECRET, "demo", 1_700_000_000)
+    return Document(DocumentKey(Owner(tenant), "response", name), SECRET, "demo", BEGAN_NS)
 
 
-def test_a_restart_finds_what_was_put_and_scans_nothing(tmp_path: Path) -> None:
+def is_in_files(folder: Path) -> bool:
+    return any(SECRET in path.read_bytes() for path in folder.iterdir())
+
+
+def test_a_restart_finds_what_was_put(tmp_path: Path) -> None:
     store = open_documents(tmp_path)
     assert store.put([numbered(1), numbered(2)])
     store.close()
@@ -41,7 +46,7 @@ def test_a_restart_finds_what_was_put_and_scans_nothing(tmp_path: Path) -> None:
     assert faults(events) == []
 
 
-def test_what_was_told_to_be_in_survives_every_kill(tmp_path: Path) -> None:
+def test_what_was_reported_as_kept_survives_every_kill(tmp_path: Path) -> None:
     for kill in range(NUM_KILLS):
         process = start("-m", "tests.support.kill_documents", str(tmp_path / "documents"))
         assert process.stdout is not None
@@ -60,22 +65,98 @@ def test_what_was_told_to_be_in_survives_every_kill(tmp_path: Path) -> None:
         assert faults(events) == []
 
 
-def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
-    store = open_documents(tmp_path / "documents")
-    assert store.put([secret()])
+def test_in_a_rolling_restart_both_servers_keep_and_find_and_nothing_is_lost(tmp_path: Path) -> None:
+    events = EventList()
+    old, new = open_documents(tmp_path, events), open_documents(tmp_path, events)
+    assert old.put([numbered(1)])
+    assert new.put([numbered(2)])
+    assert old.put([numbered(3)])
+    keys = [numbered(number).key for number in (1, 2, 3)]
+    assert all(old.get(keys))
+    assert all(new.get(keys))
+    old.close()
+    assert new.put([numbered(4)])
+    new.close()
+    after = open_documents(tmp_path, events)
+    assert all(after.get([*keys, numbered(4).key]))
+    after.close()
+    assert faults(events) == []
+
+
+def test_a_clear_by_one_server_covers_what_another_streams_and_a_restart_brings_nothing_back(tmp_path: Path) -> None:
+    clock = FakeClock()
+    old, new = open_documents(tmp_path, clock=clock), open_documents(tmp_path, clock=clock)
+    streamed = Document(secret().key, SECRET, "demo", clock.unix_ns())
+    clock.advance(1)
+    assert new.erase().problem == ""
+    clock.advance(1)
+    assert old.put([streamed])
+    assert old.get([streamed.key]) == [None]
+    for store in (old, new):
+        store.close()
+    again = open_documents(tmp_path, clock=clock)
+    assert again.put([streamed])
+    assert again.get([streamed.key]) == [None]
+    again.close()
+    assert not is_in_files(tmp_path)
+
+
+def test_a_clear_by_a_clock_that_ran_ahead_refuses_nothing_today(tmp_path: Path) -> None:
+    ahead = FakeClock()
+    ahead.advance(366 * 86_400)
+    store = open_documents(tmp_path, clock=ahead)
+    store.erase()
     store.close()
-    assert stat.S_IMODE((tmp_path / "documents").stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "documents").iterdir()} == {0o600}
-
-
-@pytest.mark.parametrize("is_everything", [True, False])
-def test_what_is_erased_is_in_no_file(tmp_path: Path, is_everything: bool) -> None:
     store = open_documents(tmp_path)
-    assert store.put([secret("a", "alice"), numbered(2)])
-    assert any(SECRET in path.read_bytes() for path in tmp_path.iterdir())
-    report = store.erase(None if is_everything else lambda info: info.tenant == "alice" and info.model == "demo")
-    assert report.problem == ""
-    assert not any(SECRET in path.read_bytes() for path in tmp_path.iterdir())
+    assert store.put([secret()])
+    assert store.get([secret().key]) == [secret()]
+    store.close()
+
+
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir(mode=0o777)
+    store = open_documents(folder)
+    assert store.put([secret()])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len(list(folder.iterdir())) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    store.close()
+
+
+def test_a_link_in_the_file_s_place_is_refused_and_memory_takes_its_place(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("somebody's")
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "documents.sqlite").symlink_to(elsewhere)
+    events = EventList()
+    store = open_documents(tmp_path / "documents", events)
+    assert store.put([secret()])
+    assert store.get([secret().key]) == [secret()]
+    store.close()
+    assert faults(events) == ["read_only"]
+    assert elsewhere.read_text() == "somebody's"
+
+
+@pytest.mark.parametrize("choice", [NamespaceChoice(), NamespaceChoice("demo", "bob")], ids=["all", "some"])
+def test_what_is_erased_is_in_no_file(tmp_path: Path, choice: NamespaceChoice) -> None:
+    store = open_documents(tmp_path)
+    for number in range(20):
+        assert store.put([secret(str(number), "bob"), numbered(number)])
+    assert store.delete([secret("0", "bob").key])
+    (tmp_path / "documents.sqlite.damaged").write_bytes(SECRET)
+    assert is_in_files(tmp_path)
+    report = store.erase(choice)
+    assert (report.problem, report.num_documents) == ("", 39 if choice.is_everything else 19)
+    assert not is_in_files(tmp_path)
+    store.close()
+
+
+def test_what_an_earlier_version_kept_in_lmdb_goes(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(SECRET)
+    store = open_documents(tmp_path)
+    assert store.get([secret().key]) == [None]
+    assert not is_in_files(tmp_path)
     store.close()
 
 
@@ -83,12 +164,10 @@ def test_a_flipped_bit_is_a_miss_that_is_counted(tmp_path: Path) -> None:
     events = EventList()
     store = open_documents(tmp_path, events)
     assert store.put([secret(), numbered(2)])
-    data = tmp_path / "data.mdb"
-    content = data.read_bytes()
-    at = content.index(SECRET)
-    with data.open("r+b") as file:
-        file.seek(at)
-        file.write(b"T")
+    store.close()
+    data = tmp_path / "documents.sqlite"
+    data.write_bytes(data.read_bytes().replace(SECRET, b"T" + SECRET[1:]))
+    store = open_documents(tmp_path, events)
     assert store.get([secret().key, numbered(2).key]) == [None, numbered(2)]
     assert store.usage().faults == {"checksum": 1}
     assert store.usage().num_documents == 1
@@ -99,11 +178,11 @@ def test_a_document_does_not_verify_in_another_s_place(tmp_path: Path) -> None:
     store = open_documents(tmp_path)
     mine, other = secret("mine", "alice").key, secret("mine", "bob").key
     assert store.put([secret("mine", "alice")])
-    environment = store._environment
-    with environment.writing() as txn:
-        txn.put(other.id, txn.get(mine.id, db=environment.trees.rec), db=environment.trees.rec)
-    assert store.get([other]) == [None]
-    assert store.usage().faults == {"damaged": 1}
+    with sqlite3.connect(tmp_path / "documents.sqlite") as sql:
+        sql.execute("UPDATE document SET id = ?", (other.id,))
+    sql.close()
+    assert store.get([other, mine]) == [None, None]
+    assert store.usage().faults == {"checksum": 1}
     store.close()
 
 
@@ -113,92 +192,99 @@ def test_a_damaged_database_is_set_aside(tmp_path: Path, damage: str) -> None:
     for number in range(20):
         assert store.put([numbered(number)])
     store.close()
-    data = tmp_path / "data.mdb"
+    data = tmp_path / "documents.sqlite"
     content = data.read_bytes()
     data.write_bytes(content[:8192] if damage == "cut" else b"\xff" * len(content))
     events = EventList()
     store = open_documents(tmp_path, events)
-    assert faults(events) == ["damaged"]
     assert store.get([numbered(1).key]) == [None]
+    assert faults(events) == ["damaged"]
     assert store.put([secret()])
     assert store.get([secret().key]) == [secret()]
+    assert (tmp_path / "documents.sqlite.damaged").exists()
     store.close()
+    assert is_in_files(tmp_path)
 
 
-def test_a_full_volume_refuses_until_space_returns(tmp_path: Path) -> None:
+def test_a_database_of_a_later_version_is_left_as_it_is(tmp_path: Path) -> None:
+    open_documents(tmp_path).put([secret()])
+    with sqlite3.connect(tmp_path / "documents.sqlite") as sql:
+        sql.execute("PRAGMA user_version = 2")
+    sql.close()
+    events = EventList()
+    store = open_documents(tmp_path, events)
+    assert store.get([secret().key]) == [None]
+    assert store.put([numbered(1)])
+    assert store.get([numbered(1).key]) == [numbered(1)]
+    store.close()
+    assert faults(events) == ["newer"]
+    assert is_in_files(tmp_path)
+
+
+def test_on_a_full_volume_documents_are_kept_in_memory_and_everything_can_be_cleared(tmp_path: Path) -> None:
     with small_volume(tmp_path / "volume", 6 << 20) as volume:
-        events, clock = EventList(), FakeClock()
-        store = open_documents(volume / "documents", events, clock=clock)
+        events = EventList()
+        store = open_documents(volume / "documents", events, memory_bytes=1 << 20)
         assert store.put([secret()])
         leave_free(volume, 100_000)
         number = 0
-        while store.put([numbered(number)]):
+        while not faults(events):
+            store.put([numbered(number)])
             number += 1
         assert faults(events) == ["disk_full"]
-        assert store.get([secret().key]) == [secret()]
+        assert store.put([secret("in memory")])
+        assert store.get([secret().key, secret("in memory").key]) == [secret(), secret("in memory")]
+        leave_free(volume, 0)
+        assert store.erase().problem == ""
+        assert not is_in_files(volume / "documents")
         leave_free(volume, 4 << 20)
-        assert not store.put([numbered(number)])
-        clock.advance(61)
-        assert store.put([numbered(number)])
-        assert store.get([secret().key, numbered(number).key]) == [secret(), numbered(number)]
+        later = replace(secret("later"), began_ns=FakeClock().unix_ns() + 1)
+        assert store.put([later])
+        assert store.get([secret().key, later.key]) == [None, later]
         store.close()
+        assert is_in_files(volume / "documents")
 
 
 def test_a_folder_that_is_deleted_is_a_miss_and_then_made_anew(tmp_path: Path) -> None:
-    events, clock = EventList(), FakeClock()
-    store = open_documents(tmp_path / "documents", events, clock=clock)
+    events = EventList()
+    store = open_documents(tmp_path / "documents", events)
     assert store.put([secret()])
-    subprocess.run(["rm", "-r", str(tmp_path / "documents")], check=True)
+    rmtree(tmp_path / "documents")
     assert store.get([secret().key]) == [None]
-    clock.advance(61)
     assert store.put([secret()])
     assert store.get([secret().key]) == [secret()]
     assert faults(events) == ["volume_gone"]
     store.close()
+    assert is_in_files(tmp_path / "documents")
 
 
-def test_a_lowered_quota_is_kept_from_the_start(tmp_path: Path) -> None:
+def test_a_volume_that_failed_is_tried_again(tmp_path: Path) -> None:
+    events, clock = EventList(), FakeClock()
+    (tmp_path / "documents").write_text("no folder")
+    store = open_documents(tmp_path / "documents", events, clock=clock)
+    assert store.put([secret()])
+    (tmp_path / "documents").unlink()
+    clock.advance(RETRY_S + 1)
+    assert store.put([secret("b")])
+    assert store.get([secret().key, secret("b").key]) == [secret(), secret("b")]
+    store.close()
+    assert is_in_files(tmp_path / "documents")
+
+
+def test_a_lowered_quota_holds_from_the_next_put(tmp_path: Path) -> None:
     store = open_documents(tmp_path)
     for number in range(60):
         assert store.put([numbered(number)])
     store.close()
-    smaller = open_documents(tmp_path, quota_bytes=2 << 20)
-    assert (tmp_path / "data.mdb").stat().st_size <= 2 << 20
+    smaller = open_documents(tmp_path, quota_bytes=2 << 20, memory_bytes=0)
+    assert smaller.put([secret()])
+    assert smaller.usage().stored_bytes <= 2 << 20
     assert smaller.get([numbered(59).key]) == [numbered(59)]
     smaller.close()
 
 
-def test_a_second_server_is_refused_by_name(tmp_path: Path) -> None:
-    store = open_documents(tmp_path)
-    with pytest.raises(StoreOpenError) as refused:
-        open_documents(tmp_path)
-    assert refused.value.failure is OpenFailure.BUSY
+def test_closing_twice_and_without_use(tmp_path: Path) -> None:
+    store: SqliteDocumentStore = open_documents(tmp_path)
     store.close()
-
-
-def test_blocks_and_documents_do_not_take_each_other_s_folders(tmp_path: Path) -> None:
-    def blocks(path: Path) -> LmdbBlockStore:
-        return LmdbBlockStore(path, LmdbOptions(8 << 20), ZstdStateCodec(), EventList(), FakeClock())
-
-    def documents(path: Path) -> object:
-        return open_documents(path)
-
-    records = chain(namespace_of("one"), 2)
-    stored = blocks(tmp_path / "store")
-    assert stored.put(records) is PutOutcome.STORED
-    stored.close()
-    store = open_documents(tmp_path / "store" / "documents")
-    assert store.put([secret()])
     store.close()
-    for opens, path in ((blocks, tmp_path / "store" / "documents"), (documents, tmp_path / "store")):
-        for _ in range(2):
-            with pytest.raises(StoreOpenError, match="is not a cairn") as refused:
-                opens(path)
-            assert refused.value.failure is OpenFailure.FOREIGN
-            (path / "format").unlink(missing_ok=True)  # a power cut may have taken it; what is in the database tells
-    stored = blocks(tmp_path / "store")
-    assert all(stored.get(keys_of(records)))
-    stored.close()
-    store = open_documents(tmp_path / "store" / "documents")
-    assert store.get([secret().key]) == [secret()]
-    store.close()
+    assert not list(tmp_path.iterdir())

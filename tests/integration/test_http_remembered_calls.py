@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.decorators.fleeting_documents import FleetingDocuments
-from adapters.fake.clock import FakeClock
 from adapters.fake.options import HYBRID, FakeOptions, reply_with
-from adapters.memory.document_store import MemoryDocumentStore
-from application.settings import CacheSettings
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.kill_documents import open_documents
 
@@ -94,14 +90,6 @@ def test_the_next_turn_computes_its_new_tokens_only(ask: Ask) -> None:
     assert num_computed <= NEW_TOKENS
 
 
-@ASKS
-def test_switched_off_the_prompt_is_the_clients_own(ask: Ask) -> None:
-    with fake_service(OPTIONS, reuses=True, cache_settings=CacheSettings(remember_calls=False)) as service:
-        call, _ = ask(service, None, "")
-        _, num_computed = ask(service, call, "")
-    assert num_computed > NEW_TOKENS + len(json.dumps(EDITED)) // 2
-
-
 def test_nobody_gets_what_was_generated_for_another() -> None:
     with fake_service(OPTIONS, reuses=True) as service:
         call, _ = ask_chat(service, None, "theirs")
@@ -124,14 +112,13 @@ def test_what_is_cleared_is_forgotten() -> None:
 
 def test_of_a_response_that_is_not_stored_nothing_reaches_the_disk(tmp_path: Path) -> None:
     """Codex stores none: its calls are rendered as they were written all the same, as long as the server runs."""
-    on_disk = open_documents(tmp_path)
-    documents = FleetingDocuments(MemoryDocumentStore(1 << 20, FakeClock()), on_disk)
-    with fake_service(OPTIONS, reuses=True, documents=documents) as service:
+    with fake_service(OPTIONS, reuses=True, documents=open_documents(tmp_path)) as service:
         call, _ = ask_responses(service, None, store=False)
         _, num_computed = ask_responses(service, call, store=False)
         assert num_computed <= NEW_TOKENS
         assert service.client.get("/v1/cache/stats").json()["documents"]["documents"] == 2
-        assert on_disk.usage().num_documents == 0
+        with_calls = [path for path in tmp_path.iterdir() if b"cd /work" in path.read_bytes()]
+        assert not with_calls
 
 
 def test_they_outlive_a_restart(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from adapters.fake.ids import FakeIds
 from adapters.fake.models import FakeModels
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
-from adapters.memory.document_store import MemoryDocumentStore
+from adapters.sqlite.document_store import SqliteDocumentStore
 from application.model_table import ModelTable
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
@@ -28,6 +28,7 @@ from application.services.documents import Documents
 from application.services.event_fan_out import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
+from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.model_finder import nothing_to_check
 from application.services.text_side.model_names import ModelNames
 from application.services.text_side.model_pool import ModelPool
@@ -53,7 +54,6 @@ from domain.key_ring import KeyRing, own_keys
 from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
-from interfaces.composition.documents import generated_calls
 from interfaces.http import event_stream
 from interfaces.http.admin_services import AdminServices
 from interfaces.http.dialect import Dialects
@@ -196,10 +196,10 @@ def fake_service(
         tables=tables,
         room=room,
     )
-    document_store = documents or MemoryDocumentStore(64 << 20, clock)
+    document_store = documents or SqliteDocumentStore(None, 0, events, clock)
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
-    calls = generated_calls(cache_settings or CacheSettings(), kept)
+    calls = GeneratedCalls(kept)
     encoder = PromptEncoder(calls)
     memory = ShortMemory(loop, room_bytes)
     generate = Generate(

@@ -5,8 +5,7 @@ from pathlib import Path
 from random import Random
 
 from adapters.fake.clock import FakeClock
-from adapters.lmdb.documents import LmdbDocumentStore
-from adapters.zstd.codec import ZstdStateCodec
+from adapters.sqlite.document_store import SqliteDocumentStore
 from domain.document import Document, DocumentKey, Owner
 from tests.support.store_records import EventList
 
@@ -16,13 +15,14 @@ QUOTA_BYTES = 8 << 20
 def numbered(number: int) -> Document:
     random = Random(number)
     body = random.randbytes(random.choice([10, 3_000, 300_000]))
-    return Document(DocumentKey(Owner("alice"), "response", str(number)), body, "demo", 1_700_000_000)
+    return Document(DocumentKey(Owner("alice"), "response", str(number)), body, "demo", 1_700_000_000 * 10**9)
 
 
-def open_documents(path: Path, events: EventList | None = None, **options: object) -> LmdbDocumentStore:
+def open_documents(path: Path, events: EventList | None = None, **options: object) -> SqliteDocumentStore:
+    """In the folder `path`."""
     quota_bytes = options.pop("quota_bytes", QUOTA_BYTES)
     clock = options.pop("clock", None) or FakeClock()
-    return LmdbDocumentStore(path, quota_bytes, ZstdStateCodec(), events or EventList(), clock, **options)  # type: ignore[arg-type]
+    return SqliteDocumentStore(path / "documents.sqlite", quota_bytes, events or EventList(), clock, **options)  # type: ignore[arg-type]
 
 
 def main(path: Path) -> None:

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.memory.document_store import MemoryDocumentStore
+from adapters.sqlite.document_store import SqliteDocumentStore
 from application.events import FaultObserved
 from application.services import documents as service
 from application.services.documents import Documents
@@ -17,11 +17,11 @@ from tests.support.patience import PATIENCE_S
 from tests.support.store_records import EventList
 
 
-class HangingDocuments(MemoryDocumentStore):
+class HangingDocuments(SqliteDocumentStore):
     """Hangs in `get` and `put` while `goes_on` is not set. `is_asked`: `get` was called."""
 
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__(1 << 20, clock)
+        super().__init__(None, 0, EventList(), clock, memory_bytes=1 << 20)
         self.goes_on, self.is_asked = Event(), Event()
         self.goes_on.set()
         self.is_closed = False
@@ -55,7 +55,7 @@ class Bench:
         return DocumentKey(self.documents.owner(salt), "response", name)
 
     def keep(self, name: str, body: bytes = b"x", salt: str = "") -> None:
-        self.documents.keep(self.key(name, salt), "demo", body)
+        self.documents.keep({self.key(name, salt): body}, "demo", self.clock.now_ns())
 
     async def body(self, name: str, salt: str = "", timeout_s: float | None = None) -> bytes | None:
         (found,) = await self.documents.find([self.key(name, salt)], timeout_s)

@@ -6,7 +6,7 @@ Whatever cannot be looked up in time is rendered as the client has it: that cost
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Protocol
 
@@ -33,7 +33,9 @@ class CallStore(Protocol):
     """What of `services/documents` is needed, whose contract it is."""
 
     def owner(self, requested_salt: str, key_name: str = "") -> Owner: ...
-    def keep(self, key: DocumentKey, model: str, body: bytes, *, is_fleeting: bool = False) -> None: ...
+    def keep(
+        self, bodies: Mapping[DocumentKey, bytes], model: str, asked_ns: int, *, is_fleeting: bool = False
+    ) -> None: ...
     async def find(self, keys: Sequence[DocumentKey], timeout_s: float | None = None) -> Sequence[Document | None]: ...
 
 
@@ -64,19 +66,21 @@ class GeneratedCalls:
         self,
         request: GenerationRequest,
         model: ModelId,
+        asked_ns: int,
         new_id: Callable[[], str],
         make: Callable[[Callable[[], str]], OutputParser],
     ) -> OutputParser:
-        """The parser that `make` makes, given where ids come from, with what it reads kept."""
+        """The parser that `make` makes, given where ids come from, with what it reads kept. `asked_ns`: as in
+        Documents.keep."""
         if self._documents is None or not request.persist:
             return make(new_id)
-        return _KeepingParser(new_id, make, lambda id, call: self._keep(request, model, id, call))
+        return _KeepingParser(new_id, make, lambda id, call: self._keep(request, model, asked_ns, id, call))
 
-    def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
+    def _keep(self, request: GenerationRequest, model: ModelId, asked_ns: int, id: str, call: GeneratedCall) -> None:
         num_chars = len(call.arguments) + len(call.reasoning)
         if self._documents is not None and num_chars <= MAX_CHARS:
             body, is_fleeting = json.dumps(asdict(call)).encode(), not request.keeps_text
-            self._documents.keep(self._key(request, id), model, body, is_fleeting=is_fleeting)
+            self._documents.keep({self._key(request, id): body}, model, asked_ns, is_fleeting=is_fleeting)
 
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None

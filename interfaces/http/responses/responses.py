@@ -78,7 +78,8 @@ def _context(body: ResponsesRequest, started: Started) -> AnswerContext:
 def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> None:
     if body.store is not False:
         own = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-        keep(started.asked.services.documents, _owner(body, started.asked), answer, own)
+        asked = started.asked
+        keep(asked.services.documents, _owner(body, asked), answer, own, asked.at_ns)
 
 
 def _owner(body: ResponsesRequest, asked: Asked) -> Owner:

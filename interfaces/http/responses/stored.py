@@ -49,10 +49,10 @@ class PreviousResponseNotFound(InvalidRequest):
 _decoder = msgspec.json.Decoder(StoredResponse)
 
 
-def keep(documents: Documents, owner: Owner, response: ResponseBody, input: Sequence[Item]) -> None:
-    """Returns at once."""
+def keep(documents: Documents, owner: Owner, response: ResponseBody, input: Sequence[Item], asked_ns: int) -> None:
+    """Returns at once. `asked_ns`: as in Documents.keep."""
     stored = {"response": response, "input": input, "previous": response.previous_response_id}
-    documents.keep(DocumentKey(owner, KIND, response.id), response.model, msgspec.json.encode(stored))
+    documents.keep({DocumentKey(owner, KIND, response.id): msgspec.json.encode(stored)}, response.model, asked_ns)
 
 
 async def find(documents: Documents, owner: Owner, id: str) -> StoredResponse | None:

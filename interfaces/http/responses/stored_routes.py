@@ -56,7 +56,7 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
     @delete(PATH, status_code=200, operation_id="deleteResponse", responses=errors(ResponseProblem, 401, 404, 503))
     async def delete_response(response_id: str, request: Request[Any, Any, Any]) -> DeletedBody:
         key = DocumentKey(owner(request), stored.KIND, response_id)
-        if not await documents.ask(lambda store: store.delete(key)):
+        if not await documents.ask(lambda store: store.delete([key])):
             raise _not_found(response_id)
         return DeletedBody(response_id)
 

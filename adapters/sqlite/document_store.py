@@ -1,0 +1,232 @@
+"""Documents in SQLite: on disk, and beside that in memory what may not be written, or cannot be for now."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shutil import disk_usage
+from threading import Lock
+from typing import TypeVar
+
+from adapters.sqlite.database import BadChecksum, Database, NewerFormat
+from application.events import StoreFault
+from application.ports.clock import Clock
+from application.ports.document_store import DocumentUsage, Erased
+from application.ports.event_sink import EventSink
+from domain.document import Document, DocumentKey
+from domain.namespace_choice import EVERYTHING, NamespaceChoice
+
+T = TypeVar("T")
+
+MEMORY_BYTES = 32 << 20
+"""Of documents in memory."""
+
+RETRY_S = 60.0
+"""How long a volume that failed is left alone."""
+
+_LMDB_FILES = ("data.mdb", "lock.mdb", "data.damaged", "data.compact")
+"""Earlier versions kept documents in these. They are not read, and hold prompts in clear."""
+
+_FAILURES = (sqlite3.Error, OSError, NewerFormat, BadChecksum)
+_KINDS = {
+    sqlite3.SQLITE_BUSY: "busy",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_FULL: "disk_full",
+    sqlite3.SQLITE_NOTADB: "damaged",
+    sqlite3.SQLITE_READONLY: "read_only",
+    sqlite3.SQLITE_CANTOPEN: "volume_gone",
+}
+
+
+class LowSpace(Exception):
+    """Writing would leave less on the volume than it must."""
+
+
+class SqliteDocumentStore:
+    """A DocumentStore. Opens nothing before its first use, and never raises: a database that is damaged is set aside,
+    and a volume that fails is tried again after `RETRY_S`; until then documents are kept in memory."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        quota_bytes: int,
+        events: EventSink,
+        clock: Clock,
+        *,
+        max_age_s: int | None = None,
+        free_reserve_bytes: int = 0,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        """`path`: of the file; its folder holds nothing else. None: all is in memory. `quota_bytes`: on disk,
+        `memory_bytes`: in memory. `free_reserve_bytes`: what writing leaves free on the volume."""
+        self._path = path
+        self._quota_bytes = 0 if path is None else quota_bytes
+        self._memory_bytes = memory_bytes
+        self._events = events
+        self._clock = clock
+        self._max_age_ns = None if max_age_s is None else max_age_s * 10**9
+        self._free_reserve_bytes = free_reserve_bytes
+        self._lock = Lock()
+        self._memory = Database(None, memory_bytes, self._max_age_ns)
+        self._disk: Database | None = None
+        self._retry_at_ns = 0
+        self._faults: Counter[str] = Counter()
+        self._evicted = 0
+        self._is_closed = False
+
+    def put(self, documents: Sequence[Document]) -> bool:
+        with self._lock:
+            if self._is_closed:
+                return False
+            ids, now_ns = [one.key.id for one in documents], self._clock.unix_ns()
+            is_fleeting = any(one.is_fleeting for one in documents)
+            if not is_fleeting and self._on_disk(lambda disk: self._put(disk, documents, now_ns), False):
+                self._memory.delete(ids, now_ns)
+                return True
+            if self._memory.put(documents, now_ns):
+                self._on_disk(lambda disk: disk.delete(ids, now_ns), 0)
+                return True
+            return False
+
+    def get(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
+        with self._lock:
+            return [None if self._is_closed else self._get(key) for key in keys]
+
+    def delete(self, keys: Sequence[DocumentKey]) -> int:
+        with self._lock:
+            if self._is_closed:
+                return 0
+            ids, now_ns = [key.id for key in keys], self._clock.unix_ns()
+            return self._memory.delete(ids, now_ns) + self._on_disk(lambda disk: disk.delete(ids, now_ns), 0)
+
+    def erase(self, choice: NamespaceChoice = EVERYTHING) -> Erased:
+        with self._lock:
+            if self._is_closed:
+                return Erased(0, 0)
+            now_ns = self._clock.unix_ns()
+            gone = self._memory.erase(choice.model, choice.salt, now_ns)
+            if self._path is None:
+                return gone
+            erased = self._on_disk(lambda disk: disk.erase(choice.model, choice.salt, now_ns), None)
+            if erased is None and choice.is_everything:
+                self._remove_files(self._path)
+                erased = self._on_disk(lambda disk: disk.erase(None, None, now_ns), None)
+            self._beside(self._path, ".damaged").unlink(missing_ok=True)  # it may hold anything that was ever stored
+            if erased is None:
+                return Erased(gone.num_documents, gone.num_bytes, f"{self._path} cannot be written now; see its faults")
+            return Erased(gone.num_documents + erased.num_documents, gone.num_bytes + erased.num_bytes, erased.problem)
+
+    def usage(self) -> DocumentUsage:
+        with self._lock:
+            quota_bytes = self._quota_bytes + self._memory_bytes
+            if self._is_closed:
+                return DocumentUsage(quota_bytes, 0, 0, self._evicted, dict(self._faults))
+            memory_bytes, num_in_memory = self._memory.total()
+            disk_bytes, num_on_disk = self._on_disk(Database.total, (0, 0))
+            evicted = self._evicted + self._memory.num_evicted + (self._disk.num_evicted if self._disk else 0)
+            num = num_in_memory + num_on_disk
+            return DocumentUsage(quota_bytes, memory_bytes + disk_bytes, num, evicted, dict(self._faults))
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._memory.close()
+                self._leave()
+
+    def _get(self, key: DocumentKey) -> Document | None:
+        now_ns = self._clock.unix_ns()
+        found = self._memory.get(key, now_ns)
+        return found or self._on_disk(lambda disk: disk.get(key, now_ns), None)
+
+    def _put(self, disk: Database, documents: Sequence[Document], now_ns: int) -> bool:
+        if self._path is not None and disk_usage(self._path.parent).free < self._free_reserve_bytes:
+            raise LowSpace(f"the volume of {self._path} is below its free reserve")
+        return disk.put(documents, now_ns)
+
+    def _on_disk(self, work: Callable[[Database], T], otherwise: T) -> T:
+        """What `work` returns; `otherwise` without a disk, and where it fails."""
+        if self._path is None or self._clock.now_ns() < self._retry_at_ns:
+            return otherwise
+        try:
+            return work(self._opened(self._path))
+        except (*_FAILURES, LowSpace) as failure:
+            self._failed(self._path, failure)
+            return otherwise
+
+    def _opened(self, path: Path) -> Database:
+        if self._disk is not None and not self._disk.is_in_place:
+            self._leave()
+            self._note("volume_gone", f"{path} was removed or replaced; it is made anew")
+        if self._disk is None:
+            self._disk = Database(path, self._quota_bytes, self._max_age_ns)
+            for name in _LMDB_FILES:
+                path.with_name(name).unlink(missing_ok=True)
+        return self._disk
+
+    def _failed(self, path: Path, failure: Exception) -> None:
+        kind = _kind(failure)
+        self._note(kind, f"{path}: {failure}")
+        if kind == "damaged":
+            self._leave()
+            self._set_aside(path)
+        elif kind not in ("busy", "checksum", "disk_full", "low_space"):  # with these the database can still be read
+            self._leave()
+            self._retry_at_ns = self._clock.now_ns() + int(RETRY_S * 1e9)
+
+    def _set_aside(self, path: Path) -> None:
+        """A damaged database, for whoever wants to look; one is kept."""
+        try:
+            path.replace(self._beside(path, ".damaged"))
+        except OSError as failure:
+            self._note(_kind(failure), f"{path} cannot be set aside: {failure}")
+        self._remove_files(path)
+
+    def _remove_files(self, path: Path) -> None:
+        """A process that has them open makes new ones at its next use."""
+        self._leave()
+        self._retry_at_ns = 0
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                self._beside(path, suffix).unlink(missing_ok=True)
+            except OSError as failure:
+                self._note(_kind(failure), f"{path} cannot be removed: {failure}")
+
+    def _leave(self) -> None:
+        if self._disk is not None:
+            self._evicted += self._disk.num_evicted
+            disk, self._disk = self._disk, None
+            try:
+                disk.close()
+            except sqlite3.Error as failure:
+                self._note(_kind(failure), f"{self._path} was not closed in order: {failure}")
+
+    def _note(self, kind: str, message: str) -> None:
+        self._faults[kind] += 1
+        if self._faults[kind] == 1:
+            self._events.emit(StoreFault(kind, message, self._clock.now_ns()))
+
+    @staticmethod
+    def _beside(path: Path, suffix: str) -> Path:
+        return path.with_name(path.name + suffix)
+
+
+def _kind(failure: Exception) -> str:
+    match failure:
+        case LowSpace():
+            return "low_space"
+        case BadChecksum():
+            return "checksum"
+        case NewerFormat():
+            return "newer"
+        case PermissionError():
+            return "read_only"
+        case FileNotFoundError() | NotADirectoryError():
+            return "volume_gone"
+        case sqlite3.Error(sqlite_errorcode=code):
+            return _KINDS.get(code & 0xFF, "io_error")
+        case _:
+            return "io_error"
+
+
+__all__ = ("MEMORY_BYTES", "RETRY_S", "SqliteDocumentStore")
