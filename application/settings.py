@@ -34,9 +34,7 @@ class ServerSettings:
 
     `key_file`: where the keys of clients are, besides `api_key`, which is an admin's without limits.
     `allowed_hosts`: names that requests may be addressed to besides this machine's own. `cors_origins`: web pages that
-    may ask, as `https://host:port`; none by default. `max_body`: of one request, `max_bodies`: of all that are not
-    answered yet. `max_connections`: open at once. The timeouts are for the headers
-    of a request, for its body (more for a long one that keeps coming), and for a client to take what is sent to it.
+    may ask, as `https://host:port`; none by default. `max_body`: of one request.
     `aliases`: names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a
     name stand for anything. What is served answers to its own name, and other names are refused. By default only
     Claude's: Claude Code's subagents ask for them whatever model they were told.
@@ -52,11 +50,6 @@ class ServerSettings:
     log_format: str = "plain"
     keepalive_s: float = 15.0
     max_body: ByteSize = ByteSize(num_bytes=16 * 2**20)
-    max_bodies: ByteSize = ByteSize(num_bytes=256 * 2**20)
-    max_connections: int = 512
-    header_timeout_s: float = 15.0
-    body_timeout_s: float = 30.0
-    write_timeout_s: float = 120.0
     aliases: tuple[str, ...] = ("claude-*",)
 
     @property
@@ -79,16 +72,6 @@ class ServerSettings:
                 f"must be origins such as http://localhost:3000, without a path, or {ANY}",
             )
         require(all(name for name in self.model_of), "server.aliases", "must be like NAME=MODEL or NAME")
-        most = self.max_bodies.num_bytes
-        require(
-            most is not None and most >= (self.max_body.num_bytes or 0),
-            "server.max_bodies",
-            "must be at least server.max_body",
-        )
-        require(1 <= self.max_connections <= 65_536, "server.max_connections", "must be in 1..65536")
-        for name in ("header_timeout_s", "body_timeout_s", "write_timeout_s"):
-            value: float = getattr(self, name)
-            require(0.05 <= value <= 3600, f"server.{name}", "must be in 0.05..3600 seconds")
         require(
             self.log_level in {"debug", "info", "warning", "error"},
             "server.log_level",

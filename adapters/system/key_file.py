@@ -1,19 +1,50 @@
-"""The file that holds a server's keys: its owner's alone, read whole or not at all, and changed in one step."""
+"""The file that holds a server's keys: its owner's alone, read whole or not at all, and changed in one step.
+
+It is TOML, one table a key, with the key's SHA-256 and never the key.
+
+    [keys.ci]
+    sha256 = "9f86d0..."             # 64 hexadecimal digits
+    salt = "..."                     # the tenant's; without one its prefixes are shared with all who have none
+    requests_per_minute = 60
+    max_concurrent = 4
+    models = ["cairn-demo"]
+    priority = "batch"               # its requests wait for those of other keys; "interactive" without it
+    admin = false
+
+Only `sha256` is needed. An unknown field is refused: a limit with a typing error would be no limit. Messages name keys
+and fields, and repeat no value: somebody may have written a key where its hash belongs.
+"""
 
 import fcntl
+import json
 import os
-from collections.abc import Callable
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
-from adapters.system.key_text import parse_keys
 from adapters.system.private_file import private_file, read_secret
-from domain.errors import InvalidKeys
-from domain.key_ring import Key
+from domain.client import DEFAULT_NAME, Client, Key
+from domain.errors import InvalidKeys, InvalidRequest
+from domain.priority import Priority, named_priority
+from domain.shown import shown
 
 MAX_BYTES = 4 * 2**20
 
 Stamp: TypeAlias = tuple[int, ...]
+
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
+_POSITION = re.compile(r"\(at .*\)$")
+_TYPES: Mapping[str, tuple[type, str]] = {
+    "sha256": (str, "text"),
+    "salt": (str, "text"),
+    "requests_per_minute": (int, "a whole number"),
+    "max_concurrent": (int, "a whole number"),
+    "models": (list, "a list of names"),
+    "priority": (str, "text"),
+    "admin": (bool, "true or false"),
+}
 
 
 class KeyFile:
@@ -78,4 +109,107 @@ class KeyFile:
             raise InvalidKeys(f"{self.path} {error.message}") from None
 
 
-__all__ = ("KeyFile", "Stamp")
+def parse_keys(text: str) -> tuple[Key, ...]:
+    """Raises InvalidKeys."""
+    try:
+        content: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        where = _POSITION.search(str(error))
+        raise InvalidKeys(f"is not valid TOML {where[0] if where else ''}".rstrip()) from None
+    tables = content.get("keys", {})
+    if not isinstance(tables, dict) or content.keys() - {"keys"}:
+        raise InvalidKeys("must hold tables [keys.NAME] and nothing else")
+    return tuple(_key(name, table) for name, table in cast("dict[str, Any]", tables).items())
+
+
+def with_key(text: str, key: Key) -> str:
+    """`text` and a further key. Raises InvalidKeys when there is one of its name."""
+    before, client = parse_keys(text), key.client
+    if client.name in _names(before):
+        raise InvalidKeys(f"has a key named '{client.name}' already")
+    fields: dict[str, Any] = {
+        "sha256": key.digest.hex(),
+        "salt": client.salt or None,
+        "requests_per_minute": client.requests_per_minute,
+        "max_concurrent": client.max_concurrent,
+        "models": sorted(client.models) if client.models is not None else None,
+        "priority": client.priority.value if client.priority is not Priority.INTERACTIVE else None,
+        "admin": client.is_admin or None,
+    }
+    lines = [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
+    gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+    return _checked("\n".join([f"{text}{gap}[keys.{client.name}]", *lines, ""]), (*before, key))
+
+
+def without_key(text: str, name: str) -> str:
+    """`text` without a key's table. Raises InvalidKeys when there is none, or it is written in another way."""
+    before = parse_keys(text)
+    if name not in _names(before):
+        raise InvalidKeys(f"has no key named '{shown(name)}'")
+    kept: list[str] = []
+    is_inside, about_next = False, list[str]()
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            is_inside = line.partition("#")[0].strip() == f"[keys.{name}]"
+            kept += about_next
+            about_next = []
+        if not is_inside:
+            kept.append(line)
+        else:
+            about_next = [*about_next, line] if line.lstrip().startswith("#") else []
+    return _checked("".join(kept), tuple(key for key in before if key.client.name != name))
+
+
+def _checked(text: str, expected: Sequence[Key]) -> str:
+    """Text that was edited as text means what it should, or it is not used."""
+    if parse_keys(text) != tuple(expected):
+        raise InvalidKeys("is not written as `cairn keys` writes it: change it by hand")
+    return text
+
+
+def _names(keys: Sequence[Key]) -> set[str]:
+    return {key.client.name for key in keys}
+
+
+def _key(name: str, table: object) -> Key:
+    where = f"keys.{shown(name)}"
+    if name == DEFAULT_NAME or not name:
+        raise InvalidKeys(f"{where}: the name is taken by server.api_key")
+    if not isinstance(table, dict):
+        raise InvalidKeys(f"{where} must be a table")
+    fields = cast("dict[str, Any]", table)
+    for field, value in fields.items():
+        if field not in _TYPES:
+            raise InvalidKeys(f"{where} has the unknown field '{shown(field)}'")
+        kind, meaning = _TYPES[field]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise InvalidKeys(f"{where}.{field} must be {meaning}")
+    if not _HEX.fullmatch(fields.get("sha256", "")):
+        raise InvalidKeys(f"{where}.sha256 must be 64 hexadecimal digits: the SHA-256 of the key")
+    try:
+        return Key(bytes.fromhex(fields["sha256"]), _client(name, fields))
+    except InvalidRequest as error:
+        raise InvalidKeys(f"{where}: {error.message}") from None
+
+
+def _client(name: str, fields: Mapping[str, Any]) -> Client:
+    models = fields.get("models")
+    if models is not None and not all(isinstance(model, str) and model for model in models):
+        raise InvalidRequest("models must be a list of names", param="models")
+    return Client(
+        name,
+        fields.get("salt", ""),
+        fields.get("admin", False),
+        None if models is None else frozenset(models),
+        fields.get("requests_per_minute"),
+        fields.get("max_concurrent"),
+        named_priority(fields.get("priority", Priority.INTERACTIVE.value)),
+    )
+
+
+def _toml(value: Any) -> str:
+    """Text, lists of it, whole numbers and truth values are written as in JSON, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+__all__ = ("KeyFile", "Stamp", "parse_keys", "with_key", "without_key")

@@ -44,10 +44,9 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, this once. A running server takes it within seconds."""
-    from adapters.system.key_text import with_key
-    from domain.client import Client
+    from adapters.system.key_file import with_key
+    from domain.client import Client, Key, key_digest
     from domain.errors import DomainError
-    from domain.key_ring import Key, key_digest
     from domain.priority import named_priority
 
     key = f"cairn_{secrets.token_urlsafe(32)}"
@@ -101,7 +100,7 @@ def list_keys(file: File = None, as_json: AsJson = False) -> None:
 @keys_app.command("remove")
 def remove(name: Name, file: File = None) -> None:
     """Remove a key. A running server refuses it within seconds; what it began goes on to its end."""
-    from adapters.system.key_text import without_key
+    from adapters.system.key_file import without_key
     from domain.errors import InvalidKeys
 
     try:

@@ -15,8 +15,8 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
 from application.settings import ServerSettings
+from domain.client import KeyRing, own_keys
 from domain.errors import InvalidKeys
-from domain.key_ring import KeyRing, own_keys
 
 LOOK_EVERY_S = 2.0
 

@@ -24,7 +24,7 @@ from interfaces.http.json_body import decoded_body
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import start_all
-from interfaces.http.visit import visit_of
+from interfaces.http.visit import GENERATES, visit_of
 
 
 def operation_route(
@@ -45,6 +45,7 @@ def operation_route(
         dto=decoded_body(operation.body_type, operation.decode),
         return_dto=None,
         status_code=200,
+        opt=GENERATES,
         operation_class=streamable(operation.stream_type, operation.links),
         operation_id=operation.operation_id,
         summary=operation.operation_id[0].upper() + operation.operation_id[1:],

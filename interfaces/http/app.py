@@ -19,13 +19,12 @@ from litestar.types import Middleware
 
 from application.events import FaultObserved
 from application.settings import ServerSettings
+from domain.client import KeyRing
 from domain.errors import DomainError
-from domain.key_ring import KeyRing
 from domain.shown import shown
 from interfaces.http.admin.routes import admin_routes
-from interfaces.http.allowed_hosts import allowed_hosts
 from interfaces.http.answering import operation_route
-from interfaces.http.auth import Authentication
+from interfaces.http.body_limits import BodiesFull, BodyBudget
 from interfaces.http.cache.clear import clear_route
 from interfaces.http.cache.explain import explain_route
 from interfaces.http.cache.stats import stats_route
@@ -33,7 +32,7 @@ from interfaces.http.cache.warm import warm_route
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
-from interfaces.http.guard import RequestGuard
+from interfaces.http.guard import RequestGuard, allowed_hosts
 from interfaces.http.health import health_routes
 from interfaces.http.metrics import metrics_route
 from interfaces.http.native.models import managed_model_routes
@@ -44,7 +43,7 @@ from interfaces.http.prompt_body import PromptBodies
 from interfaces.http.refusal import Refusals, refusals_to
 from interfaces.http.request_id import add_request_id, request_id
 from interfaces.http.services import Services
-from interfaces.http.visit import add_allowance
+from interfaces.http.visit import Authentication, add_allowance
 
 _log = logging.getLogger("cairn.http")
 
@@ -80,6 +79,8 @@ def create_app(
     `lifespan`: what runs while the application does."""
     refusals = refusals_to(dialects, services.events, services.clock)
     pages = assets()
+    max_body_bytes = settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES
+    bodies = BodyBudget(max_body_bytes)
     app = Litestar(
         route_handlers=[
             *_dialect_routes(dialects, services, default_model, settings.keepalive_s),
@@ -92,10 +93,10 @@ def create_app(
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         lifespan=list(lifespan),
-        middleware=[*middleware, Authentication(keys, services.clock, pages)],
+        middleware=[*middleware, Authentication(keys, services.clock, bodies, pages)],
         exception_handlers={Exception: _error_handler(services, dialects, refusals)},
         before_send=[add_request_id(services.ids), add_allowance],
-        request_max_body_size=settings.max_body.num_bytes or _DEFAULT_MAX_BODY_BYTES,
+        request_max_body_size=max_body_bytes,
         openapi_config=OpenAPIConfig(
             title="Cairn",
             version=version,
@@ -104,7 +105,7 @@ def create_app(
         ),
         cors_config=_cors(settings) if settings.cors_origins else None,
         logging_config=None,
-        state=State({"refusals": refusals}),  # for HttpServer: connections refuse before there is a request
+        state=State({"refusals": refusals, "bodies": bodies}),  # for HttpServer, whose connections refuse too
     )
     app.asgi_handler = RequestGuard(app.asgi_handler, allowed_hosts(settings), settings.cors_origins, refusals)
     return app
@@ -155,7 +156,7 @@ def _error_handler(
         problem = problem_of(error)
         if problem.status in (404, 405) and not isinstance(error, DomainError):
             problem = replace(problem, message=f"{problem.message}: {request.method} {shown(request.url.path)}")
-        if problem.status in _REFUSED:
+        if problem.status in _REFUSED or isinstance(error, BodiesFull):
             refusals.note(problem)
         if problem.is_defect:
             where = f"http {request.method} {shown(request.url.path)}"

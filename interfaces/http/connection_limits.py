@@ -1,40 +1,50 @@
-"""What one connection may take before anybody knows who is at its other end: bytes, time, and a place.
+"""Limits of one connection before its client is known: bytes, time, and a place among the connections of the server.
 
-Sizes are generous for what OpenAI's clients send and far below what hurts; the times and the number of connections are
-settings, since they depend on the network in front of a server.
+Sizes are generous for what OpenAI's clients send and far below what hurts.
 """
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_address
+from typing import Protocol
 
-from application.settings import ServerSettings
 from interfaces.http.errors import Problem
 
 MAX_HEADER_BYTES = 32 * 2**10
-"""Of all headers together, trailers included. Also the most that may arrive without anything becoming of it."""
+"""Bound on all headers together, trailers included, and on input that completes no part of a request."""
 
 MAX_HEADERS = 100
 MAX_TARGET_BYTES = 8 * 2**10
-"""Of a path with its query."""
+"""Bound on a path with its query."""
 
-MIN_BODY_BYTES_S = 1024
-"""A body that comes slowly gets a second more for each so many bytes, and no more than its timeout at once."""
+MAX_LENGTH_DIGITS = 15
+"""Digits of an announced length that are read; a longer length is refused elsewhere."""
+
+MIN_BYTES_S = 1024
+"""A body that arrives, or an answer that is taken, slowly gets a second more for each so many bytes, and no more than
+its timeout at once."""
 
 MAX_DISCARDED_BYTES = 16 * 2**20
-"""Of what goes on after it was answered or refused: read and thrown away, since closing at once would take the answer
-from the client."""
+"""Bound on input after its request was answered or refused. It is read and thrown away, since closing at once would
+take the answer from the client."""
 
 LINGER_S = 2.0
-"""How long that may take after a refusal."""
+"""How long such input is read after a refusal."""
 
 RESERVED_CONNECTIONS = 16
-"""Beyond the limit, for health checks: a server that is full is not dead."""
+"""Connections beyond the limit, for health checks: a server that is full is not dead."""
 
 STALL_S = 1.0
-"""A timer later than this means that the event loop stood still, and what a client sent meanwhile was not read yet."""
+"""A timer later than this means that the event loop stood still, and that input was not read in the meantime."""
+
+HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine"})
 
 HEADERS_TOO_LARGE = Problem(431, "headers_too_large", "the request's headers are too large or too many")
 TARGET_TOO_LONG = Problem(414, "target_too_long", "the request's path is too long")
 MALFORMED = Problem(400, "invalid_request", "this is not an HTTP request that can be understood")
+PIPELINED = Problem(400, "pipelined", "a request was sent before the one before it was answered; send it again")
 TOO_SLOW = Problem(408, "request_timeout", "the request did not arrive in time")
 TOO_LARGE = Problem(413, "body_too_large", "the body goes on after it was refused")
 NOT_READ = Problem(408, "write_timeout", "the client did not take its answer in time")
@@ -43,37 +53,255 @@ FULL = Problem(503, "too_many_connections", "too many connections are open", hea
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Times in seconds: until the headers are complete, for a body (see MIN_BODY_BYTES_S), without any progress in what
-    a client takes of its answer."""
+    """Times in seconds: until the headers are complete; for a body, and for the client to take what is sent to it (both
+    extended by MIN_BYTES_S)."""
 
-    max_connections: int
-    header_timeout_s: float
-    body_timeout_s: float
-    write_timeout_s: float
+    max_connections: int = 512
+    header_timeout_s: float = 15.0
+    body_timeout_s: float = 30.0
+    write_timeout_s: float = 120.0
 
 
-def connection_limits(settings: ServerSettings) -> ConnectionLimits:
-    return ConnectionLimits(
-        settings.max_connections, settings.header_timeout_s, settings.body_timeout_s, settings.write_timeout_s
-    )
+def more_time_s(num_bytes: int, most_s: float) -> float:
+    """What `num_bytes` since the last deadline earn; what moved fast earns no silence beyond `most_s`."""
+    return min(num_bytes / MIN_BYTES_S, most_s)
+
+
+class Phase(Enum):
+    """Where in a request the input is. BETWEEN: no request has begun that is not complete."""
+
+    BETWEEN = "between"
+    HEAD = "head"
+    BODY = "body"
+
+
+class MessageMeter:
+    """Counts the input of one request; sans-io, fed by the parser's callbacks, which return the problem that ends the
+    connection.
+
+    Input that completes nothing (half a header, an endless chunk extension) shows in no callback: `fed` counts it, anew
+    after each thing that was completed. `rest_bytes`: what is still to come of a body whose length was announced.
+    """
+
+    __slots__ = ("_announced_bytes", "_header_bytes", "_num_headers", "_silent_bytes", "_target_bytes",
+                 "new_body_bytes", "phase", "rest_bytes")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.complete()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.new_body_bytes = self._announced_bytes = self._header_bytes = self._num_headers = self._target_bytes = 0
+
+    def begin(self) -> None:
+        self.complete()
+        self._clear()
+        self.phase = Phase.HEAD
+
+    def fed(self, num_bytes: int) -> Problem | None:
+        """After each piece of input, whether it completed anything or not."""
+        self._silent_bytes += num_bytes
+        if self._silent_bytes <= MAX_HEADER_BYTES:
+            return None
+        return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
+
+    def target(self, num_bytes: int) -> Problem | None:
+        self._silent_bytes = 0
+        self._target_bytes += num_bytes
+        return TARGET_TOO_LONG if self._target_bytes > MAX_TARGET_BYTES else None
+
+    def header(self, name: bytes, value: bytes) -> Problem | None:
+        """For trailers, too."""
+        self._silent_bytes = 0
+        self._num_headers += 1
+        self._header_bytes += len(name) + len(value) + len(b": \r\n")
+        if self.phase is Phase.HEAD and name.lower() == b"content-length" and value.isdigit():
+            self._announced_bytes = int(value[:MAX_LENGTH_DIGITS])
+        if self._num_headers <= MAX_HEADERS and self._header_bytes <= MAX_HEADER_BYTES:
+            return None
+        return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
+
+    def headers_complete(self) -> None:
+        self._silent_bytes = 0
+        self.rest_bytes = self._announced_bytes
+        self.phase = Phase.BODY
+
+    def body(self, num_bytes: int) -> None:
+        self._silent_bytes = 0
+        self.new_body_bytes += num_bytes
+        self.rest_bytes = max(0, self.rest_bytes - num_bytes)
+
+    def spend_body(self, most_s: float) -> float:
+        """More time in seconds for what has come of the body since the last call."""
+        num_bytes, self.new_body_bytes = self.new_body_bytes, 0
+        return more_time_s(num_bytes, most_s)
+
+    def complete(self) -> None:
+        self._silent_bytes = self.rest_bytes = 0
+        self.phase = Phase.BETWEEN
+
+
+class Deadline:
+    """One timer of a connection, on the event loop. `expired` is called once for each time it was armed, unless it was
+    cancelled or armed anew before. When the event loop stood still it gets another second: input that would have met
+    the deadline may not have been read yet."""
+
+    __slots__ = ("_due_s", "_expired", "_handle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
+        self._loop = loop
+        self._expired: Callable[[], None] | None = expired
+        self._handle: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+
+    @property
+    def is_armed(self) -> bool:
+        return self._handle is not None
+
+    def arm(self, timeout_s: float) -> None:
+        """Anew, from now on."""
+        self.cancel()
+        self._due_s = self._loop.time() + timeout_s
+        self._handle = self._loop.call_later(timeout_s, self._fire)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def end(self) -> None:
+        """For good; `expired` is let go, so that its owner is freed without the collector."""
+        self.cancel()
+        self._expired = None
+
+    def _fire(self) -> None:
+        self._handle = None
+        if self._loop.time() - self._due_s > STALL_S:
+            self.arm(STALL_S)
+        elif self._expired is not None:
+            self._expired()
+
+
+class Occupant(Protocol):
+    """A connection as its place sees it. `address`: its client's; None on loopback, where everybody has the same."""
+
+    address: str | None
+
+    def give_way(self) -> None:
+        """Close, for another one; it has no whole request that waits for an answer."""
+        ...
+
+
+class Place(Enum):
+    """What a new connection may ask for: anything, whether the server lives, or nothing."""
+
+    WHOLE = "whole"
+    HEALTH_ONLY = "health only"
+    NONE = "none"
+
+
+class Places:
+    """The places of all connections of a server. Event loop only.
+
+    A connection waits for its client from when it opens, and from the end of each answer, until a whole request has
+    arrived. When the server is full, or one address has half of all places, the connection that has waited longest
+    gives way to the new one. Without one that waits, the new one is refused.
+    """
+
+    def __init__(self, max_connections: int) -> None:
+        self._max = max_connections
+        self._share = max(1, max_connections // 2)
+        self._num_of: dict[str, int] = {}
+        self._open: set[Occupant] = set()
+        self._waiting: dict[Occupant, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, one: Occupant) -> Place:
+        """For a new connection. `leave` gives the place back."""
+        if one.address is not None and self._num_of.get(one.address, 0) >= self._share:
+            is_made = self._make_room(one.address)
+        else:
+            is_made = len(self._open) < self._max or self._make_room(None)
+        if not is_made and len(self._open) >= self._max + RESERVED_CONNECTIONS:
+            return Place.NONE
+        self._open.add(one)
+        self._waiting[one] = None
+        if one.address is not None:
+            self._num_of[one.address] = self._num_of.get(one.address, 0) + 1
+        return Place.WHOLE if is_made else Place.HEALTH_ONLY
+
+    def asked(self, one: Occupant) -> None:
+        """A whole request has arrived and is being answered."""
+        self._waiting.pop(one, None)
+
+    def answered(self, one: Occupant) -> None:
+        if one in self._open and one not in self._waiting:
+            self._waiting[one] = None
+
+    def leave(self, one: Occupant) -> None:
+        """Idempotent; also for a connection that never had a place."""
+        if one not in self._open:
+            return
+        self._open.discard(one)
+        self._waiting.pop(one, None)
+        if one.address is not None:
+            self._num_of[one.address] -= 1
+            if not self._num_of[one.address]:
+                del self._num_of[one.address]
+
+    def _make_room(self, address: str | None) -> bool:
+        """Whether a connection gave way. `address`: only one of this address may."""
+        longest = next((one for one in self._waiting if address is None or one.address == address), None)
+        if longest is None:
+            return False
+        self.leave(longest)
+        longest.give_way()
+        return True
+
+
+def shared_address(host: str | None) -> str | None:
+    """The address whose connections are counted together; None on loopback and for sockets without one."""
+    if host is None:
+        return None
+    try:
+        return None if ip_address(host).is_loopback else host
+    except ValueError:
+        return host
+
+
+def is_health_check(path: str) -> bool:
+    """Whether it is answered without a key, and by a server that has no place left."""
+    return path.rstrip("/") in HEALTH_PATHS
 
 
 __all__ = (
     "FULL",
     "HEADERS_TOO_LARGE",
+    "HEALTH_PATHS",
     "LINGER_S",
     "MALFORMED",
     "MAX_DISCARDED_BYTES",
     "MAX_HEADERS",
     "MAX_HEADER_BYTES",
     "MAX_TARGET_BYTES",
-    "MIN_BODY_BYTES_S",
+    "MIN_BYTES_S",
     "NOT_READ",
+    "PIPELINED",
     "RESERVED_CONNECTIONS",
     "STALL_S",
     "TARGET_TOO_LONG",
     "TOO_LARGE",
     "TOO_SLOW",
     "ConnectionLimits",
-    "connection_limits",
+    "Deadline",
+    "MessageMeter",
+    "Occupant",
+    "Phase",
+    "Place",
+    "Places",
+    "is_health_check",
+    "more_time_s",
+    "shared_address",
 )

@@ -1,19 +1,23 @@
-"""Who may ask at all: looked at before any key, route or body, so that no route can forget it.
+"""The check of every request before its key, route or body, so that no route can forget it.
 
 A server on loopback is open to the programs of its machine, and a browser is one of them that runs other people's
 pages. So `Host` must be a name of this server, no page of another origin may ask unless a setting lists it, and bodies
 must be of a type that pages can send only after asking first (a preflight, refused like the rest): JSON by name, or
 bytes, which is what some client libraries call theirs.
+
+A page whose name its owner points at this machine (DNS rebinding) is, for the browser, the same site as this server and
+may read every answer. It cannot choose the `Host` header though: that holds the page's own name.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
-from application.settings import ANY
+from application.settings import ANY, ServerSettings, is_loopback
+from domain.host_name import address_of, bare_host, host_of
 from domain.shown import shown
-from interfaces.http.allowed_hosts import AllowedHosts
 from interfaces.http.errors import Problem
 from interfaces.http.refusal import Refusals
 
@@ -21,6 +25,30 @@ _BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
 """Never one of the three that a page may send unasked: form data, urlencoded and plain text."""
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Loopback names always. `is_any_address`: other addresses too, since no name server can point those elsewhere."""
+
+    names: frozenset[str]
+    is_any_address: bool
+    is_anything: bool
+
+    def __contains__(self, authority: str) -> bool:
+        """`authority`: a `Host` header, with or without a port."""
+        host = host_of(authority)
+        if host is None:
+            return False
+        known = host in self.names or is_loopback(host)
+        return known or self.is_anything or (self.is_any_address and address_of(host) is not None)
+
+
+def allowed_hosts(settings: ServerSettings) -> AllowedHosts:
+    """The configured host counts; a server that others can reach answers to all addresses it may be reached at."""
+    listed = [*(host for host in settings.allowed_hosts if host != ANY), settings.host]
+    names = frozenset(name for host in listed if (name := bare_host(host)) is not None)
+    return AllowedHosts(names, not is_loopback(settings.host), ANY in settings.allowed_hosts)
 
 
 class RequestGuard:
@@ -89,4 +117,4 @@ def _is_allowed(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() in _BODY_TYPES
 
 
-__all__ = ("RequestGuard",)
+__all__ = ("AllowedHosts", "RequestGuard", "allowed_hosts")

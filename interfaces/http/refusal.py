@@ -1,10 +1,11 @@
-"""Answers that no route makes: to what is turned away before there is a request, or one that may be looked at.
+"""Answers that no route makes, to input that is refused before there is a request, or before it may be looked at.
 
 They have the shape of every other error of the dialect whose path was asked.
 """
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from litestar.types import Send
@@ -12,12 +13,13 @@ from litestar.types import Send
 from application.events import HttpRefused
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from interfaces.http.connection_limits import is_health_check
 from interfaces.http.dialect import Dialects
 from interfaces.http.errors import Problem
 
 
 class Refusals:
-    """Event loop only. `note` is called with the code of what was refused, and with a detail for the log."""
+    """Event loop only. `note` is called with the code of a refusal, and with a detail for the log."""
 
     def __init__(self, dialects: Dialects, note: Callable[[str, str], None]) -> None:
         self._dialects = dialects
@@ -50,9 +52,24 @@ class Refusals:
         return {**headers, **{name.lower(): value for name, value in problem.headers.items()}}, body
 
 
+class HealthOnly:
+    """ASGI middleware for connections beyond the limit: health checks pass, all else gets `problem`."""
+
+    def __init__(self, app: Any, problem: Problem, refusals: Refusals) -> None:
+        self._app = app
+        self._problem = problem
+        self._refusals = refusals
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if is_health_check(scope["path"]):
+            await self._app(scope, receive, send)
+        else:
+            await self._refusals.send(scope["path"], send, self._problem, closes=True)
+
+
 def refusals_to(dialects: Dialects, events: EventSink, clock: Clock) -> Refusals:
     """Makes an event of each."""
     return Refusals(dialects, lambda code, detail: events.emit(HttpRefused(code, detail, clock.now_ns())))
 
 
-__all__ = ("Refusals", "refusals_to")
+__all__ = ("HealthOnly", "Refusals", "refusals_to")

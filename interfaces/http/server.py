@@ -11,9 +11,8 @@ import uvicorn
 from litestar import Litestar
 
 from application.settings import ServerSettings
-from interfaces.http.body_budget import BodyBudget
 from interfaces.http.connection import BoundedConnection
-from interfaces.http.connection_limits import connection_limits
+from interfaces.http.connection_limits import ConnectionLimits, Places
 from interfaces.http.refusal import Refusals
 
 KEEP_ALIVE_S = 75
@@ -69,10 +68,10 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Bound on construction (AddressUnavailable if that fails), so that the port is known before anything is loaded."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, limits: ConnectionLimits | None = None) -> None:
         self._settings = settings
+        self._limits = limits or ConnectionLimits()
         self._socket = _listen(settings.host, settings.port)
-        self.bodies = BodyBudget(settings.max_bodies.num_bytes or 0)
         self._server: _Server | None = None
 
     @property
@@ -96,7 +95,8 @@ class HttpServer:
         """Serve what `create_app` made, until `stop`; then let running requests finish for a while, and have `cut_off`
         end those that are left. Closes the socket."""
         refusals: Refusals = app.state.refusals
-        connection = partial(BoundedConnection, connection_limits(self._settings), self.bodies, refusals)
+        places = Places(self._limits.max_connections)
+        connection = partial(BoundedConnection, self._limits, places, refusals)
         config = uvicorn.Config(
             app,
             http=cast(type[asyncio.Protocol], connection),

@@ -14,6 +14,7 @@ from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from interfaces.http.cache_header import CACHE_HEADER
+from interfaces.http.connection_limits import ConnectionLimits
 from interfaces.http.dialect import Dialects
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.fake_service import FakeService, fake_service
@@ -189,8 +190,8 @@ class TestErrors:
         assert set(theirs[1]) == {"error"}
 
     def test_what_comes_too_late(self) -> None:
-        quick = ServerSettings(port=0, body_timeout_s=0.1)
-        with fake_service(settings=quick, dialects=BOTH) as service:
+        quick = ConnectionLimits(body_timeout_s=0.1)
+        with fake_service(connections=quick, dialects=BOTH) as service:
             post = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
             assert set(refused(service, post.replace(b"%s", PATH.encode()))[1]) == {"wrong", "why"}
             assert set(refused(service, post.replace(b"%s", b"/v1/completions"))[1]) == {"error"}
@@ -206,9 +207,13 @@ class TestErrors:
             read_until(client, b'"error":{')
 
     def test_a_server_without_a_place_left(self) -> None:
-        with fake_service(settings=ServerSettings(port=0, max_connections=1), dialects=BOTH) as service:
-            assert service.client.get("/health/live").status_code == 200  # and keeps its connection
+        gate, limits = Gate("decode", 1), ConnectionLimits(max_connections=1)
+        with fake_service(FakeOptions(eos_every=0, hook=gate), connections=limits, dialects=BOTH) as service:
+            client = RawClient(service.base_url, PATH, {"telegram": "stop", "stream": True})
+            gate.wait_until_reached()
             head, body = refused(service, b"GET /telegraph HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            gate.open()
+            client.leave()
         assert head.startswith("HTTP/1.1 503 ")
         assert body["wrong"] == "too_many_connections"
 

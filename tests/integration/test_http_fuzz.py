@@ -8,14 +8,14 @@ import socket
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
-from application.settings import ServerSettings
+from interfaces.http.connection_limits import ConnectionLimits
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.fuzz_requests import CHECK_EVERY, Fuzzer
 from tests.support.patience import PATIENCE_S
 
 NUM_CONNECTIONS = 300
 REFUSED = {"400", "415", "421", "431"}
-QUICK = ServerSettings(port=0, header_timeout_s=1, body_timeout_s=1, write_timeout_s=5)
+QUICK = ConnectionLimits(header_timeout_s=1, body_timeout_s=1, write_timeout_s=5)
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKS = b'f\r\n{"prompt": "x",\r\n10\r\n"max_tokens": 1} \r\n0\r\nTrailer: 1\r\n\r\n'
 SEEDS = (
@@ -72,7 +72,10 @@ def attack(service: FakeService, generator: random.Random) -> bytes:
 
 def test_random_bytes(caplog: pytest.LogCaptureFixture) -> None:
     generator = random.Random(8)
-    with fake_service(FakeOptions(reply=reply_with("ok")), settings=QUICK) as service, caplog.at_level(logging.ERROR):
+    with (
+        fake_service(FakeOptions(reply=reply_with("ok")), connections=QUICK) as service,
+        caplog.at_level(logging.ERROR),
+    ):
         seen = set[bytes]()
         for number in range(NUM_CONNECTIONS):
             statuses = re.findall(rb"HTTP/1\.1 (\d{3}) ", attack(service, generator))

@@ -9,8 +9,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
-from domain.client import Client
-from domain.key_ring import KeyRing
+from domain.client import Client, KeyRing
 from interfaces.http.dialect import Dialects
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.system.key_file import MAX_BYTES, KeyFile
-from adapters.system.key_text import parse_keys, with_key, without_key
-from domain.client import Client
+from adapters.system.key_file import MAX_BYTES, KeyFile, parse_keys, with_key, without_key
+from domain.client import Client, Key, key_digest
 from domain.errors import InvalidKeys
-from domain.key_ring import Key, key_digest
 from domain.priority import Priority
 
 HASH = key_digest(b"secret").hex()

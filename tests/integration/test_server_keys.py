@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.system.key_file import KeyFile
-from adapters.system.key_text import with_key, without_key
+from adapters.system.key_file import KeyFile, with_key, without_key
 from adapters.system.private_file import private_file
 from application.settings import ServerSettings
-from domain.client import Client
+from domain.client import Client, Key, key_digest
 from domain.errors import InvalidKeys
-from domain.key_ring import Key, key_digest
 from interfaces.composition.keys import ServerKeys
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents

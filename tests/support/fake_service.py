@@ -49,13 +49,14 @@ from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
 from application.use_cases.watch_requests import WatchRequests
 from domain.byte_size import ByteSize
+from domain.client import KeyRing, own_keys
 from domain.ids import ModelId
-from domain.key_ring import KeyRing, own_keys
 from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http import event_stream
 from interfaces.http.admin_services import AdminServices
+from interfaces.http.connection_limits import ConnectionLimits
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.server import HttpServer, new_event_loop
@@ -124,6 +125,7 @@ def fake_service(
     *,
     by_model: Mapping[str, FakeOptions] | None = None,
     settings: ServerSettings | None = None,
+    connections: ConnectionLimits | None = None,
     model_settings: ModelSettings | None = None,
     models: FakeModels | None = None,
     tokenizers: TokenizerLoader | None = None,
@@ -238,7 +240,7 @@ def fake_service(
     )
     if keys is None:
         keys = KeyRing(own_keys(settings.api_key), is_open=not settings.needs_key)
-    server = HttpServer(settings)
+    server = HttpServer(settings, connections)
     with lent_app(services, settings, DEFAULT_MODEL, dialects, keys) as app:
         started = threading.Event()
 

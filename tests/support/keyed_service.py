@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from application.settings import ServerSettings
-from domain.client import Client
-from domain.key_ring import Key, KeyRing, key_digest, own_keys
+from domain.client import Client, Key, KeyRing, key_digest, own_keys
 from tests.support.fake_service import FakeService, fake_service
 
 KEY = "-s3cret-key"

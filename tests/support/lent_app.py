@@ -14,7 +14,7 @@ from litestar import Litestar
 
 from adapters.fake.clock import FakeClock
 from application.settings import ServerSettings
-from domain.key_ring import KeyRing
+from domain.client import KeyRing
 from interfaces.http.admin_services import AdminServices
 from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects

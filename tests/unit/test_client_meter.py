@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.client import Client
-from domain.client_meter import ClientMeter
+from domain.client import Client, ClientMeter
 from domain.errors import InvalidRequest, LimitReached, QueueFull
 
 SECOND_NS = 1_000_000_000

@@ -209,12 +209,6 @@ def test_every_setting_can_be_set_by_variable_to_its_default(home: Home):
         ("CAIRN_SERVER__CORS_ORIGINS", "http://a/b", "server.cors_origins must be origins"),
         ("CAIRN_SERVER__CORS_ORIGINS", "https://*.example", "server.cors_origins must be origins"),
         ("CAIRN_SERVER__CORS_ORIGINS", "null", "server.cors_origins must be origins"),
-        ("CAIRN_SERVER__MAX_CONNECTIONS", "0", "server.max_connections must be in"),
-        ("CAIRN_SERVER__MAX_BODIES", "15MiB", "server.max_bodies must be at least server.max_body"),
-        ("CAIRN_SERVER__MAX_BODIES", "10%", "server.max_bodies must be at least server.max_body"),
-        ("CAIRN_SERVER__HEADER_TIMEOUT_S", "0", "server.header_timeout_s must be in"),
-        ("CAIRN_SERVER__BODY_TIMEOUT_S", "1e9", "server.body_timeout_s must be in"),
-        ("CAIRN_SERVER__WRITE_TIMEOUT_S", "-1", "server.write_timeout_s must be in"),
         ("CAIRN_CACHE__SHOW_TEXT", "yes", "cache.show_text must be auto, on or off"),
     ],
 )

@@ -18,7 +18,7 @@ from application.services.text_side.engine_watch import EXIT_STUCK
 from domain.engine_health import ENDED, EVENT_LOOP, WAITING
 from interfaces.cli.failure import USAGE
 from interfaces.composition.supervision import STUCK_AFTER_CPU_S, STUCK_AFTER_GPU_S
-from interfaces.http.auth import OPEN_PATHS
+from interfaces.http.connection_limits import HEALTH_PATHS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -96,7 +96,7 @@ def test_images_set_what_can_be_set_and_ask_for_the_engines_health(image: str) -
     assert (settings.server.host, settings.server.port) == ("0.0.0.0", 8000)
     (check,) = [rest for name, rest in instructions(image) if name == "HEALTHCHECK"]
     (path,) = re.findall(r"'(/health/\w+)'", check)
-    assert path in OPEN_PATHS
+    assert path in HEALTH_PATHS
     compile(re.findall(r'"(import [^"]+)"', check)[0], image, "exec")
 
 
@@ -114,7 +114,7 @@ def test_the_text_says_what_the_code_does() -> None:
     for word in (WAITING, ENDED, EVENT_LOOP):
         assert f"`{word}`" in TEXT
     for path in set(re.findall(r"`(?:GET )?(/health/\w+)`", TEXT)):
-        assert path in OPEN_PATHS
+        assert path in HEALTH_PATHS
     for name in re.findall(r"`((?:engine|store)\.\w+)`", TEXT):
         assert name in setting_fields(), name
     for file in re.findall(r"deploy/([\w.]+\w)", TEXT):

@@ -5,12 +5,11 @@ from itertools import combinations
 
 import pytest
 
-from domain import key_ring
-from domain.client import ANYBODY, Client
+from domain import client
+from domain.client import ANYBODY, Client, Key, KeyRing, key_digest, own_keys
 from domain.errors import InvalidKeys, InvalidRequest, NotAllowed
 from domain.fingerprint import tenant_salt
 from domain.ids import ModelId, RequestId
-from domain.key_ring import Key, KeyRing, key_digest, own_keys
 from domain.priority import Priority
 from domain.request import GenerationRequest, TextPrompt
 
@@ -44,13 +43,13 @@ def test_a_key_finds_its_client_and_nothing_else_finds_any() -> None:
 )
 def test_every_key_is_compared_whichever_it_is(offered: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
-    compare = key_ring.compare_digest
+    compare = client.compare_digest
 
     def recorded(kept: bytes, sent: bytes) -> bool:
         compared.append((kept, sent))
         return compare(kept, sent)
 
-    monkeypatch.setattr(key_ring, "compare_digest", recorded)
+    monkeypatch.setattr(client, "compare_digest", recorded)
     KeyRing(KEYS).find([offered])
     assert compared == [(one.digest, key_digest(offered)) for one in KEYS]
 

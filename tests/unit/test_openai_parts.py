@@ -14,8 +14,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeTokenizer
 from domain.chat import ChatMessage, Role
-from domain.client import ANYBODY
-from domain.client_meter import ClientMeter
+from domain.client import ANYBODY, ClientMeter
 from domain.ids import ModelId, RequestId
 from domain.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
 from domain.stream import (

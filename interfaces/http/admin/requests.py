@@ -16,9 +16,8 @@ from domain.ids import RequestId
 from interfaces.http.admin.reading import PREFIX, admin_get
 from interfaces.http.admin.request_body import PreparingBody, RequestBody, preparing_body, request_body
 from interfaces.http.documented import errors
-from interfaces.http.owner import requested_salt
 from interfaces.http.services import Services
-from interfaces.http.visit import admins_only, visit_of
+from interfaces.http.visit import admins_only, requested_salt, visit_of
 
 DEFAULT_ENDED = 50
 

@@ -19,7 +19,7 @@ from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
 from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
-from interfaces.http.visit import visit_of
+from interfaces.http.visit import GENERATES, visit_of
 
 
 def warm_route(
@@ -30,6 +30,7 @@ def warm_route(
     @post(
         "/v1/cache/warm",
         dto=bodies.dto(),
+        opt=GENERATES,
         return_dto=None,
         status_code=200,
         operation_id="warmCache",

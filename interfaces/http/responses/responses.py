@@ -9,7 +9,6 @@ from domain.request import GenerationRequest
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
-from interfaces.http.owner import owner_of, requested_salt
 from interfaces.http.responses.answer import AnswerContext, ResponseBody, response_body
 from interfaces.http.responses.framing import ResponseFraming
 from interfaces.http.responses.prompt import (
@@ -26,6 +25,7 @@ from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.stored import keep
 from interfaces.http.responses.stored_routes import STORED_LINKS
 from interfaces.http.service_tier import tier_priority
+from interfaces.http.visit import owner_of, requested_salt
 
 
 class Responses(Operation[ResponsesRequest]):

@@ -13,13 +13,12 @@ from msgspec import Struct
 from domain.document import DocumentKey, Owner
 from domain.errors import DocumentNotFound, InvalidRequest
 from interfaces.http.documented import errors
-from interfaces.http.owner import owner_of, requested_salt
 from interfaces.http.responses import stored
 from interfaces.http.responses.answer import ResponseBody
 from interfaces.http.responses.errors import ResponseProblem
 from interfaces.http.responses.input_items import ItemPage, item_page, listed_items
 from interfaces.http.services import Services
-from interfaces.http.visit import visit_of
+from interfaces.http.visit import owner_of, requested_salt, visit_of
 
 PATH = "/v1/responses/{response_id:str}"
 
