@@ -22,7 +22,8 @@ TIMEOUT_S = 10.0
 logs_app = typer.Typer(help="Read what the server logged.", no_args_is_help=True)
 
 Id = Annotated[
-    str, typer.Argument(metavar="REQUEST_ID", help="The id of an answer, such as chatcmpl-...; cairn top lists them.")
+    str,
+    typer.Argument(metavar="REQUEST_ID", help="The id of an answer, such as chatcmpl-... (see cairn status)."),
 ]
 Log = Annotated[
     str | None,

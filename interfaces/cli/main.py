@@ -6,10 +6,9 @@ import sys
 
 import typer
 
-from interfaces.cli import cache, cache_requests, config, doctor, keys, logs_explain, models, plan, run, serve
+from interfaces.cli import cache, cache_requests, config, doctor, keys, logs_explain, models, plan, run, serve, status
 from interfaces.cli.bench import command as bench
 from interfaces.cli.leave import leave
-from interfaces.cli.top import command as top
 
 app = typer.Typer(
     name="cairn",
@@ -23,7 +22,7 @@ app.command("run")(run.run)
 app.command("models")(models.models)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
-app.command("top")(top.top)
+app.command("status")(status.status)
 app.command("bench")(bench.bench)
 app.add_typer(config.config_app, name="config")
 app.add_typer(keys.keys_app, name="keys")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from interfaces.cli import status
 from interfaces.cli.foreign_answer import MAX_ANSWER_BYTES
 from interfaces.cli.main import app
-from interfaces.cli.top import reading
 from tests.support.patience import PATIENCE_S
 
 ESCAPE = "\x1b]0;title\x07\x1b[31m\nsecond line"
@@ -97,32 +97,32 @@ def of_cache(command: str, url: str, tmp_path: Path) -> list[str]:
 
 
 def asked(command: str, url: str) -> str:
-    return said("bench", url) if command == "bench" else said("top", "--once", "--url", url)
+    return said("bench", url) if command == "bench" else said("status", "--url", url)
 
 
-@pytest.mark.parametrize("command", ["top", "bench"])
+@pytest.mark.parametrize("command", ["status", "bench"])
 def test_an_answer_is_no_deeper_than_can_be_read(command: str) -> None:
     with answering(b'{"data":' + b"[" * 100_000) as url:
         assert "answered with status 200" in asked(command, url)
 
 
-@pytest.mark.parametrize("command", ["top", "bench"])
+@pytest.mark.parametrize("command", ["status", "bench"])
 def test_an_answer_without_an_end_is_not_kept(command: str) -> None:
     with answering(b"x" * 2**20, endless=True) as url:
-        assert {"top": "not as Cairn does", "bench": "longer than 16 MiB"}[command] in asked(command, url)
+        assert {"status": "not as Cairn does", "bench": "longer than 16 MiB"}[command] in asked(command, url)
     assert MAX_ANSWER_BYTES == 16 * 2**20
 
 
-@pytest.mark.parametrize("command", ["top", "bench"])
+@pytest.mark.parametrize("command", ["status", "bench"])
 def test_a_refusal_is_shown_harmless(command: str) -> None:
     with answering(json.dumps({"error": {"message": ESCAPE}}).encode(), status=400) as url:
         assert "title" in asked(command, url)
 
 
 def test_a_byte_now_and_then_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(status, "TIMEOUT_S", 0.5)
     with answering(b"", endless=True) as url:
-        assert said("top", "--once", "--url", url).endswith("did not answer within 0.5 s")
+        assert said("status", "--url", url).endswith("did not answer within 0.5 s")
 
 
 def test_names_of_models_are_shown_harmless() -> None:
