@@ -8,15 +8,17 @@ is right at exactly one position.
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from adapters.fake.mixing import GOLDEN, MASK, mix
 from domain.payload import HostPayload, TensorSpec
 
 
 class Leaf(Protocol):
-    """One cache object of one sequence. `digest` is a function of everything that later tokens may depend on."""
+    """One cache object of one sequence. `digest` is a function of everything that later tokens may depend on;
+    `can_cut`: it may go back to any position before its own."""
 
+    can_cut: ClassVar[bool]
     digest: int
 
     def append(self, value: int) -> None:
@@ -25,10 +27,6 @@ class Leaf(Protocol):
 
     def settle(self, chunk: int) -> None:
         """End of a chunk of `chunk` tokens: drop what is no longer needed."""
-        ...
-
-    def first_cut(self, position: int) -> int:
-        """The first position that it can be cut back to, where it stands at `position`."""
         ...
 
     def cut(self, position: int, before: int) -> None:
@@ -59,6 +57,7 @@ class SlicedLeaf:
     """All values since position 0."""
 
     __slots__ = ("digest", "values")
+    can_cut: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.values = array("Q")
@@ -83,9 +82,6 @@ class SlicedLeaf:
         if len(self.values) != position:
             raise ValueError(f"sliced state covers {len(self.values)} of {position} tokens")
 
-    def first_cut(self, position: int) -> int:
-        return 1
-
     def cut(self, position: int, before: int) -> None:
         if position < before:
             self.refill([self.values[:position]], position)
@@ -99,6 +95,7 @@ class WindowedLeaf:
     """A token sees itself and `window - 1` before it. After a chunk of S tokens the last window - 1 + S are held."""
 
     __slots__ = ("_reach", "digest", "length", "values")
+    can_cut: ClassVar[bool] = False
 
     def __init__(self, window: int) -> None:
         self._reach = window - 1
@@ -147,12 +144,9 @@ class WindowedLeaf:
         for value in tail[len(tail) - reach :]:
             self.append(value)
 
-    def first_cut(self, position: int) -> int:
-        return position
-
     def cut(self, position: int, before: int) -> None:
         if position != before:
-            raise ValueError(f"a window is cut at {before} only")
+            raise ValueError(f"windowed state of {before} tokens is of no use at {position}")
 
     @property
     def size_bytes(self) -> int:
@@ -163,6 +157,7 @@ class RecurrentLeaf:
     """Four words that every token changes; nothing of the past can be cut out of them."""
 
     __slots__ = ("digest", "words")
+    can_cut: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.words = array("Q", (1, 2, 3, 4))
@@ -188,9 +183,6 @@ class RecurrentLeaf:
             raise ValueError(f"recurrent state has {len(words)} words instead of 4")
         self.words = array("Q", words)
         self.digest = self._reduce()
-
-    def first_cut(self, position: int) -> int:
-        return position
 
     def cut(self, position: int, before: int) -> None:
         if position != before:

@@ -157,7 +157,7 @@ class FakeModel:
         if not state.position or not (may_copy or not self._states):  # beside others it is a row of their batch
             return None
         self._left[id] = state
-        first = max((leaf.first_cut(state.position) for leaf in state.leaves.values()), default=1)
+        first = 1 if all(leaf.can_cut for leaf in state.leaves.values()) else state.position
         return LeftState(state.position, first, sum(leaf.size_bytes for leaf in state.leaves.values()))
 
     def left_ids(self) -> frozenset[SequenceId]:

@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.batch import Row
-from adapters.mlx.caches.layout import Caches, live_arrays, new_caches
+from adapters.mlx.caches.layout import Caches, live_arrays
 from adapters.mlx.caches.rows import cut_row, first_position
 from application.ports.state_access import LeftState
 from domain.errors import ComputeFailed
@@ -39,10 +38,6 @@ class LeftRow:
         size_bytes = sum(array.nbytes for array in live_arrays(self.caches))
         return LeftState(self.num_tokens, first_position(self.caches, self.num_tokens), size_bytes)
 
-    def at(self, position: int, network: Any) -> Caches:
-        """The caches at `position`; this row is not to be used afterwards. Raises ValueError where they cannot be."""
-        return cut_row(self.caches, new_caches(network), self.num_tokens, position)
-
 
 class LeftRows:
     """Those of one model. Compute thread only."""
@@ -65,13 +60,14 @@ class LeftRows:
             self._rows[row.id] = left
         return found
 
-    def take(self, id: SequenceId, position: int, network: Any) -> Caches:
+    def take(self, id: SequenceId, position: int) -> Caches:
         """Out of here, at `position`. Raises ComputeFailed where it cannot be brought there; it is gone then, too."""
         left = self._rows.pop(id)
         try:
-            return left.at(position, network)
+            cut_row(left.caches, left.num_tokens, position)
         except Exception as error:
             raise ComputeFailed(f"cannot take over a state at position {position}: {error}") from error
+        return left.caches
 
     def drop(self, ids: Sequence[SequenceId]) -> bool:
         """Whether any of them was here."""

@@ -196,7 +196,7 @@ class MlxModel:
         row = self._row_of_prompt(id)
         if row.position:
             raise RuntimeError(f"sequence {id} holds something already")
-        row.caches = self._left.take(left, position, self._network)
+        row.caches = self._left.take(left, position)
         row.position = position
 
     def give_back(self) -> None:

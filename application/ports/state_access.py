@@ -19,8 +19,8 @@ from domain.payload import GroupPayloads
 @dataclass(frozen=True, slots=True)
 class LeftState:
     """A state whose sequence has ended, and that stays in the model. `position`: tokens it covers. `first`: it can be
-    taken over at any position from there on: anywhere where every layer can be cut by tokens, at its own position alone
-    where one cannot (windows, recurrent states). `size_bytes`: what it holds, room for more tokens included."""
+    taken over at any position from there on: 1 where every layer holds all tokens, its own position where one is
+    windowed or recurrent. `size_bytes`: what it holds, room for more tokens included."""
 
     position: int
     first: int
@@ -88,8 +88,8 @@ class StateAccess(Protocol):
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         """Put an open sequence that holds nothing at `position` from a state that was left, which is gone then.
 
-        `position`: at least 1, and one of those that its LeftState allows. The state moves: only
-        of a buffer the most of which would be unused what remains is copied.
+        `position`: at least 1, and one of those that its LeftState allows. The state moves: of
+        a buffer the most of which would be unused what remains is copied, and nothing else.
         What follows is computed as if the tokens up to `position` had been computed in the same chunks by this
         sequence. Raises ComputeFailed when it cannot be done; the sequence then holds nothing, at position 0.
         """

@@ -1,16 +1,23 @@
 """The compute port's contract on states that outlive their sequence: whoever takes one over goes on as if it were its
 own, and nobody else can have it any more."""
 
+from typing import Any
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from application.ports.compute import LoadedModel
 from application.ports.state_access import LeftState
 from domain.ids import SequenceId
+from domain.payload import StatePayload
+from domain.state_layout import StateKind
 from tests.support.contract_models import OTHER, PROMPT, start, step
 from tests.support.state_replay import (
     BLOCK,
     GRID,
     Captured,
+    capture,
     continue_greedy,
     new_id,
     open_at,
@@ -54,10 +61,24 @@ def taken_over(model: LoadedModel, left: SequenceId, position: int) -> SequenceI
 
 
 def captured_at(model: LoadedModel, id: SequenceId, position: int) -> Captured:
-    """All that an open sequence's state has for a position that it may be cut back to."""
+    """All that an open sequence's state has for its position, or for one that full KV is cut back to."""
     if position == model.position(id):
         return Captured(position, [], model.capture_snapshot(id, 0))
     return Captured(position, [], model.capture_blocks(id, [(0, position)])[0])
+
+
+def is_suffix(found: StatePayload, whole: StatePayload) -> bool:
+    """Whether each tensor holds the last tokens of the other's, bit for bit."""
+    for tensor, other in zip(tensors_of(found), tensors_of(whole), strict=True):
+        last = tuple(slice(have - want, None) for have, want in zip(other.shape, tensor.shape, strict=True))
+        if not np.array_equal(tensor, other[last]):
+            return False
+    return True
+
+
+def tensors_of(payload: StatePayload) -> list[NDArray[Any]]:
+    pairs = zip(payload.specs, payload.buffers(), strict=True)
+    return [np.frombuffer(data, spec.dtype).reshape(spec.shape) for spec, data in pairs]
 
 
 def positions_of(model: LoadedModel) -> list[int]:
@@ -86,6 +107,49 @@ def test_it_goes_on_like_a_state_that_was_restored(model: LoadedModel) -> None:
         assert continue_greedy(model, mine, prompt, 8) == expected
     assert not model.open_ids()
     assert not model.left_ids()
+
+
+@pytest.mark.parametrize("position", [1, BLOCK, 2 * BLOCK, 3 * BLOCK - 7, 4 * BLOCK])
+def test_a_restored_state_that_computed_nothing_gives_what_it_was_given(model: LoadedModel, position: int) -> None:
+    """Cancelled before its first chunk, it is captured, left and taken over like any other, at each position that it
+    may be: a slot that was restored empty is no token."""
+    if not model.description.layout.is_reusable:
+        pytest.skip("this model's state cannot be captured")
+    captured = capture(model, PROMPT, position).on_host()
+    computed = new_id()
+    model.open(computed)
+    prefill(model, computed, PROMPT, position)
+    restored = new_id()
+    model.open(restored)
+    model.restore(restored, position, captured.blocks, captured.snapshot)
+    spans = [(start, end) for start in range(position) for end in (start + 1, position)]
+    given = zip(model.capture_blocks(restored, spans), model.capture_blocks(computed, spans), strict=True)
+    for span, (found, expected) in zip(spans, given, strict=True):
+        assert all(is_suffix(payload, expected[group]) for group, payload in found.items()), span
+    first = left_by(model, restored).first
+    for at in {first, (first + position) // 2, max(first, position - 1), position}:
+        again = new_id()
+        model.open(again)
+        model.restore(again, position, captured.blocks, captured.snapshot)
+        left_by(model, again)
+        mine, prompt = taken_over(model, again, at), PROMPT[:at] + ENDING
+        prefill(model, mine, prompt, len(prompt) - 1)
+        other = open_at(model, prompt, capture(model, prompt, at))
+        assert whole_state(model, mine) == whole_state(model, other), at
+        model.close([mine, other])
+    model.close([computed])
+    model.drop([restored])
+
+
+def test_windowed_and_recurrent_states_are_taken_over_where_they_are(model: LoadedModel) -> None:
+    """Full KV may be cut back to any position."""
+    if not model.description.layout.is_reusable:
+        pytest.skip("this model's state cannot be captured")
+    id, _ = answered(model)
+    left = left_by(model, id)
+    kinds = {layer.kind for _, layer in model.description.layout.leaves()}
+    assert left.first == (1 if kinds == {StateKind.SLICED} else left.position)
+    model.drop([id])
 
 
 def test_on_the_grid_it_is_what_computing_gives(model: LoadedModel) -> None:

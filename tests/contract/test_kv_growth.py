@@ -8,8 +8,7 @@ import pytest
 from adapters.mlx.caches.classes import lib, traits_of
 from adapters.mlx.caches.kv_growth import grow
 from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.caches.leaf_cut import cut_back
-from adapters.mlx.caches.leaf_state import spare_tokens
+from adapters.mlx.caches.leaf_state import cut_back, spare_tokens
 from adapters.mlx.caches.rows import make_room, make_room_ahead
 from domain.memory.buffer_slots import buffer_slots
 
@@ -71,7 +70,8 @@ def test_decoding_alone_finds_room_before_the_pass() -> None:
 
 @pytest.mark.parametrize("position", [8_192, 8_448, 8_704])
 def test_what_is_cut_back_finds_the_room_that_prefill_finds_there(position: int) -> None:
-    cache = cut_back(filled(8_192, 1_500), lib.KVCache(), 9_692, position)
+    cache = filled(8_192, 1_500)
+    cut_back(cache, 9_692, position)
     assert num_slots(cache) == buffer_slots(position, STEP)
     assert mx.array_equal(feed(cache, 300), tokens(0, position + 300))
     assert num_slots(cache) == num_slots(filled(8_192, *([position - 8_192] if position > 8_192 else []), 300))

@@ -10,6 +10,7 @@ Where token `p` of a sequence of `n` tokens lies on the token axis (axis -2):
     KVCache, Quantized       0                            0                                   -
     ChunkedKVCache           start_position               0                                   -
     RotatingKVCache          n - len if full, else 0      _idx once it wraps, else 0          len
+    ... just restored, full  n - len + 1                  1: slot 0 is empty                  -
     KVRows, BatchKVCache     0                            _idx - n (left padding)             -
     BatchRotatingKVCache     max(0, n - slots in use)     right-justified; _idx once it wraps len
 """
@@ -23,20 +24,41 @@ import mlx.core as mx
 
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.library import lib
-from adapters.mlx.caches.token_slots import TokenSlots
 from domain.memory.buffer_slots import buffer_slots
 from domain.state_layout import StateKind
 
 Tensors: TypeAlias = tuple[mx.array | None, ...]
 """The arrays of one leaf in a fixed order; None for a slot that the model left empty."""
 
+_RESTORED_AT = "cairn_restored_at"
+"""Attribute of a rotating cache that was restored with an empty slot: the position, which the next update leaves."""
+
 _LAYER_CACHE_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSlots:
+    """Where the tokens of a sequence lie on a tensor's token axis: position `oldest` is in slot `origin`, the following
+    ones after it, modulo `ring` if set."""
+
+    oldest: int
+    origin: int
+    ring: int | None = None
+
+    def cut(self, tensor: mx.array, start: int, end: int) -> mx.array:
+        """Positions [start, end), none before `oldest`; a view unless they wrap around the ring."""
+        first, count = self.origin + start - self.oldest, end - start
+        first = first if self.ring is None else first % self.ring
+        wrapped = 0 if self.ring is None else max(0, first + count - self.ring)
+        head = tensor[..., first : first + count - wrapped, :]
+        return mx.concatenate([head, tensor[..., :wrapped, :]], axis=-2) if wrapped else head
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
-    """What one cache class is. `cut`: goes back to fewer tokens in place, copying nothing; None where that cannot be.
-    `surplus`: tokens of a full window that resuming does not need."""
+    """What one cache class is. `cut`: goes back to fewer tokens in place, copying nothing; None where that cannot be:
+    windowed and recurrent states are of use at their own position only. `surplus`: tokens of a full window that
+    resuming does not need."""
 
     kind: StateKind
     tensors: Callable[[Any], Tensors]
@@ -78,6 +100,8 @@ def _chunked_slots(cache: Any, num_tokens: int) -> TokenSlots:
 
 def _rotating_slots(cache: Any, num_tokens: int) -> TokenSlots:
     length, index = cache.keys.shape[2], cache._idx
+    if getattr(cache, _RESTORED_AT, None) == cache.offset:
+        return TokenSlots(num_tokens - length + 1, 1)
     if index == length:
         return TokenSlots(num_tokens - length, 0)
     if index < cache.offset:
@@ -112,15 +136,17 @@ def _fill_quantized(cache: Any, tensors: Tensors, position: int) -> None:
 
 
 def _fill_rotating(cache: Any, tensors: Tensors, position: int) -> None:
-    """The oldest slot of a full window is overwritten or dropped by the next update before anything attends to it."""
+    """A full window gets an empty slot 0, without which the class would grow by a negative number. It is no token: the
+    next update overwrites or drops it before anything attends to it."""
     if position >= cache.max_size:
-        tensors = tuple(_with_stale_slot(cast(mx.array, tensor)) for tensor in tensors)
+        tensors = tuple(_with_empty_slot(cast(mx.array, tensor)) for tensor in tensors)
+        setattr(cache, _RESTORED_AT, position)
     cache.keys, cache.values = tensors
     cache.offset = position
     cache._idx = _num_tokens(tensors)
 
 
-def _with_stale_slot(tensor: mx.array) -> mx.array:
+def _with_empty_slot(tensor: mx.array) -> mx.array:
     return mx.concatenate([mx.zeros_like(tensor[..., :1, :]), tensor], axis=-2)
 
 
@@ -228,4 +254,14 @@ def known_classes() -> frozenset[type]:
     return frozenset({*_TRAITS, lib.CacheList})
 
 
-__all__ = ("Tensors", "Traits", "children_of", "known_classes", "known_traits", "label_of", "lib", "traits_of")
+__all__ = (
+    "Tensors",
+    "TokenSlots",
+    "Traits",
+    "children_of",
+    "known_classes",
+    "known_traits",
+    "label_of",
+    "lib",
+    "traits_of",
+)

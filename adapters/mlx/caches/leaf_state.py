@@ -1,4 +1,4 @@
-"""Capture and restore of one leaf, a cache object that is no composite.
+"""Capture, restore and cutting back of one leaf, a cache object that is no composite.
 
 Views returned here share memory with the cache: copy and evaluate them before the next forward pass, or every update
 copies the whole buffer.
@@ -8,9 +8,13 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from adapters.mlx.arrays import evaluate
 from adapters.mlx.caches.classes import Tensors, known_traits, label_of, lib
 from domain.memory.buffer_slots import buffer_slots
 from domain.state_layout import StateKind
+
+UNUSED_SHARE = 2
+"""Of a buffer that would be filled to less than one part in so many what remains is copied, and the rest let go."""
 
 
 def token_slices(cache: Any, row: int, num_tokens: int, start: int, end: int) -> Tensors | None:
@@ -75,7 +79,41 @@ def fill(cache: Any, tensors: Tensors, position: int) -> None:
     traits.fill(cache, tensors, position)
 
 
+def can_cut(cache: Any) -> bool:
+    """Whether a leaf can be cut back to any position before its own."""
+    traits = known_traits(cache)
+    return traits.cut is not None or _is_unused(cache)
+
+
+def cut_back(cache: Any, num_tokens: int, position: int) -> None:
+    """Bring a plain leaf at `num_tokens` to `position`, at least 1, in place; evaluated where anything was copied.
+    Raises ValueError where it cannot be cut there."""
+    traits = known_traits(cache)
+    if position == num_tokens or _is_unused(cache):
+        return
+    if traits.cut is None or traits.fill is None or not 0 < position < num_tokens:
+        raise ValueError(f"a {label_of(cache)} of {num_tokens} tokens cannot be cut back to {position}")
+    tensors = tuple(cast(mx.array, tensor) for tensor in traits.tensors(cache))
+    num_slots = tensors[0].shape[-2]
+    if position * UNUSED_SHARE >= num_slots:
+        traits.cut(cache, position)
+        return
+    end = min(num_slots, buffer_slots(position, getattr(cache, "step", 1)))
+    # Copies, since a view would hold all of what it is a view of.
+    copies = tuple(mx.concatenate([tensor[..., :end, :], tensor[..., :0, :]], axis=-2) for tensor in tensors)
+    evaluate(copies)
+    traits.fill(cache, copies, position)
+
+
+def _is_unused(cache: Any) -> bool:
+    """Whether it is a leaf for tokens that the model never used."""
+    traits = known_traits(cache)
+    return traits.kind is not StateKind.RECURRENT and traits.tensors(cache)[0] is None
+
+
 __all__ = (
+    "can_cut",
+    "cut_back",
     "fill",
     "num_tensors",
     "oldest_held",

@@ -18,8 +18,8 @@ from adapters.mlx.caches.classes import children_of, label_of, lib, traits_of
 from adapters.mlx.caches.kv_growth import grow
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.layout import Caches, leaves
-from adapters.mlx.caches.leaf_cut import cut_back, first_cut
 from adapters.mlx.caches.leaf_rows import first_rows, is_plain, narrowed, taken, with_rows
+from adapters.mlx.caches.leaf_state import can_cut, cut_back
 
 
 def fork(caches: Caches) -> Caches:
@@ -93,17 +93,15 @@ def take_row(batch: Caches, row: int, *, is_last: bool = False) -> Caches:
 
 
 def first_position(row: Caches, num_tokens: int) -> int:
-    """The first position that plain caches at `num_tokens` can be cut back to."""
-    return max((first_cut(cache, num_tokens) for cache in leaves(row)), default=1)
+    """The first position that plain caches at `num_tokens` can be cut back to: any, where every layer can be cut by
+    tokens and holds them all, else their own alone."""
+    return 1 if all(can_cut(cache) for cache in leaves(row)) else num_tokens
 
 
-def cut_row(row: Caches, fresh: Caches, num_tokens: int, position: int) -> Caches:
-    """Plain caches at `num_tokens`, cut back to `position`; `fresh`: empty ones. Both go with it. Raises ValueError
-    where they cannot be."""
-    for (held, index), (empty, at) in zip(_places(row), _places(fresh), strict=True):
-        cut = cut_back(held[index], empty[at], num_tokens, position)
-        held[index], empty[at] = cut, None
-    return row
+def cut_row(row: Caches, num_tokens: int, position: int) -> None:
+    """Bring plain caches at `num_tokens` to `position`. Raises ValueError where they cannot be cut there."""
+    for cache in leaves(row):
+        cut_back(cache, num_tokens, position)
 
 
 def make_room(batch: Caches, num_tokens: int) -> None:
