@@ -277,8 +277,8 @@ class Engine(Protocol):
         ...
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
-        """Load a model, between the steps of running requests. One that is loaded already stays. Raises
-        ModelLoadFailed, and ServerUnavailable when the engine has ended."""
+        """Load a model, between the steps of running requests. One that is loaded already stays. Cancelled, a load
+        that has begun goes on. Raises ModelLoadFailed, and ServerUnavailable when the engine has ended."""
         ...
 
     async def unload(self, id: ModelId) -> None:

@@ -124,3 +124,28 @@ def test_loads_that_are_asked_for_at_once_are_done_one_after_the_other() -> None
 
     bench.run(work)
     assert bench.loads() == [A, B]
+
+
+def test_a_load_that_is_cancelled_ends_no_engine() -> None:
+    begun, files = Future[None](), Future[None]()
+
+    def note(operation: str, _id: SequenceId | None, _count: int) -> None:
+        if operation == "load":
+            begun.set_result(None)
+
+    bench = Bench(max_loaded=2, options={B: FakeOptions(hook=note, load_waits_for=files)})
+
+    async def work() -> None:
+        source = bench.models.find(B)
+        assert source is not None
+        loading = asyncio.create_task(bench.loop.load(source, LoadOptions()))
+        await asyncio.wrap_future(begun)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        files.set_result(None)
+        await bench.use(B)
+        await read(await bench.start(A, num_tokens=4))
+
+    bench.run(work)
+    assert bench.loads() == [B, A]

@@ -34,8 +34,9 @@ class ModelLoads:
         return len(self._line)
 
     def add(self, pieces: Pieces, result: "Future[EngineModel]") -> None:
-        """Take up a load; nothing of it is done yet."""
-        self._line.append((pieces, result))
+        """Take up a load; nothing of it is done yet. From now on `result` cannot be cancelled: the load goes on."""
+        if result.set_running_or_notify_cancel():
+            self._line.append((pieces, result))
 
     def advance(self) -> bool:
         """Do one piece. False when there is none to do now."""
