@@ -7,6 +7,7 @@ file that config.json names as the model's code is refused here and kept from ml
 """
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -22,9 +23,17 @@ from adapters.mlx.device import on_cpu
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.weights_digest import Digests
 from domain.errors import ModelLoadFailed
+from domain.shown import shown
 
 NO_OWN_CODE = {"model_file": None}
 """Laid over config.json by mlx-lm itself, so that no file which changes after our look at it is run."""
+
+MAX_COUNT = 2_048
+"""Layers, experts and the like that a configuration may ask for: more than any model has, and few enough to build in
+seconds. Modules are built before a weight is read."""
+
+_COUNTED = re.compile(r"(^|_)n?_?(layers?|blocks|experts|stages|codebooks|depths?)$")
+"""Names of settings that say how many modules there are."""
 
 PIECE_BYTES = 64 * 2**20
 """Of weights, evaluated at once: some 20 ms of reading from a fast disk."""
@@ -113,7 +122,25 @@ def read_config(folder: Path) -> Mapping[str, Any]:
             f"{folder / 'config.json'} has a Python file of its own run (model_file: {str(own)[:80]!r}), which Cairn"
             " never does"
         )
+    if (excess := next(_excesses(found), None)) is not None:
+        raise ModelLoadFailed(f"{folder / 'config.json'}: {excess}, and {MAX_COUNT} is the most that is built")
     return found
+
+
+def _excesses(config: object) -> Iterator[str]:
+    """Counts above MAX_COUNT, at any depth, as `name is number`."""
+    found = [config]
+    while found:
+        match found.pop():
+            case dict() as mapping:
+                for name, value in cast(dict[str, object], mapping).items():
+                    found.append(value)
+                    if isinstance(value, int | float) and value > MAX_COUNT and _COUNTED.search(name):
+                        yield f"{shown(name)} is {value}"
+            case list() as values:
+                found.extend(cast(list[object], values))
+            case _:
+                pass
 
 
 def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:

@@ -111,6 +111,11 @@ def _missing_value(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def _endless_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "text_config": {"num_hidden_layers": 100_000_000}}))
+
+
 def _without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
@@ -183,6 +188,7 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path, damage: Any, words:
         (_without_config, "no config.json"),
         (_bad_json, "cannot be read"),
         (_unknown_type, "no model type 'perpetuum_mobile'"),
+        (_endless_layers, "num_hidden_layers is 100000000, and 2048 is the most"),
         (_without_weights, "no weights"),
         (_truncated_weights, "cut short"),
         (_truncated_header, "could not be loaded"),
