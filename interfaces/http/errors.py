@@ -3,6 +3,7 @@
 No 5xx but 503 is ever the answer to something a client sent; 500 is a failed computation or a defect of Cairn.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -56,6 +57,9 @@ _HTTP_CODES: Mapping[int, str] = {
     413: "body_too_large",
     CLIENT_LEFT_STATUS: "client_left",
 }
+
+_FOLDERS = re.compile(r"(?<![\w.:/-])~?/(?:[^\s/'\":,()]+/)+")
+"""Absolute paths up to their last part: which folders this machine has is for its log, not for clients."""
 
 _LEFT_WHILE_SENDING = "client disconnected prematurely"
 """What Litestar says, as a server error, when a client leaves before its body is complete."""
@@ -126,7 +130,8 @@ def _domain_problem(error: DomainError) -> Problem:
     elif status >= 500:
         headers["x-should-retry"] = "false"  # OpenAI clients repeat every 5xx unless told not to
     overflow = error if isinstance(error, ContextOverflow) else None
-    return Problem(status, error.code, error.message, error.param, headers, overflow=overflow)
+    message = error.message if status < 500 else _FOLDERS.sub("", error.message)
+    return Problem(status, error.code, message, error.param, headers, overflow=overflow)
 
 
 def _http_problem(error: HTTPException) -> Problem:

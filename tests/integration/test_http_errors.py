@@ -254,10 +254,10 @@ def test_a_chunked_body_is_as_good_as_any(service: FakeService) -> None:
     assert service.client.post(COMPLETIONS, content=iter([body[:5], body[5:]]), headers=JSON).status_code == 200
 
 
-def test_a_model_that_cannot_be_loaded_says_why() -> None:
-    with fake_service(FakeOptions(load_error="the weights are torn")) as service:
+def test_a_model_that_cannot_be_loaded_says_why_and_not_where() -> None:
+    with fake_service(FakeOptions(load_error="/home/me/models/toy/model.safetensors is torn")) as service:
         response = service.client.post(CHAT, json={"messages": HELLO})
-        assert error_of(response, 503)["message"] == "the weights are torn"
+        assert error_of(response, 503)["message"] == "model.safetensors is torn"
         assert response.headers["x-should-retry"] == "false"
 
 
