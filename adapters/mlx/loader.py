@@ -129,18 +129,14 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 
 def _excesses(config: object) -> Iterator[str]:
     """Counts above MAX_COUNT, at any depth, as `name is number`."""
-    found = [config]
-    while found:
-        match found.pop():
-            case dict() as mapping:
-                for name, value in cast(dict[str, object], mapping).items():
-                    found.append(value)
-                    if isinstance(value, int | float) and value > MAX_COUNT and _COUNTED.search(name):
-                        yield f"{shown(name)} is {value}"
-            case list() as values:
-                found.extend(cast(list[object], values))
-            case _:
-                pass
+    if isinstance(config, list):
+        for value in cast(list[object], config):
+            yield from _excesses(value)
+    if isinstance(config, dict):
+        for name, value in cast(dict[str, object], config).items():
+            if isinstance(value, int | float) and value > MAX_COUNT and _COUNTED.search(name):
+                yield f"{shown(name)} is {value}"
+            yield from _excesses(value)
 
 
 def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.shown import shown
-from interfaces.cli.cache_requests import ApiKey, Url
+from interfaces.cli.cache_requests import Url
 from interfaces.cli.cache_store import FaultPrinter, OfModel, StoreDir, chosen, num_records, open_store, tell, working
 from interfaces.cli.failure import FAILED, fail
-from interfaces.cli.options import AsJson, settings_with
+from interfaces.cli.options import ApiKey, AsJson, settings_with
 
 if TYPE_CHECKING:
     from adapters.lmdb.block_store import LmdbBlockStore

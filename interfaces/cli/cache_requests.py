@@ -9,7 +9,7 @@ import typer
 
 from domain.shown import shown
 from interfaces.cli.failure import USAGE, fail
-from interfaces.cli.options import AsJson, settings_with
+from interfaces.cli.options import ApiKey, AsJson, settings_with
 
 if TYPE_CHECKING:
     from interfaces.cli.running_server import RunningServer
@@ -20,7 +20,6 @@ RequestFile = Annotated[
 Url = Annotated[
     str | None, typer.Option(metavar="URL", help="The server. Default: the address in the settings, on this machine.")
 ]
-ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="The server's key. Default: the one in the settings.")]
 OtherModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Instead of the request's model.")]
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.shown import shown
-from interfaces.cli.cache_requests import ApiKey, Url
+from interfaces.cli.cache_requests import Url
 from interfaces.cli.failure import fail
-from interfaces.cli.options import AsJson, settings_with
+from interfaces.cli.options import ApiKey, AsJson, settings_with
 
 if TYPE_CHECKING:
     from interfaces.cli.request_story import RequestStory

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,30 @@ ModelDirs = Annotated[
 Backend = Annotated[
     str | None, typer.Option("--backend", metavar="NAME", help="mlx, or fake: a toy engine for tests.", hidden=True)
 ]
+
+
+def key_in(file: str | None) -> str | None:
+    """The key that a file holds; ends the command where there is none in it."""
+    if file is None:
+        return None
+    try:
+        key = Path(file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        fail(f"--api-key-file: {file} cannot be read: {error}", USAGE)
+    return key or fail(f"--api-key-file: {file} is empty", USAGE)
+
+
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="FILE",
+        callback=key_in,
+        help="File with the server's key. Default: CAIRN_SERVER__API_KEY, or server.api_key of the settings.",
+    ),
+]
+"""The key itself is no argument: every user of a machine sees the arguments of its processes."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -67,4 +92,15 @@ def _folder_or_name(model: str | None) -> str | None:
     return model
 
 
-__all__ = ("FAKE_MODEL", "AsJson", "Backend", "Dtype", "Model", "ModelDirs", "model_flags", "settings_with")
+__all__ = (
+    "FAKE_MODEL",
+    "ApiKey",
+    "AsJson",
+    "Backend",
+    "Dtype",
+    "Model",
+    "ModelDirs",
+    "key_in",
+    "model_flags",
+    "settings_with",
+)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from domain.shown import plain
 from interfaces.cli.failure import fail
 from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
@@ -109,7 +110,7 @@ def _chat_until_the_end(runner: "Runner", chat: "Chat", name: str) -> None:
 
 
 def _show(text: str) -> None:
-    typer.echo(text, nl=False)
+    typer.echo(plain(text), nl=False)
 
 
 __all__ = ("converse", "run")

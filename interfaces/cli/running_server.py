@@ -103,7 +103,7 @@ class RunningServer:
         match answer:
             case {"error": {"message": str(message)}}:
                 said = shown(message, MAX_REFUSAL_CHARS)
-                return f"{said}; give it with --api-key" if status == 401 else said
+                return f"{said}; give it in a file with --api-key-file" if status == 401 else said
             case _:
                 return f"{self.url} answered with status {status} and not as Cairn does"
 

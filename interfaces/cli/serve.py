@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interfaces.cli.failure import fail
-from interfaces.cli.options import Backend, Dtype, Model, ModelDirs, model_flags, settings_with
+from interfaces.cli.options import ApiKey, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 if TYPE_CHECKING:
     from adapters.config.loader import LoadedSettings
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on; one that others can reach needs a key.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")]
-ApiKey = Annotated[str | None, typer.Option(help="Key that clients must send.")]
 Store = Annotated[str | None, typer.Option(metavar="DIR|off", help="Where prefixes are kept.")]
 StoreQuota = Annotated[str | None, typer.Option(metavar="SIZE", help="Most the store may take: 16GiB, 50%.")]
 HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for prefixes: 2GiB, 10%.")]
@@ -59,7 +58,7 @@ def serve(
     flags = model_flags(model, dtype, model_dir, backend) | {
         "server.host": ("--host", host),
         "server.port": ("--port", port),
-        "server.api_key": ("--api-key", api_key),
+        "server.api_key": ("--api-key-file", api_key),
         "server.log_level": ("--log-level", log_level),
         "server.log_format": ("--log-format", log_format),
         "engine.block_size": ("--block-size", block_size),

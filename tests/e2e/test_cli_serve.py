@@ -88,3 +88,18 @@ def test_key_and_log_format_reach_the_server(tmp_path: Path):
         assert httpx.get(f"{url}/v1/models", timeout=PATIENCE_S).status_code == 401
         listing = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, timeout=PATIENCE_S)
         assert listing.status_code == 200
+
+
+def test_the_key_comes_from_a_file_and_is_no_argument(tmp_path: Path):
+    file = tmp_path / "key"
+    file.write_text("k\n")
+    with cairn_process(tmp_path, (*SERVE, "--api-key-file", str(file))) as cairn:
+        url = base_url(cairn)
+        assert httpx.get(f"{url}/v1/models", timeout=PATIENCE_S).status_code == 401
+        listing = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, timeout=PATIENCE_S)
+        assert listing.status_code == 200
+    with cairn_process(tmp_path, (*SERVE, "--api-key", "k")) as cairn:
+        assert cairn.wait() == 2
+    with cairn_process(tmp_path, (*SERVE, "--api-key-file", str(tmp_path / "none"))) as cairn:
+        cairn.read_until("--api-key-file: ")
+        assert cairn.wait() == 2

@@ -19,6 +19,7 @@ from interfaces.cli.bench.timeline import Timeline
 from interfaces.cli.main import app
 from tests.support.fake_service import fake_service
 from tests.support.foreign_server import foreign_server
+from tests.support.key_argument import key_argument
 
 SMALL = ReuseOptions(prompt_tokens=1200, reply_tokens=4, rounds=2, num_users=3, pause_s=5.0, seed=1)
 
@@ -147,11 +148,11 @@ def test_a_server_that_may_not_be_asked_at_all() -> None:
 def test_the_command_prints_a_table_or_data() -> None:
     with foreign_server(["theirs"], key="hunter2") as server:
         arguments = (f"{server.url}/v1/", "--only", "decode", "--streams", "1", "--tokens", "8")
-        shown = run(*arguments, "--key", "hunter2")
+        shown = run(*arguments, *key_argument("hunter2"))
         assert shown.exit_code == 0, shown.output
         assert shown.stdout.splitlines()[0] == f"theirs at {server.url}"
         assert [line.split()[0] for line in shown.stdout.splitlines()[2:4]] == ["streams", "1"]
-        data = json.loads(run(*arguments, "--json", "--key", "hunter2").stdout)
+        data = json.loads(run(*arguments, "--json", *key_argument("hunter2")).stdout)
         assert data["decode"][0]["num_tokens"] == 8
         assert data["settings"]["max_time_s"] == 600.0
         assert "hunter2" not in json.dumps(data)
@@ -161,8 +162,10 @@ def test_what_goes_wrong_is_said_in_one_line() -> None:
     with foreign_server(["theirs"], key="hunter2") as server:
         refused = run(server.url)
         assert (refused.exit_code, refused.stdout) == (1, "")
-        assert refused.stderr.endswith(" answered with status 401: who are you?; give the key with --api-key\n")
-        unknown = run(server.url, "--model", "other", "--key", "hunter2")
+        assert refused.stderr.endswith(
+            " answered with status 401: who are you?; give the key in a file with --api-key-file\n"
+        )
+        unknown = run(server.url, "--model", "other", *key_argument("hunter2"))
         assert unknown.stderr.endswith("status 404: no model other\\x1b[31m\n")
         url = server.url
     gone = run(url, "--model", "theirs")

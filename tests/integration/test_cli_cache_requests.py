@@ -13,6 +13,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.settings import CacheSettings, ServerSettings
 from tests.support.cli_process import run_cairn, run_here
 from tests.support.fake_service import FakeService, fake_service
+from tests.support.key_argument import key_argument
 
 SYSTEM = {"role": "system", "content": "Be brief.\n" * 40}
 MONDAY = {"messages": [SYSTEM, {"role": "user", "content": "Is it Monday?"}]}
@@ -40,7 +41,7 @@ def write(folder: Path, request: Any) -> str:
 
 
 def test_explain_shows_both_sides(service: FakeService, tmp_path: Path) -> None:
-    arguments = ("cache", "explain", write(tmp_path, SUNDAY), "--url", service.base_url, "--api-key", "hunter2")
+    arguments = ("cache", "explain", write(tmp_path, SUNDAY), "--url", service.base_url, *key_argument("hunter2"))
     result = run_cairn(tmp_path, *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
@@ -62,7 +63,7 @@ def test_explain_as_json_from_stdin_is_the_server_s_answer(service: FakeService,
 
 def test_several_prompts_are_numbered(service: FakeService, tmp_path: Path) -> None:
     request = {"prompt": ["one", "two"], "model": "unheard-of"}
-    arguments = ("--url", service.base_url, "--api-key", "hunter2", "--model", "fake-hybrid")
+    arguments = ("--url", service.base_url, *key_argument("hunter2"), "--model", "fake-hybrid")
     result = run_here(tmp_path, "cache", "explain", write(tmp_path, request), *arguments)
     heads = [line for line in result.stdout.splitlines() if "prompt tokens" in line]
     assert [head.partition(":")[0] for head in heads] == ["fake-hybrid, prompt 1 of 2", "fake-hybrid, prompt 2 of 2"]
@@ -70,7 +71,7 @@ def test_several_prompts_are_numbered(service: FakeService, tmp_path: Path) -> N
 
 def test_warm_computes_once(service: FakeService, tmp_path: Path) -> None:
     file = write(tmp_path, {"prompt": "a fresh one " * 50})
-    arguments = ("cache", "warm", file, "--url", service.base_url, "--api-key", "hunter2")
+    arguments = ("cache", "warm", file, "--url", service.base_url, *key_argument("hunter2"))
     told = "fake-attention: 600 prompt tokens, {} reused, {} computed, 599 stored\n"
     assert run_here(tmp_path, *arguments).stdout == told.format(0, 600)
     assert run_here(tmp_path, *arguments).stdout == told.format(599, 1)
@@ -88,10 +89,10 @@ def test_warm_says_when_nothing_is_persisted(tmp_path: Path) -> None:
     ("request_body", "arguments", "message"),
     [
         (MONDAY, [], "cairn: an API key is required: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'; give"
-                     " it with --api-key"),
-        (MONDAY, ["--api-key", "hunter3"], "cairn: the API key is not valid"),
-        (MONDAY, ["--api-key", "hunter2", "--model", "unheard-of"], "cairn: no model 'unheard-of' here"),
-        ({"prompt": ""}, ["--api-key", "hunter2"], "cairn: prompt must not be empty"),
+                     " it in a file with --api-key-file"),
+        (MONDAY, [*key_argument("hunter3")], "cairn: the API key is not valid"),
+        (MONDAY, [*key_argument("hunter2"), "--model", "unheard-of"], "cairn: no model 'unheard-of' here"),
+        ({"prompt": ""}, [*key_argument("hunter2")], "cairn: prompt must not be empty"),
     ],
 )  # fmt: skip
 def test_what_the_server_refuses_is_told(

@@ -4,7 +4,7 @@ import pytest
 
 from domain.errors import MAX_MESSAGE_CHARS, InvalidRequest
 from domain.host_name import bare_host, host_of
-from domain.shown import SHOWN_CHARS, shown
+from domain.shown import SHOWN_CHARS, plain, shown
 
 
 @pytest.mark.parametrize("text", ["", "cairn-demo", "org/name", "ä漢🌍", "x" * SHOWN_CHARS])
@@ -71,3 +71,8 @@ def test_bare_hosts() -> None:
     assert [bare_host(name) for name in ("A.b.", "::1", "10.0.0.1", "a:1", "*", "http://a")] == [
         *("a.b", "::1", "10.0.0.1", None, None, None)
     ]
+
+
+def test_a_terminal_gets_no_command_from_a_model() -> None:
+    assert plain("\x1b]52;c;Zm9v\x07\x9b2J\r") == r"\x1b]52;c;Zm9v\x07\x9b2J\r"
+    assert plain("a\tb\n漢 👨\u200d👧") == "a\tb\n漢 👨\u200d👧"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from interfaces.cli.failure import USAGE, fail
-from interfaces.cli.options import AsJson
+from interfaces.cli.options import AsJson, key_in
 
 if TYPE_CHECKING:
     from interfaces.cli.bench.report import Report
@@ -20,7 +20,8 @@ MAX_STREAMS = 256
 Url = Annotated[str, typer.Argument(metavar="URL", help="The server, as http://host:port; with or without /v1.")]
 ModelName = Annotated[str, typer.Option("--model", metavar="NAME", help="Not needed where the server has one.")]
 Key = Annotated[
-    str | None, typer.Option("--api-key", "--key", metavar="KEY", help="The server's key. No other one is ever sent.")
+    str | None,
+    typer.Option("--api-key-file", metavar="FILE", callback=key_in, help="With the server's key; no other is sent."),
 ]
 Only = Annotated[str, typer.Option(metavar="all|reuse|decode", help="What to measure.")]
 PromptTokens = Annotated[int, typer.Option(min=50, max=2**20, help="Of a long prompt, about.")]

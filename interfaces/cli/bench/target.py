@@ -173,7 +173,7 @@ def _refusal(path: str, status: int, content: bytes) -> str:
         text = str(cast("dict[str, Any]", error)["message"] if isinstance(error, dict) else error)
     except (ValueError, TypeError, KeyError):
         pass
-    hint = "; give the key with --api-key" if status == 401 else ""
+    hint = "; give the key in a file with --api-key-file" if status == 401 else ""
     return f"{path} answered with status {status}: {shown(' '.join(text.split()), _SHOWN_CHARS)}{hint}"
 
 
