@@ -110,6 +110,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
         raise ModelLoadFailed(f"{folder} is not a folder")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        excess = next(_excesses(config), None)
     except FileNotFoundError:
         raise ModelLoadFailed(f"{folder} has no config.json: it is not a model folder") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -122,7 +123,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
             f"{folder / 'config.json'} has a Python file of its own run (model_file: {str(own)[:80]!r}), which Cairn"
             " never does"
         )
-    if (excess := next(_excesses(found), None)) is not None:
+    if excess is not None:
         raise ModelLoadFailed(f"{folder / 'config.json'}: {excess}, and {MAX_COUNT} is the most that is built")
     return found
 

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from domain.byte_size import format_bytes
 from domain.shown import shown
-from interfaces.cli.cache_requests import ApiKey, Url
+from interfaces.cli.cache_requests import Url
 from interfaces.cli.failure import fail
-from interfaces.cli.options import AsJson, settings_with
+from interfaces.cli.options import ApiKey, AsJson, settings_with
 from interfaces.cli.pace import told_latency, told_time
 from interfaces.cli.running_server import NoAnswer, RunningServer, running_server
 

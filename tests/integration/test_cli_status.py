@@ -19,6 +19,7 @@ from interfaces.http.admin.overview import OverviewBody
 from interfaces.http.admin.requests import RequestListBody
 from interfaces.http.answers import body_of, data_of
 from tests.support.fake_service import FakeService, fake_service
+from tests.support.key_argument import key_argument
 
 URL = "http://127.0.0.1:8000"
 KEY = "hunter2"
@@ -127,11 +128,11 @@ def test_whatever_answers_the_terminal_gets_lines(reading: Status, number: float
 
 
 def test_the_command_prints_one_screen_or_json(service: FakeService) -> None:
-    result = run("--url", service.base_url, "--api-key", KEY)
+    result = run("--url", service.base_url, *key_argument(KEY))
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(f"cairn 9.9 {service.base_url}  ready")
     assert "\x1b" not in result.stdout
-    data = json.loads(run("--url", service.base_url, "--api-key", KEY, "--json").stdout)
+    data = json.loads(run("--url", service.base_url, *key_argument(KEY), "--json").stdout)
     said = service.client.get("/admin/api/requests").json()
     assert data["requests"] == said
     assert set(data["overview"]) == set(service.client.get("/admin/api/overview").json())
