@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from interfaces.cli import status
+from interfaces.cli import status_screen
 from interfaces.cli.foreign_answer import MAX_ANSWER_BYTES
 from interfaces.cli.main import app
 from tests.support.patience import PATIENCE_S
@@ -120,7 +120,7 @@ def test_a_refusal_is_shown_harmless(command: str) -> None:
 
 
 def test_a_byte_now_and_then_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(status_screen, "TIMEOUT_S", 0.5)
     with answering(b"", endless=True) as url:
         assert said("status", "--url", url).endswith("did not answer within 0.5 s")
 

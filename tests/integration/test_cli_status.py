@@ -14,7 +14,7 @@ from adapters.memory.block_store import MemoryBlockStore
 from application.settings import ServerSettings
 from interfaces.cli.main import app
 from interfaces.cli.running_server import RunningServer
-from interfaces.cli.status import Status, lines, read
+from interfaces.cli.status_screen import Status, lines, read
 from interfaces.http.admin.overview import OverviewBody
 from interfaces.http.admin.requests import RequestListBody
 from interfaces.http.answers import body_of, data_of
