@@ -129,12 +129,11 @@ def test_doctor_finds_nothing_wrong(tmp_path: Path):
     found = {check["name"]: check["found"] for check in report["checks"]}
     # Whether cairn itself is installed, and how much room there is, is up to the machine that tests it.
     problems = {check["name"] for check in report["checks"] if check["problem"]}
-    assert problems <= {"versions", "memory", "open files", "data", "disk speed"}
+    assert problems <= {"versions", "memory", "open files", "data"}
     assert result.returncode == (1 if problems else 0)
     assert report["ok"] is not bool(problems)
     assert found["device"].startswith("toy engine")
     assert found["data"].startswith(str(tmp_path))
-    assert found["commits"].startswith("the server measures"), "nothing was measured yet that decides it"
     assert set(LIBRARIES) - {"cairn"} <= set(found["versions"].replace(",", "").split())
 
 
