@@ -1,9 +1,9 @@
 """The bus between host memory and an NVIDIA GPU, used at its own speed.
 
 MLX moves an array in or out through managed memory, page by page: 1 to 1.5 GB/s where the bus carries 50, and an array
-that was read once stays in host memory. Here a kernel reads page-locked memory, where state was decoded to
-(`locked_memory`) or staging that a few threads fill, and the driver copies out from where an evaluated array lies,
-which leaves it there (`cuda_download`). All are exact copies.
+that was read once stays in host memory. Here a kernel reads page-locked staging that a few threads fill, and the
+driver copies out from where an evaluated array lies, which leaves it there, through page-locked pieces. All are exact
+copies. What is page-locked is allocated once: `LOCKED_BYTES`, and nothing grows with what is served.
 
 `find_link` gives None wherever there is no such GPU, or where a round trip does not return what was sent; callers
 then let MLX move the bytes.
@@ -13,28 +13,41 @@ import ctypes
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from math import prod
+from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
 from adapters.mlx.arrays import evaluate, evaluate_soon
-from adapters.mlx.cuda_download import Downloads
-from adapters.mlx.cuda_driver import MAPPED, PORTABLE, CudaDriver
 from adapters.mlx.device import has_cuda
-from adapters.mlx.locked_memory import LOCKED
 
-HALF_BYTES = 64 * 2**20
-"""Staging is two of these: one is filled while the bus empties the other."""
+HALF_BYTES = 64 << 20
+"""Staging for uploads is two of these: one is filled while the bus empties the other."""
+
+PIECE_BYTES, NUM_PIECES = 8 << 20, 4
+"""Staging for downloads: what crosses at a time, and how many threads copy at once at that speed."""
+
+LOCKED_BYTES = 2 * HALF_BYTES + NUM_PIECES * PIECE_BYTES
+
+SMALL_BYTES = 1 << 16
+"""Below this a download goes through the driver's own staging."""
 
 _NUM_THREADS = min(8, (os.cpu_count() or 2) // 2)
 _ALIGNMENT = 16
 _NUM_GPU_THREADS = 132 * 1024
+
+_PORTABLE, _MAPPED = 1, 2
+"""Flags of cuMemHostAlloc: page-locked for every thread's context, and readable by kernels where it lies."""
+_NON_BLOCKING = 1
+"""A flag of cuStreamCreate: neither waits for the NULL stream nor holds it up."""
+_RELAXED = 2
+"""A mode of cuThreadExchangeStreamCaptureMode: no recording refuses a call."""
 
 _READ_HOST = """
 auto grid = cooperative_groups::this_grid();
@@ -45,26 +58,115 @@ for (uint64_t i = grid.thread_rank(); i < count[0]; i += grid.size()) to[i] = fr
 _TELL_ADDRESS = "out[0] = reinterpret_cast<uint64_t>(inp);"
 
 
+class Driver(Protocol):
+    def call(self, name: str, *arguments: object) -> None:
+        """`name` as in cuda.h; numbers without a ctypes type are C ints. Raises RuntimeError with the driver's status,
+        AttributeError where it knows no such call."""
+        ...
+
+
+def _has_no_modes(_mode: object) -> None:
+    """What drivers before CUDA 10.1 have instead."""
+
+
+class CudaDriver:
+    """The CUDA driver's own calls, on device 0, in the context that MLX computes in. Any thread; no call holds the
+    interpreter's lock while it waits.
+
+    MLX records operations into graphs, and while it does the driver refuses other threads what might wait for the
+    device (page-locking memory, say), and may give the recording up, which fails a step. Calls from here are made in a
+    mode that leaves others' recordings alone.
+    """
+
+    def __init__(self, library: Any = None) -> None:
+        """`library`: given by tests only. Raises OSError or RuntimeError where there is none."""
+        self._library: Any = library or ctypes.CDLL("libcuda.so.1")
+        self._exchange_mode: Any = getattr(self._library, "cuThreadExchangeStreamCaptureMode", _has_no_modes)
+        self._context = ctypes.c_void_p()
+        device = ctypes.c_int()
+        self._do("cuInit", 0)
+        self._do("cuDeviceGet", ctypes.byref(device), 0)
+        self._do("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+
+    def call(self, name: str, *arguments: object) -> None:
+        self._do("cuCtxSetCurrent", self._context)  # of the calling thread, which may be a new one
+        mode = ctypes.byref(ctypes.c_int(_RELAXED))
+        self._exchange_mode(mode)  # holds this thread's own from here on
+        try:
+            self._do(name, *arguments)
+        finally:
+            self._exchange_mode(mode)
+
+    def _do(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name} failed with CUDA error {status}")
+
+
+def _locked_memory(driver: Driver, size_bytes: int) -> NDArray[np.uint8]:
+    """Page-locked for the life of the process, and readable by kernels at its own address."""
+    found = ctypes.c_void_p()
+    driver.call("cuMemHostAlloc", ctypes.byref(found), ctypes.c_size_t(size_bytes), _PORTABLE | _MAPPED)
+    mapped: Any = (ctypes.c_uint8 * size_bytes).from_address(cast(int, found.value))
+    return np.frombuffer(mapped, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Staging for one download at a time, and the stream to fill it on, so that threads wait for their own only."""
+
+    memory: NDArray[np.uint8]
+    stream: ctypes.c_void_p
+
+
+class Downloads:
+    """From device memory to the host, by threads that read captured state while the device computes. Any thread."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Raises RuntimeError where the driver does not give what is needed."""
+        self._driver = driver
+        self._pieces: SimpleQueue[_Piece] = SimpleQueue()
+        for _ in range(NUM_PIECES):
+            stream = ctypes.c_void_p()
+            driver.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+            self._pieces.put(_Piece(_locked_memory(driver, PIECE_BYTES), stream))
+
+    def copy_out(self, source: int, size_bytes: int) -> memoryview:
+        """A flat, read-only copy of what lies at this address of the device. It is complete there, and stays until
+        this returns. Raises RuntimeError."""
+        copy = np.empty(size_bytes, np.uint8)
+        try:
+            piece = self._pieces.get_nowait() if size_bytes >= SMALL_BYTES else None
+        except Empty:
+            piece = None
+        if piece is None:
+            to, size = ctypes.c_void_p(copy.ctypes.data), ctypes.c_size_t(size_bytes)
+            self._driver.call("cuMemcpyDtoH_v2", to, ctypes.c_uint64(source), size)
+            return copy.data.toreadonly()
+        # Not put back where a call fails: a copy may still arrive there.
+        for start in range(0, size_bytes, PIECE_BYTES):
+            part = copy[start : start + PIECE_BYTES]
+            to, size = ctypes.c_void_p(piece.memory.ctypes.data), ctypes.c_size_t(part.size)
+            self._driver.call("cuMemcpyDtoHAsync_v2", to, ctypes.c_uint64(source + start), size, piece.stream)
+            self._driver.call("cuStreamSynchronize", piece.stream)
+            np.copyto(part, piece.memory[: part.size])
+        self._pieces.put(piece)
+        return copy.data.toreadonly()
+
+
 class CudaLink:
     """Compute thread only, but for `download`. One upload run at a time: `upload` some, then `settle` once."""
 
-    def __init__(self) -> None:
-        """Raises OSError or RuntimeError where the driver does not give what is needed."""
-        driver = CudaDriver()
-        staging, size = ctypes.c_void_p(), 2 * HALF_BYTES
-        driver.call("cuMemHostAlloc", ctypes.byref(staging), ctypes.c_size_t(size), PORTABLE | MAPPED)
-        self._address = cast(int, staging.value)
-        mapped: Any = (ctypes.c_uint8 * size).from_address(self._address)
-        self._staging: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+    def __init__(self, driver: Driver) -> None:
+        """Raises RuntimeError where the driver does not give what is needed."""
+        self._staging = _locked_memory(driver, 2 * HALF_BYTES)
+        self._downloads = Downloads(driver)
         self._read_host = _kernel("cairn_read_host", ["address", "count"], _READ_HOST)
         self._tell_address = _kernel("cairn_tell_address", ["inp"], _TELL_ADDRESS)
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="cairn-upload")
-        self._downloads = Downloads(driver)
         self._lock = Lock()
         self._half, self._used = 0, 0
         self._due: list[tuple[NDArray[Any], NDArray[Any]]] = []  # what this half is still to be filled with
-        self._read_in_place: list[NDArray[Any]] = []  # not to be used again before `settle`
-        self.reads_in_place = True
         self._made: list[mx.array] = []
         self._moving: list[mx.array] = []  # out of the other half
 
@@ -77,16 +179,10 @@ class CudaLink:
         if size == 0:
             return mx.zeros(shape, dtype)
         padded = -(-size // _ALIGNMENT) * _ALIGNMENT
-        is_locked = self.reads_in_place and LOCKED.holds(pieces[0].ctypes.data, pieces[0].nbytes)
-        address = joined_at(pieces, axis) if is_locked else None
-        if address is not None and LOCKED.holds(address, padded):
-            self._read_in_place += pieces
-        else:
-            start = self._reserve(padded)
-            joined = self._staging[start : start + size].view(pieces[0].dtype).reshape(shape)
-            self._due += zip(_cut(joined, [piece.shape[axis] for piece in pieces], axis), pieces, strict=True)
-            address = self._address + start
-        moved = self._run_read_host(address, padded)
+        start = self._reserve(padded)
+        joined = self._staging[start : start + size].view(pieces[0].dtype).reshape(shape)
+        self._due += zip(_cut(joined, [piece.shape[axis] for piece in pieces], axis), pieces, strict=True)
+        moved = self._run_read_host(self._staging.ctypes.data + start, padded)
         self._made.append(moved)
         return mx.reshape(moved[:size].view(dtype), shape)
 
@@ -97,12 +193,7 @@ class CudaLink:
             self._send()
             evaluate([*self._made, *self._moving])
         finally:
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Forget every upload so far."""
-        self._due, self._made, self._moving, self._used = [], [], [], 0
-        self._read_in_place = []
+            self._due, self._made, self._moving, self._used = [], [], [], 0
 
     def address_of(self, array: mx.array) -> mx.array:
         """uint64 [1], lazy: where a contiguous array lies, known once it is computed. It stays there for its life,
@@ -153,15 +244,6 @@ class CudaLink:
         )[0]
 
 
-def joined_at(pieces: Sequence[NDArray[Any]], axis: int) -> int | None:
-    """The address where the pieces lie joined on `axis` already, if they do and a kernel can read them there."""
-    if any(not piece.flags.c_contiguous or prod(piece.shape[: axis % piece.ndim]) != 1 for piece in pieces):
-        return None
-    starts = [piece.ctypes.data for piece in pieces]
-    ends = [start + piece.nbytes for start, piece in zip(starts, pieces, strict=True)]
-    return starts[0] if starts[0] % _ALIGNMENT == 0 and starts[1:] == ends[:-1] else None
-
-
 def _cut(joined: NDArray[Any], lengths: Sequence[int], axis: int) -> list[NDArray[Any]]:
     """Consecutive views of these lengths along `axis`."""
     before = (slice(None),) * (axis % joined.ndim)
@@ -190,33 +272,15 @@ def find_link() -> CudaLink | None:
     if not has_cuda():
         return None
     try:
-        link = CudaLink()
+        link = CudaLink(CudaDriver())
         sent = np.arange(1 << 16, dtype=np.uint16).reshape(2, -1, 64)
         there = link.upload([sent[:, :7], sent[:, 7:]], 1, mx.uint16)
         link.settle()
         address = link.address_of(there)
         evaluate([there, address])
-        if bytes(link.download(address, sent.nbytes)) != sent.tobytes():
-            return None
+        return link if bytes(link.download(address, sent.nbytes)) == sent.tobytes() else None
     except (OSError, RuntimeError, AttributeError, ValueError):
         return None
-    link.reads_in_place = _does_read_in_place(link)
-    return link
 
 
-def _does_read_in_place(link: CudaLink) -> bool:
-    """Proven by a round trip as well."""
-    try:
-        sent = LOCKED.allocate(1 << 16)
-        sent[:] = np.arange(sent.size, dtype=np.uint32).astype(np.uint8)
-        there = link.upload([sent[16:5008], sent[5008:10000]], 0, mx.uint8)
-        link.settle()
-        address = link.address_of(there)
-        evaluate([there, address])
-        return bytes(link.download(address, there.nbytes)) == sent[16:10000].tobytes()
-    except (OSError, RuntimeError, AttributeError, ValueError):
-        link.abandon()
-        return False
-
-
-__all__ = ("HALF_BYTES", "CudaLink", "find_link", "joined_at")
+__all__ = ("HALF_BYTES", "LOCKED_BYTES", "CudaDriver", "CudaLink", "Downloads", "Driver", "find_link")

@@ -4,10 +4,12 @@ Each backend is imported when it is chosen, so that the toy one never pays for M
 """
 
 import os
+import stat
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING, Protocol
 
 from adapters.system.blas import BlasReport, load_blas
@@ -48,8 +50,7 @@ def _no_vocabulary(source: ModelSource) -> Vocabulary:
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device, called by its readers; None
-    where nothing is gained. `merges_planes`: whether restoring does that for the codec.
-    `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
+    where nothing is gained. `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
     `check`: what is looked at before anything is unloaded to make room for a model. `vocabulary_of`: reads the tokens
     of a model whose answers a grammar is to hold; in a worker. `plan`: what a model would need before it is loaded.
     """
@@ -60,7 +61,6 @@ class Backend:
     default_grid: int
     max_last_chunk: int = 32
     land: Land | None = None
-    merges_planes: bool = False
     memory: MemoryProbe = field(default_factory=SystemMemory)
     holds_host: bool = True
     check: ModelCheck = _nothing_to_check
@@ -198,15 +198,30 @@ def _prepare_mlx() -> BlasReport:
 
 
 def _keep_kernels_private() -> None:
-    """MLX compiles CPU kernels at run time and loads them from below TMPDIR: in a shared /tmp, anybody could plant one.
-    Kept in the cache folder, they are also still there after a restart. macOS gives every user a private TMPDIR."""
-    if "TMPDIR" not in os.environ:
-        folder = cache_dir() / "kernels"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError:  # no home to write to: the shared folder is what is left
-            return
-        os.environ["TMPDIR"] = str(folder)
+    """MLX compiles kernels at run time and loads them from below TMPDIR: in a folder that others may write to, anybody
+    could plant one. Where TMPDIR is no private folder, it becomes one for this process and its children: in the cache
+    folder, where compiled kernels survive a restart, or a new one where that cannot be written or is somebody else's.
+    Python's own temporary files stay where they were."""
+    shared = gettempdir()  # which remembers its answer
+    if "TMPDIR" in os.environ and _is_private(Path(os.environ["TMPDIR"])):
+        return
+    folder = cache_dir() / "kernels"
+    for private in (folder.parent, folder):
+        with suppress(OSError):
+            private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.chmod(0o700)
+    if not (_is_private(folder.parent) and _is_private(folder)):
+        folder = Path(mkdtemp(prefix="cairn-kernels-", dir=shared))
+    os.environ["TMPDIR"] = str(folder)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether it is this user's folder, and nobody else may look into it or write there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def model_repository(settings: Settings) -> ModelRepository:

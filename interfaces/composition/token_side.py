@@ -63,9 +63,7 @@ class TokenSide(containers.DeclarativeContainer):
     backend = providers.Singleton(choose_backend, settings)
     limits = providers.Singleton(step_limits, settings, backend)
     engine_events = providers.Singleton(Outlet, clock)
-    store = providers.Singleton(
-        build_store, settings.provided.store, engine_events, clock, keeps_planes=backend.provided.merges_planes
-    )
+    store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
     memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
     cache = providers.Singleton(
         CacheTiers,

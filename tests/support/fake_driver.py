@@ -37,19 +37,12 @@ class FakeDriver:
         self.locked[memory.ctypes.data] = memory
         out._obj.value = memory.ctypes.data
 
-    def _cuMemFreeHost(self, address: ctypes.c_void_p) -> None:  # noqa: N802
-        self.locked.pop(address.value or 0).fill(0xDD)
-
     def _cuStreamCreate(self, out: Any, flags: int) -> None:  # noqa: N802
         assert flags == 1, "it would wait for the NULL stream"
         self._num_streams += 1
         self.streams.add(self._num_streams)
         self._queued[self._num_streams] = []
         out._obj.value = self._num_streams
-
-    def _cuStreamDestroy_v2(self, stream: ctypes.c_void_p) -> None:  # noqa: N802
-        assert not self._queued.pop(stream.value or 0)
-        self.streams.remove(stream.value or 0)
 
     def _cuMemcpyDtoHAsync_v2(  # noqa: N802
         self, to: ctypes.c_void_p, source: ctypes.c_uint64, size: ctypes.c_size_t, stream: ctypes.c_void_p

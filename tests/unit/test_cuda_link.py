@@ -1,7 +1,10 @@
-"""What crosses the link is read where it was decoded to, if a kernel can, and staged otherwise; over a driver whose
-device is host memory, and kernels that only note what they were to read."""
+"""The link to a CUDA device: uploads are staged, downloads are exact, and no call disturbs what others record. Over a
+driver whose device is host memory, and kernels that only note what they were to read."""
 
 import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import mlx.core as mx
@@ -10,34 +13,131 @@ import pytest
 from numpy.typing import NDArray
 
 from adapters.mlx import cuda_link
-from adapters.mlx.cuda_link import CudaLink
-from adapters.mlx.locked_memory import LockedMemory
+from adapters.mlx.cuda_link import NUM_PIECES, PIECE_BYTES, SMALL_BYTES, CudaDriver, CudaLink, Downloads
 from tests.support.fake_driver import FakeDriver
+from tests.support.patience import PATIENCE_S
 
-SIZE = 100_000
+SIZE = 5 << 16
+STAGED, BY_DRIVER = "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoH_v2"
+AT_FIRST, RELAXED = 0, 2
+
+
+# ---- the driver ----------------------------------------------------------------------------------------------------
+
+
+class NotingLibrary:
+    """libcuda.so.1, as far as it is looked at. `status`: of every call that is not about the thread."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.mode = AT_FIRST
+        self.modes: dict[str, int] = {}
+        self._status = status
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:  # noqa: N802 - the driver's name
+        held = mode._obj
+        self.mode, held.value = held.value, self.mode
+        return 0
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*_: object) -> int:
+            self.modes[name] = self.mode
+            return self._status if name == "cuMemHostAlloc" else 0
+
+        return call
+
+
+def test_a_call_is_made_in_the_relaxed_mode_and_leaves_the_threads_own() -> None:
+    library = NotingLibrary()
+    CudaDriver(library).call("cuMemHostAlloc", ctypes.c_size_t(1))
+    assert library.modes["cuMemHostAlloc"] == RELAXED
+    assert library.mode == AT_FIRST
+
+
+def test_so_does_a_call_that_fails() -> None:
+    library = NotingLibrary(status=2)
+    with pytest.raises(RuntimeError, match="cuMemHostAlloc failed with CUDA error 2"):
+        CudaDriver(library).call("cuMemHostAlloc", ctypes.c_size_t(1))
+    assert library.mode == AT_FIRST
+
+
+# ---- to the host ---------------------------------------------------------------------------------------------------
+
+
+def on_device(seed: int, size_bytes: int = SIZE) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, size_bytes, np.uint8)
+
+
+def copied(downloads: Downloads, array: NDArray[np.uint8]) -> memoryview:
+    return downloads.copy_out(array.ctypes.data, array.nbytes)
+
+
+@pytest.mark.parametrize("size_bytes", [1, SMALL_BYTES - 1, SIZE, PIECE_BYTES, 2 * PIECE_BYTES + 17])
+def test_a_copy_is_exact_and_stays_as_it_is(size_bytes: int) -> None:
+    driver = FakeDriver()
+    downloads = Downloads(driver)
+    arrays = [on_device(seed, size_bytes) for seed in range(2)]
+    views = [copied(downloads, array) for array in arrays]
+    assert [bytes(view) for view in views] == [array.tobytes() for array in arrays]
+    assert all(view.readonly and view.format == "B" for view in views)
+    assert (BY_DRIVER in driver.calls) == (size_bytes < SMALL_BYTES)
+
+
+def test_what_is_locked_does_not_grow() -> None:
+    driver = FakeDriver()
+    downloads = Downloads(driver)
+    held = [copied(downloads, on_device(seed)) for seed in range(3 * NUM_PIECES)]
+    assert len(held) > len(driver.locked) == len(driver.streams) == NUM_PIECES
+    assert sum(memory.nbytes for memory in driver.locked.values()) == NUM_PIECES * PIECE_BYTES
+
+
+@pytest.mark.parametrize("call", [STAGED, "cuStreamSynchronize"])
+def test_a_failed_copy_raises_and_its_piece_is_not_used_again(call: str) -> None:
+    """It may still arrive there. Without a piece the driver stages."""
+    driver = FakeDriver()
+    downloads = Downloads(driver)
+    for _ in range(NUM_PIECES):
+        driver.fails_on = call
+        with pytest.raises(RuntimeError, match=call):
+            copied(downloads, on_device(1))
+        driver.fails_on = ""
+    before = driver.calls.count(STAGED)
+    assert bytes(copied(downloads, on_device(2))) == on_device(2).tobytes()
+    assert driver.calls.count(STAGED) == before
+    assert driver.calls[-1] == BY_DRIVER
+
+
+def test_threads_copy_at_once() -> None:
+    downloads = Downloads(FakeDriver())
+    at_once = Barrier(2 * NUM_PIECES, timeout=PATIENCE_S)
+
+    def read(first: int) -> None:
+        for seed in range(first, first + 10):
+            array = on_device(seed)
+            at_once.wait()
+            assert bytes(copied(downloads, array)) == array.tobytes()
+
+    with ThreadPoolExecutor(2 * NUM_PIECES) as pool:
+        for future in [pool.submit(read, 100 * thread) for thread in range(2 * NUM_PIECES)]:
+            future.result()
+
+
+# ---- to the device -------------------------------------------------------------------------------------------------
 
 
 class Bus:
-    """A link, what its kernel was to read, and memory that it can read."""
+    """A link, and what its kernel was to read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.driver = FakeDriver()
-        self.memory = LockedMemory(lambda: self.driver)
-        monkeypatch.setattr(cuda_link, "CudaDriver", lambda: self.driver)
-        monkeypatch.setattr(cuda_link, "LOCKED", self.memory)
         monkeypatch.setattr(cuda_link, "_kernel", lambda *_: self._read_host)
-        self.link = CudaLink()
-        self.num_locked = len(self.driver.locked)  # the staging
+        self.link = CudaLink(FakeDriver())
 
     def _read_host(self, *, inputs: list[mx.array], output_shapes: list[tuple[int]], **_: Any) -> list[mx.array]:
         self.asked.append((int(inputs[0].item()), output_shapes[0][0]))
         return [mx.zeros(output_shapes[0], mx.uint8)]
-
-    def decoded(self, seed: int, size_bytes: int = SIZE) -> NDArray[np.uint8]:
-        array = self.memory.allocate(size_bytes)[:size_bytes]
-        array[:] = np.random.default_rng(seed).integers(0, 256, size_bytes, np.uint8)
-        return array
 
     def read(self) -> list[bytes]:
         """What lies where the kernel reads."""
@@ -49,65 +149,18 @@ def bus(monkeypatch: pytest.MonkeyPatch) -> Bus:
     return Bus(monkeypatch)
 
 
-def test_what_a_kernel_can_read_is_read_where_it_lies(bus: Bus) -> None:
-    plane = bus.decoded(1)
-    there = bus.link.upload([plane], 0, mx.uint8)
-    tensors = bus.link.upload(
-        [plane[at : at + 3200].view(np.uint16).reshape(1, 2, 800) for at in (0, 3200)], 0, mx.bfloat16
-    )
-    assert there.shape == (SIZE,)
-    assert tensors.shape == (2, 2, 800)
-    assert [address for address, _ in bus.asked] == [plane.ctypes.data] * 2
-    assert bus.read() == [plane.tobytes(), plane[:6400].tobytes()]
+def test_pieces_are_staged_joined(bus: Bus) -> None:
+    words = on_device(3, 9600).view(np.uint16).reshape(3, 2, 800)
+    there = bus.link.upload([words[:1], words[1:]], 0, mx.bfloat16)
+    assert there.shape == (3, 2, 800)
+    odd = on_device(4, 33)
+    bus.link.upload([odd], 0, mx.uint8)
     bus.link.settle()
-
-
-def test_it_is_not_used_again_before_it_has_crossed(bus: Bus) -> None:
-    bus.link.upload([bus.decoded(1)], 0, mx.uint8)
-    bus.link.upload([bus.decoded(2)], 0, mx.uint8)
-    assert len(bus.driver.locked) == bus.num_locked + 2
-    bus.link.settle()
-    assert len(bus.driver.locked) == bus.num_locked
-
-
-def test_no_byte_beyond_the_memory_is_read(bus: Bus) -> None:
-    """A kernel reads sixteen at a time."""
-    whole = bus.memory.allocate(8192)
-    whole[:] = 7
-    for end in (8192, 8191, 8100):
-        bus.link.upload([whole[4096:end]], 0, mx.uint8)
-    for address, size_bytes in bus.asked:
-        assert bus.memory.holds(address, size_bytes)
-    bus.link.settle()
-
-
-@pytest.mark.parametrize("what", ["ordinary", "at an odd address", "apart", "where it may not"])
-def test_what_it_cannot_read_is_staged(bus: Bus, what: str) -> None:
-    locked = bus.decoded(3)
-    pieces = {
-        "ordinary": [locked.copy()],
-        "at an odd address": [locked[1:]],
-        "apart": [locked[:1600], locked[3200:4800]],
-        "where it may not": [locked],
-    }[what]
-    bus.link.reads_in_place = what != "where it may not"
-    bus.link.upload(pieces, 0, mx.uint8)
-    bus.link.settle()
-    ((address, _),) = bus.asked
-    assert not bus.memory.holds(address, 1)
-    assert bus.read()[0].startswith(b"".join(piece.tobytes() for piece in pieces))
-
-
-def test_a_round_trip_that_fails_leaves_nothing_behind(bus: Bus) -> None:
-    bus.link.reads_in_place = cuda_link._does_read_in_place(bus.link)  # this kernel returns nothing of what was sent
-    assert not bus.link.reads_in_place
-    assert len(bus.driver.locked) == bus.num_locked
-    bus.asked.clear()
-    locked = bus.decoded(4)
-    bus.link.upload([locked], 0, mx.uint8)
-    bus.link.settle()
-    assert bus.read()[0].startswith(locked.tobytes())
-    assert not bus.memory.holds(bus.asked[0][0], 1)
+    assert [size for _, size in bus.asked] == [9600, 48], "a kernel reads sixteen bytes at a time"
+    assert [found[: len(data)] for found, data in zip(bus.read(), (words.tobytes(), odd.tobytes()), strict=True)] == [
+        words.tobytes(),
+        odd.tobytes(),
+    ]
 
 
 def test_an_upload_that_failed_fails_no_later_one(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +172,9 @@ def test_an_upload_that_failed_fails_no_later_one(bus: Bus, monkeypatch: pytest.
             raise RuntimeError("out of memory")
 
     monkeypatch.setattr(cuda_link, "evaluate", evaluate)
-    bus.link.upload([bus.decoded(1)], 0, mx.uint8)
+    bus.link.upload([on_device(1)], 0, mx.uint8)
     with pytest.raises(RuntimeError, match="out of memory"):
         bus.link.settle()
-    bus.link.upload([bus.decoded(2)], 0, mx.uint8)
+    bus.link.upload([on_device(2)], 0, mx.uint8)
     bus.link.settle()
     assert [len(arrays) for arrays in evaluated] == [1, 1]
