@@ -1,20 +1,15 @@
 """Estimated and measured memory of prefill, for real shapes with random weights in bfloat16.
 
     python -m bench.memory_peak [--shapes llama-8b,qwen3-4b] [--at 8k,32k,64k] [--rounds 2] [--seconds 220]
-        [--run-ahead SIZE|none] [--json FILE]
+        [--json FILE]
 
 Each prompt is prefilled in chunks as the server does it; at each position named, one chunk is measured by itself
-(`mx.get_peak_memory` after `mx.reset_peak_memory`). `estimate` is what the model's `MemoryShape` says, from shapes and
-traces alone, and `held_ahead` how much of it is the bound that the chunk was held to; `traced` is the simulation of
-that very chunk if nothing held it, without the plane that was laid through a few of them, and `one at a time` the same
-if MLX waited for every operation. Ratios are estimate over measured: of everything, and of
-what prefill needs beyond weights and states. Beside them the rates: of the prefill since the last position, and of
-decoding alone behind the last one. A second round prefills the same prompt once more, with kernels and graphs that the
-first one made. Needs no downloads. `--seconds` bounds the prefill of each shape, once its model is there: positions
-that it does not allow are left out, and told. How long the model took is a line of its own.
-
-How far MLX runs ahead is up to MLX_MAX_MB_PER_BUFFER and MLX_MAX_OPS_PER_BUFFER, and to what Cairn holds it to, which
-`--run-ahead` replaces: on any device by so many bytes, or by no bound at all. The estimate follows all three.
+(`mx.get_peak_memory` after `mx.reset_peak_memory`). `formula` is what the configuration alone says of it, and
+`estimate` what the model's `MemoryShape` says once a load has measured a chunk. Ratios are estimate over measured: of
+everything, and of what prefill needs beyond weights and states. Beside them the rates: of the prefill since the last
+position, and of decoding alone behind the last one. Needs no downloads. `--seconds` bounds the prefill of each shape,
+once its model is there: positions that it does not allow are left out, and named. How long the model took is a line of
+its own.
 """
 
 import argparse
@@ -28,23 +23,17 @@ from typing import Any
 
 import mlx.core as mx
 
-from adapters.mlx import memory_shape
 from adapters.mlx.assembly import ModelFacts, assemble
-from adapters.mlx.caches.state_costs import lazy_caches
 from adapters.mlx.device import describe_device, preferred_grid
-from adapters.mlx.graph_trace import trace_chunk
+from adapters.mlx.load_measurement import measure_chunks
 from adapters.mlx.model import MlxModel
-from adapters.mlx.run_ahead import run_ahead
 from application.ports.compute import DecodeStart
 from application.services.token_side.model_loads import whole
 from bench.results import Results
 from bench.shapes import build_shape
-from domain.byte_size import ByteSize
 from domain.ids import ModelId, SequenceId
-from domain.memory.op_trace import RunAhead
 from domain.sampling import SamplingParams
 
-ONE_AT_A_TIME = RunAhead(0, 0, 1)
 NUM_STEPS, WARM_STEPS = 40, 8
 LINES = {"built_s": "model", "left_out": "left out", "decode_ms": "decode", "ratio": "peak"}
 """What a line tells of, by the figure that only such a line has."""
@@ -56,20 +45,16 @@ def measure(name: str, marks: list[int], seconds: float, num_rounds: int) -> Ite
     network, config = build_shape(name)
     built_s = time.monotonic() - begun_s
     model = whole(assemble(network, ModelId(name), ModelFacts(config)))
-    shape, layout = model.description.memory, model.description.layout
-    chunk = preferred_grid()
-    pattern = lazy_caches(network, 16)
-    traces = {
-        end: None if layout.needs_snapshots else trace_chunk(network, layout, pattern, chunk, end) for end in marks
-    }
+    formula, chunk = model.description.memory, preferred_grid()
+    model.correct(chunk, whole(measure_chunks(model, chunk, None)))
+    shape = model.description.memory
     tokens = [(17 * index + 5) % 500 for index in range(chunk)]
     yield {
         "shape": name,
         "dtype": model.description.dtype,
         "weight_bytes": shape.weight_bytes,
         "built_s": built_s,
-        "traced_s": time.monotonic() - begun_s - built_s,
-        "traced_chunk": shape.step.most_chunk,
+        "measured_s": time.monotonic() - begun_s - built_s,
     }
     deadline_s = time.monotonic() + seconds
     for number in range(num_rounds):
@@ -89,7 +74,7 @@ def measure(name: str, marks: list[int], seconds: float, num_rounds: int) -> Ite
             mx.reset_peak_memory()
             model.prefill(id, tokens)
             mx.synchronize()
-            end, measured, trace = mark, mx.get_peak_memory(), traces[mark]
+            end, measured = mark, mx.get_peak_memory()
             known = shape.weight_bytes + shape.state_bytes(end, chunk)
             step = shape.chunk_bytes(chunk, end)
             yield {
@@ -100,18 +85,16 @@ def measure(name: str, marks: list[int], seconds: float, num_rounds: int) -> Ite
                 "measured": measured,
                 "ratio": (known + step) / measured,
                 "beyond": step,
-                "held_ahead": shape.held_ahead_bytes(chunk, end),
+                "formula": formula.chunk_bytes(chunk, end),
                 "beyond_measured": measured - known,
                 "beyond_ratio": step / max(measured - known, 1),
                 "active_after": mx.get_active_memory() - known,
-                "traced": trace.peak_bytes(run_ahead()) if trace else None,
-                "one_at_a_time": trace.peak_bytes(ONE_AT_A_TIME) if trace else None,
                 "prefill_tokens_s": rate,
             }
         yield {"shape": name, "round": number, "at": end, "decode_ms": decode_ms(model, id)}
         model.close([id])
     model.release()
-    del model, network, pattern
+    del model, network
     gc.collect()
     mx.clear_cache()
 
@@ -130,17 +113,14 @@ def decode_ms(model: MlxModel, id: SequenceId) -> float:
 def tell(line: dict[str, Any]) -> str:
     if "built_s" in line:
         told = f"{line['dtype']}, {line['weight_bytes'] / 1e9:.2f} GB, built in {line['built_s']:.1f} s"
-        return f"{line['shape']:<16} {told}, traced by chunks of {line['traced_chunk']} in {line['traced_s']:.1f} s"
+        return f"{line['shape']:<16} {told}, a chunk measured in {line['measured_s']:.1f} s"
     if "left_out" in line:
         return f"{line['shape']:<16} {line['left_out']:>7} left out, and what follows it: the time is over"
     if "decode_ms" in line:
         return f"{line['shape']:<16} {line['at']:>7} a decode step takes {line['decode_ms']:.2f} ms"
     sizes = " ".join(
         f"{name} {line[name] / 2**20:9.0f}" if line[name] is not None else f"{name}         -"
-        for name in (
-            *("estimate", "measured", "beyond", "held_ahead", "beyond_measured"),
-            *("traced", "one_at_a_time", "active_after"),
-        )
+        for name in ("estimate", "measured", "formula", "beyond", "beyond_measured", "active_after")
     )
     rate = f" | {line['prefill_tokens_s']:.0f} tokens/s" if line["prefill_tokens_s"] else ""
     ratios = f"ratio {line['ratio']:.2f} beyond {line['beyond_ratio']:.2f}"
@@ -152,19 +132,15 @@ def main() -> None:
     parser.add_argument("--shapes", default="llama-8b,qwen3-4b,qwen3.5-4-layers")
     parser.add_argument("--at", default="8k,32k,64k")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--run-ahead", help="bytes, as 3GiB; none: no bound. Default: what the server does")
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if options.run_ahead:
-        most = None if options.run_ahead == "none" else ByteSize.parse(options.run_ahead).num_bytes
-        memory_shape.most_ahead_bytes = lambda: most
-    results = Results(options.json, "memory_peak", mlx_device=describe_device(), run_ahead=options.run_ahead)
+    results = Results(options.json, "memory_peak", mlx_device=describe_device())
     grid = preferred_grid()
     marks = sorted(
         {max(grid, int(mark.lower().removesuffix("k")) * 1024 // grid * grid) for mark in options.at.split(",")}
     )
-    print(f"{describe_device()}, MLX {version('mlx')}, chunks of {grid} tokens, {run_ahead()}, sizes in MiB")
+    print(f"{describe_device()}, MLX {version('mlx')}, chunks of {grid} tokens, sizes in MiB")
     for name in options.shapes.split(","):
         for line in measure(name, marks, options.seconds, options.rounds):
             kind = next((one for one in ("built_s", "left_out", "decode_ms") if one in line), "ratio")

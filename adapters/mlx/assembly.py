@@ -13,15 +13,15 @@ import mlx.core as mx
 from adapters.mlx.arrays import parameters
 from adapters.mlx.child_modules import keep_children_at_hand
 from adapters.mlx.cuda_link import find_link
-from adapters.mlx.device import describe_device, on_cpu
+from adapters.mlx.device import describe_device, on_cpu, preferred_grid
+from adapters.mlx.load_measurement import measure_chunks
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
 from adapters.mlx.peak_memory import PeakMemory
-from adapters.mlx.peak_meter import PeakMeter, uncorrected
+from adapters.mlx.peak_meter import PeakMeter
 from adapters.mlx.probe import probe
 from adapters.mlx.sampler_row import SamplerRow
-from adapters.mlx.trace_memory import TraceMemory
 from application.ports.compute import DecodeStart
 from domain.ids import ModelId
 from domain.memory.config_shape import number
@@ -63,19 +63,19 @@ def assemble(
     chunks_ahead: int | None = None,
     blas: str = "",
     peaks: PeakMemory | None = None,
-    traces: TraceMemory | None = None,
+    room_bytes: int | None = None,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probe and describe an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `chunks_ahead` as in `MlxModel`; None for what suits the device. `blas`: which one MLX was given; empty for its own.
-    `peaks`, `traces`: where corrections of estimated memory, and what it is estimated by, are remembered; None for
-    nowhere.
+    `peaks`: where corrections of estimated memory are remembered, and by what a model is measured that has none; None
+    for neither. `room_bytes`: what measuring may take of memory; None: any amount.
     """
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
     weights = parameters(network)
     context_length = context_length_of(facts.config)
-    memory = yield from shape_of_network(network, found.layout, facts.config, context_length, traces)
+    memory = shape_of_network(network, found.layout, facts.config)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
@@ -97,7 +97,12 @@ def assemble(
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
     meter = yield from _meter(description, peaks, is_ahead=ahead > 0)
     description = replace(description, memory=meter.shape)
-    return MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter)
+    model = MlxModel(network, description, found.num_logits, found.specs, make_sampler, ahead, meter)
+    if peaks is not None and meter.is_new:
+        chunk = preferred_grid()
+        if measured := (yield from measure_chunks(model, chunk, room_bytes)):
+            model.correct(chunk, measured)
+    return model
 
 
 def context_length_of(config: Mapping[str, Any]) -> int:
@@ -109,7 +114,7 @@ def _meter(
     description: ModelDescription, peaks: PeakMemory | None, *, is_ahead: bool
 ) -> Generator[Future[Any] | None, None, PeakMeter]:
     if peaks is None or not description.weights_digest:  # a model without one cannot be told from others
-        return uncorrected(description.memory, is_ahead=is_ahead)
+        return PeakMeter(description.memory, is_ahead=is_ahead)
     key = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
     known = yield from peaks.recall(key)
     return PeakMeter(description.memory, known, partial(peaks.remember, key), is_ahead=is_ahead)

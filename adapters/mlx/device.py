@@ -59,6 +59,14 @@ def spare_bytes() -> int:
     return total // 16 if isinstance(total, int) else 0
 
 
+def most_ahead_bytes() -> int:
+    """Temporaries of other layers that a device may hold beside those of the one it computes: MLX hands over ten groups
+    of operations before it waits. A bound for models of which nothing was measured; a CPU computes one at a time."""
+    if on_cpu():
+        return 0
+    return 1 << 30 if mx.metal.is_available() else 16 << 30
+
+
 __all__ = (
     "CPU_GRID",
     "CPU_LAST_CHUNK",
@@ -67,6 +75,7 @@ __all__ = (
     "METAL_LAST_CHUNK",
     "describe_device",
     "has_cuda",
+    "most_ahead_bytes",
     "on_cpu",
     "preferred_grid",
     "preferred_last_chunk",

@@ -17,7 +17,6 @@ from adapters.mlx.loader import load_folder
 from adapters.mlx.model import MlxModel
 from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import highest_bytes
-from adapters.mlx.trace_memory import TraceMemory
 from adapters.mlx.weights_digest import Digests, digest_model
 from application.ports.compute import LoadedModel, LoadSteps
 from application.services.lane import Lane
@@ -38,7 +37,7 @@ class MlxEngine:
         blas: str = "",
         trim_heap: Callable[[], None] = lambda: None,
     ) -> None:
-        """`memory_dir`: a directory for remembered weight digests, traces and peaks; None remembers none. `blas` as in
+        """`memory_dir`: a directory for remembered weight digests and measured peaks; None for neither. `blas` as in
         `assemble`. `trim_heap`: has the process's own allocator give back what it keeps, which is where a CPU's buffers
         go, and the bytes of what is stored."""
         self._trim_heap = trim_heap
@@ -46,7 +45,6 @@ class MlxEngine:
         self._blas = blas
         self._reading = Lane("weights", 1)
         self._peaks = None if memory_dir is None else PeakMemory(memory_dir, self._reading)
-        self._traces = None if memory_dir is None else TraceMemory(memory_dir, self._reading)
         self._is_prepared = False
         self._models: list[MlxModel] = []
 
@@ -78,7 +76,7 @@ class MlxEngine:
                     facts,
                     blas=self._blas,
                     peaks=self._peaks,
-                    traces=self._traces,
+                    room_bytes=options.room_bytes,
                 )
             )
         except ModelLoadFailed as error:

@@ -4,7 +4,7 @@ Prefill runs each sequence alone on plain caches, in the chunks the caller chose
 makes stored state reproducible. See `batch` for decoding and `caches` for what a state is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,9 +17,8 @@ from adapters.mlx.caches.rows import fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.left_row import LeftRows
-from adapters.mlx.peak_meter import PeakMeter, uncorrected
+from adapters.mlx.peak_meter import PeakMeter, begin_peak, peak_bytes
 from adapters.mlx.prompt_scores import score_chunk
-from adapters.mlx.run_ahead import held_ahead
 from adapters.mlx.sampled import Sampled
 from adapters.mlx.sampler import GroupSampler
 from adapters.mlx.sampler_row import SamplerRow
@@ -62,7 +61,7 @@ class MlxModel:
         self._left = LeftRows()
         self._num_steps = 0
         self._chunks = ChunkQueue(chunks_ahead)
-        self._meter = meter or uncorrected(description.memory, is_ahead=chunks_ahead > 0)
+        self._meter = meter or PeakMeter(description.memory, is_ahead=chunks_ahead > 0)
         self._spare_bytes = spare_bytes()
 
     @property
@@ -111,12 +110,10 @@ class MlxModel:
     ) -> PromptScores:
         row = self._row_of_prompt(id, token_ids)
         try:
-            is_measured = num_prompt_logprobs is None and self._meter.begin(self._chunks.finish)
+            is_measured = num_prompt_logprobs is None and self._meter.begin(len(token_ids), self._chunks.finish)
             logits = self._feed(row, token_ids)
-            num_logits = 0 if num_prompt_logprobs is None else len(token_ids)
-            with held_ahead(self._meter.most_ahead(row.position, len(token_ids), num_logits)):
-                scores = self._score(row, logits, token_ids, num_prompt_logprobs)
-                self._chunks.put(live_arrays(row.caches))  # the state only: nobody else wants these logits
+            scores = self._score(row, logits, token_ids, num_prompt_logprobs)
+            self._chunks.put(live_arrays(row.caches))  # the state only: nobody else wants these logits
             if is_measured and self._meter.end(len(token_ids), row.position + len(token_ids), self._chunks.finish):
                 self._description = replace(self._description, memory=self._meter.shape)
         except Exception as error:
@@ -126,6 +123,22 @@ class MlxModel:
         self._clear_spare()
         return scores
 
+    def measured_prefill(self, id: SequenceId, token_ids: Sequence[int]) -> int:
+        """As `prefill`, and waits for it. Returns the peak of memory in use beyond what it leaves."""
+        row = self._row_of_prompt(id, token_ids)
+        self._chunks.finish()
+        begin_peak()
+        self._feed(row, token_ids)
+        self._chunks.put(live_arrays(row.caches))
+        self._chunks.finish()
+        row.position += len(token_ids)
+        return peak_bytes()
+
+    def correct(self, chunk: int, peaks: Mapping[int, int]) -> None:
+        """Go by what a load measured: see `PeakCorrection.of_load`."""
+        self._meter.loaded(chunk, peaks)
+        self._description = replace(self._description, memory=self._meter.shape)
+
     def start_decode(
         self, id: SequenceId, token_ids: Sequence[int], start: DecodeStart, *, num_prompt_logprobs: int | None = None
     ) -> PromptScores:
@@ -134,10 +147,9 @@ class MlxModel:
             logits = self._feed(row, token_ids)
             row.sampler = self._make_sampler(start, self._num_logits)
             alone = GroupSampler([row.sampler])
-            with held_ahead(self._meter.most_ahead(row.position, len(token_ids), len(token_ids))):
-                scores = self._score(row, logits, token_ids, num_prompt_logprobs)
-                row.first = alone.sample(logits[-1:])
-                self._chunks.put([*row.first.arrays(), *alone.history(), *live_arrays(row.caches)])
+            scores = self._score(row, logits, token_ids, num_prompt_logprobs)
+            row.first = alone.sample(logits[-1:])
+            self._chunks.put([*row.first.arrays(), *alone.history(), *live_arrays(row.caches)])
             alone.detach()
         except Exception as error:
             self.close([id])

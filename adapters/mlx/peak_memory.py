@@ -1,9 +1,9 @@
 """Corrections of estimated peaks, remembered by model: one small JSON file beside the remembered weight digests.
 
-    {"<digest> <runtime>, <arithmetic>": [factor, largest_bytes, num_measured, held_factor], ...}
+    {"<digest> <runtime>, <arithmetic>": [near, deep, num_measured], ...}
 
 The key is what makes a peak comparable: the model by content, and what computes it. What is not to be believed counts
-as not there. Entries of before there were bounds end before the last number.
+as not there.
 """
 
 from collections.abc import Generator
@@ -15,7 +15,7 @@ from typing import Any
 from adapters.mlx.remembered import keep, recalled
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
-from domain.memory.correction import LEAST, MOST, MOST_HELD, PeakCorrection
+from domain.memory.correction import LEAST_NEAR, MOST, PeakCorrection
 
 _NAME = "memory-peaks.json"
 _MAX_REMEMBERED = 256
@@ -74,14 +74,11 @@ def _read(memory_dir: Path) -> dict[str, PeakCorrection]:
 
 def _correction(value: object) -> PeakCorrection | None:
     match value:
-        case [float(factor), int(largest), int(count)]:
-            found = PeakCorrection(factor, largest, count)
-        case [float(factor), int(largest), int(count), float(held_factor)]:
-            found = PeakCorrection(factor, largest, count, held_factor)
+        case [float(near), float(deep), int(count)]:
+            is_bounded = LEAST_NEAR <= near <= MOST and 0 <= deep <= MOST and count >= 0
+            return PeakCorrection(near, deep, count) if is_bounded else None
         case _:
             return None
-    is_bounded = LEAST <= found.factor <= MOST and 1 <= found.held_factor <= MOST_HELD
-    return found if is_bounded and min(found.largest_bytes, found.num_measured) >= 0 else None
 
 
 __all__ = ("PeakMemory", "recall", "remember")

@@ -18,8 +18,6 @@ from adapters.mlx.device import has_cuda
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import cast_network, open_folder, read_config
 from adapters.mlx.memory_shape import shape_of_network
-from adapters.mlx.trace_memory import TraceMemory
-from application.services.token_side.model_loads import whole
 from domain.errors import ModelLoadFailed
 from domain.memory.plan import PlannedModel
 from domain.model_card import LoadOptions, ModelSource
@@ -28,22 +26,21 @@ _LEAST_QUANTISED = 32
 """The smallest group: a matrix whose rows do not divide by the group's size stays as it is."""
 
 
-def plan_model(source: ModelSource, options: LoadOptions, memory_dir: Path | None = None) -> PlannedModel:
-    """A ModelPlanner. `memory_dir`: the engine's, where traces are remembered; None for nowhere. On a thread of its
-    own, since one that has touched MLX must clear its streams before it ends, and is of no use to MLX afterwards."""
+def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
+    """A ModelPlanner. On a thread of its own, since one that has touched MLX must clear its streams before it ends, and
+    is of no use to MLX afterwards."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_plan_and_leave, Path(source.path), options.dtype, memory_dir).result()
+        return thread.submit(_plan_and_leave, Path(source.path), options.dtype).result()
 
 
-def _plan_and_leave(folder: Path, dtype: str, memory_dir: Path | None) -> PlannedModel:
+def _plan_and_leave(folder: Path, dtype: str) -> PlannedModel:
     try:
-        with ThreadPoolExecutor(1) as disk:  # what was traced is written when it ends
-            return _plan(folder, dtype, None if memory_dir is None else TraceMemory(memory_dir, disk))
+        return _plan(folder, dtype)
     finally:
         mx.clear_streams()
 
 
-def _plan(folder: Path, dtype: str, traces: TraceMemory | None) -> PlannedModel:
+def _plan(folder: Path, dtype: str) -> PlannedModel:
     if has_cuda():
         replace_attention()  # as the engine that will compute
     config = read_config(folder)
@@ -56,7 +53,7 @@ def _plan(folder: Path, dtype: str, traces: TraceMemory | None) -> PlannedModel:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))
         context_length = context_length_of(config)
-        shape = whole(shape_of_network(network, layout, config, context_length, traces))
+        shape = shape_of_network(network, layout, config)
     except Exception as error:
         raise ModelLoadFailed(f"{folder} cannot be planned for: {str(error) or type(error).__name__}") from error
     return PlannedModel(str(config["model_type"]), context_length, layout, shape, has_weights)

@@ -1,88 +1,75 @@
-"""How far a model's measured peaks are from the estimated ones: one bounded factor a model, learnt while it serves.
+"""How far a model's measured peaks are from the estimated ones: two bounded factors a model.
 
-measured more than was said       the factor covers it at once
-measured less, by a large step    it comes down by a sixteenth of the difference
-measured less, by a small step    nothing: a small step leaves out what only a large one shows
-a step too small to tell          nothing
+    near    what a chunk needs wherever it is      by a chunk at the start of a prompt
+    deep    what grows with the tokens before it   by one that lies up to DEEP_CHUNKS of its own length behind the start
 
-What a step is held to (`AheadBound`) is no estimate, and never scaled. A step that is held to it has a factor of its
-own, on what it needs beside the bound, and never less than was said: that is so little that it says nothing of others.
-Of the other factor it says only that it is not less than what was measured.
+A load measures one of each. Whatever is measured later counts at once where it is more, and by a sixteenth of the
+difference where it is less.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from domain.memory.shape import MemoryShape, StepCost
+from domain.memory.shape import MemoryShape
 
-LEAST, MOST = 0.5, 4.0
-MOST_HELD = 64.0
-"""As MOST, on what a step needs beside what it is held to: should it not be held to it after all, this is what covers
-it. The whole is at most MOST times as large."""
+LEAST_NEAR, MOST = 0.02, 8.0
 MIN_BYTES = 1 << 20
 """Of a measurement that says anything: below, what others allocate at the same time is more."""
-_LARGE_SHARE = 2
+DEEP_CHUNKS = 8
 _DESCENT = 16
-_FORGETTING = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PeakCorrection:
-    """`factor`: on what a step needs beyond states and logits, in LEAST..MOST. `largest_bytes`: the largest estimate
-    that was measured lately; `num_measured`: how many were ever. `held_factor`: on what a held step needs beside the
-    bound, in 1..MOST_HELD."""
+    """`near` in LEAST_NEAR..MOST, `deep` in 0..MOST. `num_measured`: chunks so far; of none the factors are 1."""
 
-    factor: float = 1.0
-    largest_bytes: int = 0
+    near: float = 1.0
+    deep: float = 1.0
     num_measured: int = 0
-    held_factor: float = 1.0
 
-    def learnt(
-        self, estimated_bytes: int, measured_bytes: int, held_bytes: int = 0, needed_bytes: int = 0
-    ) -> "PeakCorrection":
-        """After one more step. `estimated_bytes`: without any correction or bound. `held_bytes`: the bound that it was
-        held to, and `needed_bytes` what was estimated beside that; 0 for a step that nothing held."""
-        told_bytes = held_bytes + needed_bytes or estimated_bytes
-        if told_bytes < MIN_BYTES:
+    @classmethod
+    def of_load(cls, shape: MemoryShape, chunk: int, peaks: Mapping[int, int]) -> "PeakCorrection":
+        """From measured peaks by the end of their chunk: of a first one and, where there is one, of one far behind it.
+        `shape`: without any correction."""
+        step, (end, peak) = shape.step, max(peaks.items())
+        if peaks[chunk] < MIN_BYTES:
+            return cls()
+        near_bytes, at_start = step.near_bytes(chunk), step.deep_bytes(chunk, chunk)
+        if end == chunk:  # what grows stays as it was estimated, and the sum errs upwards
+            return cls(_bounded(peak / max(near_bytes + at_start, 1), LEAST_NEAR), 1.0, 1)
+        deep = _bounded((peak - peaks[chunk]) / max(step.deep_bytes(chunk, end) - at_start, 1), 0.0)
+        return cls(_bounded((peaks[chunk] - deep * at_start) / max(near_bytes, 1), LEAST_NEAR), deep, 2)
+
+    def learnt(self, shape: MemoryShape, chunk: int, end: int, measured_bytes: int) -> "PeakCorrection":
+        """After one more chunk of so many tokens up to `end`. `shape`: without any correction."""
+        near_bytes, deep_bytes = shape.step.near_bytes(chunk), shape.step.deep_bytes(chunk, end)
+        if min(near_bytes, deep_bytes) <= 0 or max(near_bytes + deep_bytes, measured_bytes) < MIN_BYTES:
             return self
-        is_large = told_bytes * _LARGE_SHARE >= self.largest_bytes
-        largest = max(self.largest_bytes - self.largest_bytes // _FORGETTING, told_bytes)
-        learnt = replace(self, largest_bytes=largest, num_measured=self.num_measured + 1)
-        measured = min(measured_bytes, MOST * told_bytes)
-        ratio = max(measured / estimated_bytes, LEAST)
-        if not held_bytes:
-            return replace(learnt, factor=_moved(self.factor, ratio, is_large=is_large))
-        beside = min(max((measured - held_bytes) / max(needed_bytes, 1), 1.0), MOST_HELD)
-        return replace(
-            learnt,
-            factor=max(self.factor, ratio),
-            held_factor=_moved(self.held_factor, beside, is_large=is_large),
-        )
+        now = replace(self, num_measured=self.num_measured + 1)
+        if end <= DEEP_CHUNKS * chunk:
+            wanted = (measured_bytes - self.deep * deep_bytes) / near_bytes
+            return replace(now, near=_bounded(_moved(self.near, wanted), LEAST_NEAR))
+        wanted = (measured_bytes - self.near * near_bytes) / deep_bytes
+        return replace(now, deep=_bounded(_moved(self.deep, wanted), 0.0))
 
     def applied(self, shape: MemoryShape) -> MemoryShape:
-        """The shape with corrected steps; weights, states and bounds are exact as they are."""
-        ahead = shape.ahead
-        return replace(
-            shape,
-            step=_scaled(shape.step, self.factor),
-            ahead=None if ahead is None else replace(ahead, needed=_scaled(ahead.needed, self.held_factor)),
+        """The shape with a corrected step; weights and states are exact as they are."""
+        step = replace(
+            shape.step,
+            base_bytes=round(shape.step.base_bytes * self.near),
+            token_bytes=round(shape.step.token_bytes * self.near),
+            seen_bytes=round(shape.step.seen_bytes * self.deep),
+            pair_bytes=shape.step.pair_bytes * self.deep,
         )
+        return replace(shape, step=step)
 
 
-def _moved(factor: float, ratio: float, *, is_large: bool) -> float:
-    if ratio > factor:
-        return ratio
-    return factor - (factor - ratio) / _DESCENT if is_large else factor
+def _moved(factor: float, wanted: float) -> float:
+    return wanted if wanted > factor else factor - (factor - wanted) / _DESCENT
 
 
-def _scaled(step: StepCost, factor: float) -> StepCost:
-    return replace(
-        step,
-        base_bytes=round(step.base_bytes * factor),
-        token_bytes=round(step.token_bytes * factor),
-        seen_bytes=round(step.seen_bytes * factor),
-        pair_bytes=round(step.pair_bytes * factor),
-        most_bytes=round(step.most_bytes * factor),
-    )
+def _bounded(factor: float, least: float) -> float:
+    return min(max(factor, least), MOST)
 
 
-__all__ = ("LEAST", "MIN_BYTES", "MOST", "MOST_HELD", "PeakCorrection")
+__all__ = ("DEEP_CHUNKS", "LEAST_NEAR", "MIN_BYTES", "MOST", "PeakCorrection")

@@ -54,12 +54,6 @@ class MemoryPlan:
         return self.shape.peak_bytes(min(self.chunk, self.context), self.context)
 
     @property
-    def ahead_bytes(self) -> int:
-        """How much of that the backend runs ahead of the device by, where it is held to so much; 0 where nothing holds
-        it, or it does not come so far."""
-        return self.shape.held_ahead_bytes(min(self.chunk, self.context), self.context)
-
-    @property
     def decode_bytes(self) -> int:
         """What one step of all sequences takes beyond the states."""
         return self.shape.decode_bytes(self.batch, self.context)

@@ -16,8 +16,8 @@ ALIGNED = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreCost:
     """Of one model. `pair_bytes`: of a query and a key, in the layer that has most; `token_bytes`: of a query and
-    `key_bytes`: of a key, whatever the other is; `num_layers`: that have any; `most_bytes`: of one layer; where it
-    would have more it has none. The default has none."""
+    `key_bytes`: of a key, whatever the other is; `num_layers`: that have any at the same time; `most_bytes`: of one
+    layer; where it would have more it has none. The default has none."""
 
     pair_bytes: int = 0
     token_bytes: int = 0

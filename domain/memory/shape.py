@@ -4,10 +4,6 @@ All in bytes. A cache's buffer is charged as it is allocated (`buffer_slots`). A
 while a chunk is prefilled the chunk beside it; a recurrent one is the same at every length. What a step needs beyond
 the states is a plane over the chunk's length and the position it ends at, because every temporary of a layer has a row
 for each token of the chunk, for each token it looks at, or for both.
-
-A backend that runs ahead of the device holds the temporaries of many operations at once. Where prefill is held to so
-many bytes of that (`AheadBound`), a chunk needs what one operation at a time takes, and the bound; never more than it
-takes without one.
 """
 
 from dataclasses import dataclass
@@ -44,44 +40,35 @@ class StateCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """What a forward pass needs beyond the states, once `base_bytes`, for each token it computes, for each token it
-    looks at (a buffer that is copied while it grows), and for each pair of both (attention scores that no fused kernel
-    spares). No more than `most_bytes` of `most_chunk` tokens at most, before `most_end`: of what MLX runs ahead only so
-    much is there at once, and a plane knows of no such bound. 0: nothing is known."""
+    """Bytes that a forward pass needs beyond the states: once (`base_bytes`), for each token that it computes, for each
+    token that it attends to (`seen_bytes`: copies of keys and values), and for each pair of both (scores that no fused
+    kernel spares)."""
 
     base_bytes: int = 0
     token_bytes: int = 0
     seen_bytes: int = 0
-    pair_bytes: int = 0
-    most_bytes: int = 0
-    most_chunk: int = 0
-    most_end: int = 0
+    pair_bytes: float = 0
+
+    def near_bytes(self, chunk: int) -> int:
+        """Of `chunk` tokens, wherever they are."""
+        return self.base_bytes + chunk * self.token_bytes
+
+    def deep_bytes(self, chunk: int, end: int) -> int:
+        """Of the tokens up to position `end` beside that."""
+        return round((self.seen_bytes + chunk * self.pair_bytes) * end)
 
     def bytes_at(self, chunk: int, end: int) -> int:
         """Of `chunk` tokens, the last of which is the one before position `end`."""
-        plane = self.base_bytes + chunk * (self.token_bytes + self.pair_bytes * end) + self.seen_bytes * end
-        is_bounded = chunk <= self.most_chunk and end <= self.most_end
-        return min(plane, self.most_bytes) if is_bounded else plane
-
-
-@dataclass(frozen=True, slots=True)
-class AheadBound:
-    """How far prefill may run ahead of the device. `needed`: what it takes without running ahead at all, one operation
-    after another; `num_bytes`: so much more may be alive, which is as many groups of operations as keep a device busy.
-    """
-
-    needed: StepCost
-    num_bytes: int
+        return self.near_bytes(chunk) + self.deep_bytes(chunk, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShape:
     """One model. The default costs nothing: nobody estimated it.
 
-    `states`: by state group, in the layout's order. `step`: of a forward pass without its logits, as far as the backend
-    runs ahead of itself; `ahead`: what prefill is held to, None where nothing holds it. `logit_bytes`: for each token
-    whose logits are computed. `sample_bytes`: for each token that is chosen from its logits. `scores`: what chunks of a
-    few tokens have beside `step`.
+    `states`: by state group, in the layout's order. `step`: of a forward pass without its logits. `logit_bytes`: for
+    each token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits. `scores`: what
+    chunks of a few tokens have beside `step`.
     """
 
     weight_bytes: int = 0
@@ -89,7 +76,6 @@ class MemoryShape:
     step: StepCost = StepCost()
     logit_bytes: int = 0
     sample_bytes: int = 0
-    ahead: AheadBound | None = None
     scores: ScoreCost = ScoreCost()
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
@@ -109,27 +95,13 @@ class MemoryShape:
 
     def chunk_bytes(self, chunk: int, end: int) -> int:
         """As `peak_bytes`, without any logits."""
-        free = self.free_bytes(chunk, end)
-        if self.ahead is None:
-            return free
-        needed = self.ahead.needed.bytes_at(chunk, end) + self.scores.layer_bytes(chunk, end)
-        return min(free, needed + self.ahead.num_bytes)
-
-    def free_bytes(self, chunk: int, end: int) -> int:
-        """As `chunk_bytes`, where nothing holds it: what all layers have may be there at once."""
         return self.step.bytes_at(chunk, end) + self.scores.num_layers * self.scores.layer_bytes(chunk, end)
 
-    def held_ahead_bytes(self, chunk: int, end: int) -> int:
-        """How much of `chunk_bytes` is the bound on running ahead; 0 where it is not reached, or there is none."""
-        is_reached = self.ahead is not None and self.chunk_bytes(chunk, end) < self.free_bytes(chunk, end)
-        return self.ahead.num_bytes if self.ahead is not None and is_reached else 0
-
     def decode_bytes(self, num_rows: int, num_tokens: int) -> int:
-        """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once. Decoding is
-        held to nothing."""
+        """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once."""
         base = self.step.base_bytes
         row = self.step.bytes_at(1, num_tokens) - base + self.logit_bytes + self.sample_bytes
         return base + num_rows * row
 
 
-__all__ = ("NUM_LAST_TOKENS", "AheadBound", "MemoryShape", "StateCost", "StepCost")
+__all__ = ("NUM_LAST_TOKENS", "MemoryShape", "StateCost", "StepCost")

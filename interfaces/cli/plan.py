@@ -90,7 +90,6 @@ def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
         "prefill_chunk": plan.chunk,
         "sequence_bytes": plan.sequence_bytes,
         "prefill_peak_bytes": plan.prefill_bytes,
-        "prefill_run_ahead_bytes": plan.ahead_bytes,
         "decode_step_bytes": plan.decode_bytes,
         "needed_bytes": plan.needed_bytes,
         "memory_bytes": limits.total_bytes if limits else None,
@@ -110,8 +109,7 @@ def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]
     if plan.snapshot_bytes:
         yield "a snapshot", f"{format_bytes(plan.snapshot_bytes)}, and the tokens of its last block"
     yield f"a sequence of {plan.context} tokens", format_bytes(plan.sequence_bytes)
-    ahead = f", {format_bytes(plan.ahead_bytes)} of it ahead of the device" if plan.ahead_bytes else ""
-    yield f"prefill, chunks of {plan.chunk}", f"{format_bytes(plan.prefill_bytes)} for a moment, at most{ahead}"
+    yield f"prefill, chunks of {plan.chunk}", f"{format_bytes(plan.prefill_bytes)} for a moment, at most"
     yield f"a decode step of {plan.batch}", f"{format_bytes(plan.decode_bytes)} for a moment, at most"
     yield f"in all, {plan.batch} at once", format_bytes(plan.needed_bytes)
     if plan.limits is None:

@@ -165,7 +165,7 @@ def mlx_backend(settings: Settings) -> Backend:
         holds_host=on_cpu(),
         check=check_source,
         vocabulary_of=tokenizers.vocabulary,
-        plan=lambda source, options: plan_model(source, options, cache_dir()),
+        plan=plan_model,
     )
 
 

@@ -1,40 +1,25 @@
 """Attention of a few queries without a plan: what the exact one gives, by lengths alone, within what is charged."""
 
 from collections.abc import Generator
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
 import mlx.core as mx
 import pytest
 
-from adapters.mlx import graph_trace
 from adapters.mlx.arrays import evaluate
-from adapters.mlx.caches import cuda_attention
 from adapters.mlx.caches.cuda_attention import CudaAttention, replace_attention
-from adapters.mlx.caches.layout import layout_of, new_caches
+from adapters.mlx.caches.layout import new_caches
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.short_queries import ShortQueries, cost_of, noting
-from adapters.mlx.caches.state_costs import lazy_caches
 from adapters.mlx.file_limit import mlx_lm_module
-from adapters.mlx.peak_meter import PeakMeter
-from adapters.mlx.planned_network import network_of
-from adapters.mlx.run_ahead import GROUPS_ALIVE
-from adapters.mlx.step_trace import DeviceLimits, traced_step
-from application.services.token_side.model_loads import whole
-from bench.shapes import QWEN3_4B
 from domain.ids import SequenceId
-from domain.memory.correction import MIN_BYTES, PeakCorrection
-from domain.memory.op_trace import RunAhead
 from domain.memory.score_cost import ScoreCost
-from domain.memory.shape import MemoryShape, StepCost
 from tests.support import tiny_models
 from tests.support.replaced_attention import attention_given_back
 
 MOST = 1 << 20
 GROUPS, DIM = 2, 16
-AHEAD = 2 << 30
-H100 = RunAhead(100, 1000 << 20)
 
 
 @pytest.fixture
@@ -54,7 +39,6 @@ def attention(calls: list[Any]) -> CudaAttention:
 @pytest.fixture
 def replaced(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """As on an H100, in all families; given back as they were."""
-    monkeypatch.setattr(cuda_attention, "most_ahead_bytes", lambda: AHEAD)
     with attention_given_back():
         replace_attention()
         yield
@@ -267,7 +251,7 @@ def test_all_layers_with_a_plain_cache_are_charged_and_no_others(replaced: None)
         with noting() as noted:
             network(mx.zeros((1, 1), mx.uint32), cache=new_caches(network))
         found[name] = cost_of(noted)
-    each = ScoreCost(pair_bytes=34, token_bytes=512, key_bytes=256, most_bytes=AHEAD // 4)
+    each = ScoreCost(pair_bytes=34, token_bytes=512, key_bytes=256, most_bytes=512 << 20)
     assert found["llama"] == replace(each, num_layers=4)
     assert 0 < found["gemma3_text"].num_layers < 4
     assert not found["gpt_oss"].num_layers
@@ -275,56 +259,6 @@ def test_all_layers_with_a_plain_cache_are_charged_and_no_others(replaced: None)
     with noting() as noted:
         network(mx.zeros((1, 1), mx.uint32), cache=new_caches(network))
     assert not noted
-
-
-def test_an_estimate_is_above_what_such_chunks_take_and_of_long_chunks_as_it_was(
-    replaced: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Traced as on an H100, Qwen3-4B's shape; in place of MLX's fused attention, which a CPU has not, what takes as
-    much memory."""
-
-    def fused(queries: mx.array, keys: mx.array, values: mx.array, **_: object) -> mx.array:
-        return queries + (keys[:, :1, :1, :1] + values[:, :1, :1, :1])
-
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", fused)
-    network = network_of(QWEN3_4B, "bfloat16")
-    layout = layout_of(new_caches(network))
-    step, ahead = whole(traced_step(network, layout, 131_072, DeviceLimits("H100", False, 2048, H100, AHEAD)))
-    assert ahead is not None
-    assert step.pair_bytes == ahead.needed.pair_bytes == 0, "no scores are in the plane"
-    with noting() as noted:
-        network(mx.zeros((1, 1), mx.uint32), cache=new_caches(network))
-    shape, pattern = MemoryShape(step=step, ahead=ahead, scores=cost_of(noted)), lazy_caches(network, 8)
-    assert shape.scores.num_layers == 36
-    stands_for_long = graph_trace.trace_chunk(network, layout, pattern, 4, 8)
-    assert "Softmax" not in {op.name for op in stands_for_long.ops}
-    monkeypatch.setattr(graph_trace, "noting", nullcontext)  # what really runs
-    is_over = False
-    for chunk, end in ((16, 46_000), (17, 30_003), (64, 24_000), (1000, 1000), (1420, 1420), (428, 5003), (800, 2800)):
-        assert shape.scores.are_computed(chunk, end)
-        found = graph_trace.trace_chunk(network, layout, pattern, chunk, end)
-        free, alone = found.peak_bytes(H100), found.peak_bytes(RunAhead(0, 0, 1))
-        groups = found.peak_bytes(replace(H100, max_groups=GROUPS_ALIVE))
-        assert free <= shape.free_bytes(chunk, end)
-        assert alone <= ahead.needed.bytes_at(chunk, end) + shape.scores.layer_bytes(chunk, end) + (64 << 20)
-        assert groups <= shape.chunk_bytes(chunk, end)
-        is_over = is_over or free > step.bytes_at(chunk, end)
-    assert is_over, "or nothing had to be charged"
-
-
-def test_a_chunk_with_scores_says_nothing_of_those_without() -> None:
-    """It is compared with what is charged for it, and a regular one with what that takes."""
-    scores = ScoreCost(pair_bytes=64, key_bytes=256, num_layers=4, most_bytes=8 * MOST)
-    shape = MemoryShape(step=StepCost(base_bytes=2 * MIN_BYTES), scores=scores)
-    beside = 4 * scores.layer_bytes(10, 6000)
-    assert beside > shape.step.base_bytes
-    for chunk, taken in ((10, shape.step.base_bytes + beside), (256, shape.step.base_bytes)):
-        kept: list[PeakCorrection] = []
-        meter = PeakMeter(shape, PeakCorrection(), kept.append, is_ahead=False)
-        assert meter.begin(mx.synchronize)
-        evaluate([mx.zeros(taken, mx.uint8)])
-        meter.end(chunk, 6000, mx.synchronize)
-        assert not kept, "the estimate was right"
 
 
 def test_a_model_takes_what_it_says_for_short_chunks(replaced: None) -> None:
@@ -337,5 +271,5 @@ def test_a_model_takes_what_it_says_for_short_chunks(replaced: None) -> None:
     mx.reset_peak_memory()
     model.prefill(sequence, [7] * 100)
     taken = mx.get_peak_memory() - mx.get_active_memory()
-    assert taken <= shape.free_bytes(100, 2148)
+    assert taken <= shape.chunk_bytes(100, 2148)
     model.release()

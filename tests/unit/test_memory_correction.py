@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,100 +10,78 @@ import pytest
 from adapters.mlx.peak_memory import PeakMemory, recall, remember
 from application.services.lane import Lane
 from application.services.token_side.model_loads import whole
-from domain.memory.correction import LEAST, MIN_BYTES, MOST, MOST_HELD, PeakCorrection
-from domain.memory.shape import AheadBound, MemoryShape, StateCost, StepCost
+from domain.memory.correction import DEEP_CHUNKS, LEAST_NEAR, MIN_BYTES, MOST, PeakCorrection
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 from tests.support.patience import PATIENCE_S
 
-LARGE = 100 * MIN_BYTES
+CHUNK = 256
+SHAPE = MemoryShape(
+    weight_bytes=10,
+    states=(StateCost(3),),
+    step=StepCost(base_bytes=40 * MIN_BYTES, token_bytes=MIN_BYTES, seen_bytes=100, pair_bytes=64),
+    logit_bytes=7,
+)
+DEEP_END = (DEEP_CHUNKS + 1) * CHUNK
 
 
-def test_more_than_was_said_counts_at_once():
-    assert PeakCorrection().learnt(LARGE, 3 * LARGE).factor == 3.0
+def truth(near: float, deep: float, end: int) -> int:
+    """The peak of a model that takes so many times what is estimated."""
+    return round(near * SHAPE.step.near_bytes(CHUNK) + deep * SHAPE.step.deep_bytes(CHUNK, end))
 
 
-def test_less_than_was_said_counts_slowly():
-    correction = PeakCorrection().learnt(LARGE, LARGE * 3 // 4)
-    assert correction.factor == pytest.approx(1 - 0.25 / 16)
-    for _ in range(200):
-        correction = correction.learnt(LARGE, LARGE * 3 // 4)
-    assert correction.factor == pytest.approx(0.75, abs=0.01)
+@pytest.mark.parametrize(("near", "deep"), [(0.3, 0.35), (0.05, 0.0), (2.0, 3.0)])
+def test_a_load_finds_both_parts(near: float, deep: float):
+    peaks = {end: truth(near, deep, end) for end in (CHUNK, DEEP_END)}
+    found = PeakCorrection.of_load(SHAPE, CHUNK, peaks)
+    assert (found.near, found.deep, found.num_measured) == (pytest.approx(near, 0.01), pytest.approx(deep, 0.01), 2)
+    for end in (CHUNK, DEEP_END, 400 * CHUNK):
+        assert found.applied(SHAPE).chunk_bytes(CHUNK, end) == pytest.approx(truth(near, deep, end), rel=0.01)
 
 
-def test_a_network_that_loops_is_estimated_right_within_the_chunks_of_a_first_prompt():
-    """MiB on an H100, four of Qwen3.5's layers: 3,000 of weights and states, and beyond them what was estimated and
-    what was measured, of everything 1.41 times as much. Eight of the first 64 chunks are measured."""
-    beside, estimated, measured = 3_000, 7_401, 4_359
-    correction = PeakCorrection()
-    for _ in range(8):
-        correction = correction.learnt(estimated << 20, measured << 20)
-    assert 1 <= (beside + correction.factor * estimated) / (beside + measured) < 1.25
+def test_one_chunk_at_load_leaves_what_grows_as_it_was_estimated():
+    found = PeakCorrection.of_load(SHAPE, CHUNK, {CHUNK: truth(0.5, 0.5, CHUNK)})
+    assert (found.near, found.deep, found.num_measured) == (pytest.approx(0.5, 0.01), 1.0, 1)
 
 
-def test_small_steps_say_nothing_of_large_ones():
-    correction = PeakCorrection().learnt(LARGE, 2 * LARGE)
-    for _ in range(20):
-        correction = correction.learnt(LARGE // 3, LARGE // 9)
-    assert correction.factor == 2.0
-    assert PeakCorrection().learnt(MIN_BYTES - 1, LARGE) == PeakCorrection()
+def test_a_chunk_too_small_to_tell_says_nothing():
+    assert PeakCorrection.of_load(SHAPE, CHUNK, {CHUNK: MIN_BYTES - 1, DEEP_END: 9}) == PeakCorrection()
+    small = replace(SHAPE, step=StepCost(token_bytes=1, seen_bytes=1))
+    assert PeakCorrection().learnt(small, CHUNK, CHUNK, MIN_BYTES - 1) == PeakCorrection()
 
 
-def test_a_factor_that_has_large_steps_refused_does_not_stay():
-    correction = PeakCorrection().learnt(LARGE, 4 * LARGE)
-    for _ in range(300):
-        correction = correction.learnt(LARGE // 8, LARGE // 8)
-    assert correction.factor == pytest.approx(1.0, abs=0.05)
+@pytest.mark.parametrize("end", [CHUNK, 400 * CHUNK])
+def test_more_than_was_said_counts_at_once_and_less_slowly(end: int):
+    said = PeakCorrection(0.5, 0.5, 2)
+    more = said.learnt(SHAPE, CHUNK, end, truth(0.7, 0.7, end))
+    assert more.applied(SHAPE).chunk_bytes(CHUNK, end) == pytest.approx(truth(0.7, 0.7, end), rel=0.01)
+    less = said
+    for count in range(200):
+        less = less.learnt(SHAPE, CHUNK, end, truth(0.4, 0.4, end))
+        assert count or less.applied(SHAPE).chunk_bytes(CHUNK, end) > truth(0.48, 0.48, end)
+    assert less.applied(SHAPE).chunk_bytes(CHUNK, end) == pytest.approx(truth(0.4, 0.4, end), rel=0.02)
 
 
 def test_no_measurement_moves_it_out_of_bounds():
-    correction = PeakCorrection().learnt(LARGE, 100 * LARGE)
-    assert correction.factor == MOST
-    for _ in range(1000):
-        correction = correction.learnt(LARGE, 0)
-    assert correction.factor == pytest.approx(LEAST, abs=0.01)
+    for end in (CHUNK, DEEP_END):
+        correction = PeakCorrection().learnt(SHAPE, CHUNK, end, 1 << 60)
+        assert max(correction.near, correction.deep) == MOST
+        for _ in range(1000):
+            correction = correction.learnt(SHAPE, CHUNK, end, 0)
+        assert correction.near >= LEAST_NEAR
+        assert correction.deep >= 0
 
 
 def test_only_steps_are_corrected():
-    shape = MemoryShape(weight_bytes=10, states=(StateCost(3),), step=StepCost(token_bytes=100), logit_bytes=7)
-    corrected = PeakCorrection(factor=1.5).applied(shape)
-    assert corrected.step == StepCost(token_bytes=150)
-    assert (corrected.weight_bytes, corrected.states, corrected.logit_bytes) == (10, (StateCost(3),), 7)
-
-
-HELD = MemoryShape(step=StepCost(base_bytes=8 * LARGE), ahead=AheadBound(StepCost(base_bytes=LARGE // 10), LARGE))
-"""A step of it is held to LARGE."""
-
-
-def learnt(correction: PeakCorrection, measured_bytes: int) -> PeakCorrection:
-    held = HELD.held_ahead_bytes(1, 1)
-    assert held == LARGE
-    return correction.learnt(8 * LARGE, measured_bytes, held, HELD.chunk_bytes(1, 1) - held)
-
-
-def test_a_bound_is_never_scaled():
-    correction = learnt(PeakCorrection(), LARGE + LARGE // 5)
-    assert (correction.factor, correction.held_factor) == (1.0, 2.0)
-    assert correction.applied(HELD).chunk_bytes(1, 1) == LARGE + LARGE // 5
-    for _ in range(200):
-        correction = learnt(correction, LARGE // 2)
-    assert correction.held_factor == pytest.approx(1.0, abs=0.01)
-    assert correction.factor == 1.0, "what is held says nothing of what is not"
-
-
-@pytest.mark.parametrize("measured_bytes", [LARGE, 3 * LARGE, 4 * LARGE])
-def test_a_held_step_that_took_more_is_covered_at_once_whatever_was_learnt_before(measured_bytes: int):
-    """Held to the bound after all or not, and by either of the two estimates."""
-    correction = learnt(PeakCorrection(factor=LEAST), measured_bytes)
-    assert correction.applied(HELD).chunk_bytes(1, 1) >= measured_bytes
-    assert learnt(PeakCorrection(), 1 << 60).held_factor <= MOST_HELD
+    corrected = PeakCorrection(near=1.5, deep=0.25).applied(SHAPE)
+    step = StepCost(base_bytes=60 * MIN_BYTES, token_bytes=3 * MIN_BYTES // 2, seen_bytes=25, pair_bytes=16)
+    assert corrected == replace(SHAPE, step=step)
 
 
 def test_it_is_remembered_by_model(tmp_path: Path):
-    remember(tmp_path / "new", "a", PeakCorrection(1.25, 10, 2))
-    remember(tmp_path / "new", "b", PeakCorrection(0.75, 20, 3))
-    remember(tmp_path / "new", "held", PeakCorrection(0.75, 20, 3, 8.0))
-    assert recall(tmp_path / "new", "held") == PeakCorrection(0.75, 20, 3, 8.0)
-    assert recall(tmp_path / "new", "a") == PeakCorrection(1.25, 10, 2)
-    assert recall(tmp_path / "new", "b") == PeakCorrection(0.75, 20, 3)
+    remember(tmp_path / "new", "a", PeakCorrection(1.25, 0.5, 2))
+    remember(tmp_path / "new", "b", PeakCorrection(0.75, 0.0, 3))
+    assert recall(tmp_path / "new", "a") == PeakCorrection(1.25, 0.5, 2)
+    assert recall(tmp_path / "new", "b") == PeakCorrection(0.75, 0.0, 3)
     assert recall(tmp_path / "new", "c") == recall(None, "a") == PeakCorrection()
 
 
@@ -113,30 +92,24 @@ def test_it_is_remembered_by_model(tmp_path: Path):
         "[]",
         "[" * 100_000,
         '{"a": 1}',
-        '{"a": [99.0, 1, 1]}',
-        '{"a": ["1.0", 1, 1]}',
-        '{"a": [1.0, -1, 1]}',
-        '{"a": [1.0, 1, 1, 0.5]}',
-        '{"a": [1.0, 1, 1, 65.0]}',
-        '{"a": [1.0, 1, 1, NaN]}',
-        '{"a": [1.0, 1, 1, 1.0, 1.0]}',
+        '{"a": [99.0, 1.0, 1]}',
+        '{"a": ["1.0", 1.0, 1]}',
+        '{"a": [1.0, -1.0, 1]}',
+        '{"a": [1.0, 1.0, -1]}',
+        '{"a": [1.0, NaN, 1]}',
+        '{"a": [2.0, 5, 1, 1.0]}',
     ],
 )
 def test_what_is_not_to_be_believed_counts_as_nothing(tmp_path: Path, text: str):
     (tmp_path / "memory-peaks.json").write_text(text)
     assert recall(tmp_path, "a") == PeakCorrection()
-    remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
-    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1, 1, 1.0]}
-
-
-def test_what_was_remembered_before_there_were_bounds_counts(tmp_path: Path):
-    (tmp_path / "memory-peaks.json").write_text('{"a": [2.0, 1, 1]}')
-    assert recall(tmp_path, "a") == PeakCorrection(2.0, 1, 1)
+    remember(tmp_path, "a", PeakCorrection(2.0, 1.0, 1))
+    assert json.loads((tmp_path / "memory-peaks.json").read_text()) == {"a": [2.0, 1.0, 1]}
 
 
 def test_what_cannot_be_remembered_leaves_nothing_behind(tmp_path: Path):
     (tmp_path / "memory-peaks.json").mkdir()
-    remember(tmp_path, "a", PeakCorrection(2.0, 1, 1))
+    remember(tmp_path, "a", PeakCorrection(2.0, 1.0, 1))
     assert [path.name for path in tmp_path.iterdir()] == ["memory-peaks.json"]
 
 
@@ -147,12 +120,12 @@ def test_a_disk_that_does_not_answer_is_waited_for_by_nobody_who_computes(tmp_pa
     hung = tmp_path / "memory-peaks.json"
     os.mkfifo(hung)  # who reads it waits until somebody writes
     for count in range(100):
-        peaks.remember("a", PeakCorrection(2.0, 1, count))
-        peaks.remember("b", PeakCorrection(3.0, 1, count))
+        peaks.remember("a", PeakCorrection(2.0, 1.0, count))
+        peaks.remember("b", PeakCorrection(3.0, 1.0, count))
     assert lane.num_pending <= 2, "one under way, and one for all that came since"
     hung.write_text("{}")  # it answers
-    assert whole(peaks.recall("b")) == PeakCorrection(3.0, 1, 99)
-    assert recall(tmp_path, "a") == PeakCorrection(2.0, 1, 99)
+    assert whole(peaks.recall("b")) == PeakCorrection(3.0, 1.0, 99)
+    assert recall(tmp_path, "a") == PeakCorrection(2.0, 1.0, 99)
     lane.close()
     peaks.remember("a", PeakCorrection())
     assert lane.join(PATIENCE_S)

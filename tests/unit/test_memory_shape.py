@@ -3,7 +3,8 @@
 import pytest
 
 from domain.memory.buffer_slots import SPARE_SHARE, buffer_slots
-from domain.memory.shape import AheadBound, MemoryShape, StateCost, StepCost
+from domain.memory.config_shape import step_of_config
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 
 
 def test_a_buffer_is_charged_as_it_is_allocated():
@@ -52,30 +53,54 @@ def test_a_model_nobody_estimated_costs_nothing():
     assert MemoryShape().state_bytes(1000) == MemoryShape().peak_bytes(100, 1000) == 0
 
 
-def test_a_chunk_needs_its_operations_and_the_bound_or_less_where_less_is_run_ahead():
-    shape = MemoryShape(step=StepCost(token_bytes=100), ahead=AheadBound(StepCost(token_bytes=2), 500))
-    assert (shape.chunk_bytes(5, 5), shape.held_ahead_bytes(5, 5)) == (500, 0)
-    assert (shape.chunk_bytes(10, 10), shape.held_ahead_bytes(10, 10)) == (520, 500)
-    assert shape.peak_bytes(10, 10) == 520
-    assert shape.decode_bytes(3, 100) == 300, "nothing holds it"
+LLAMA = {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336, "num_hidden_layers": 32}
 
 
-MIB = 1 << 20
+def test_a_step_of_a_dense_model_is_two_layers_and_scores_that_no_kernel_spares():
+    step = step_of_config(LLAMA, 2, 2048)
+    assert step == StepCost(
+        token_bytes=2 * 2 * (14 * 4096 + 4 * (14336 + 4096)), seen_bytes=4 * 4096 * 2, pair_bytes=3 * 32 * 2
+    )
+
+
+def test_a_device_that_runs_ahead_holds_all_layers_or_as_much_as_it_may():
+    alone = step_of_config(LLAMA, 2, 512)
+    assert step_of_config(LLAMA, 2, 512, 1 << 40).base_bytes == 16 * alone.near_bytes(512)
+    assert step_of_config(LLAMA, 2, 512, 1 << 30).base_bytes == 1 << 30
+
+
+def test_a_nested_configuration_counts_as_the_one_inside():
+    for name in ("text_config", "llm_config", "language_config"):
+        assert step_of_config({"hidden_size": 9, name: LLAMA}, 2, 512) == step_of_config(LLAMA, 2, 512)
+
+
+def test_latents_are_expanded_to_keys_and_values_of_every_head():
+    latent = {**LLAMA, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    plain, expanded = step_of_config(LLAMA, 2, 512), step_of_config(latent, 2, 512)
+    assert expanded.seen_bytes == 4 * 32 * (128 + 64 + 128) * 2 > plain.seen_bytes
+    assert expanded.pair_bytes == plain.pair_bytes
+
+
+def test_experts_count_as_many_times_as_a_token_has():
+    experts = {**LLAMA, "num_experts_per_tok": 8, "moe_intermediate_size": 1536}
+    assert step_of_config(experts, 2, 512).token_bytes == 2 * 2 * (14 * 4096 + 8 * 4 * (1536 + 4096))
 
 
 @pytest.mark.parametrize(
-    ("end", "all_measured", "known", "natural", "needed"),
-    [(8192, 10874, 8824, 10886, 120), (32768, 14366, 12280, 11265, 120), (65536, 19046, 16888, 11770, 154)],
+    ("recurrent", "num_bytes"),
+    [
+        ({"mamba_num_heads": 64, "ssm_state_size": 128}, 2 * 4 * 4 * 64 * 256),
+        ({"mamba_d_state": 16, "mamba_expand": 2}, 2 * 6 * 4 * 2 * 4096 * 16),
+    ],
+    ids=["blocks of scores", "a state a token"],
 )
-def test_the_estimate_of_a_held_chunk_is_what_was_measured(
-    end: int, all_measured: int, known: int, natural: int, needed: int
-):
-    """MiB on an H100, Qwen3-4B's shape, chunks of 2,048 tokens, held to 2 GiB: weights and states, and beyond them what
-    was traced of an eager MLX, and of one operation after another."""
-    step, alone = StepCost(base_bytes=natural * MIB), StepCost(base_bytes=needed * MIB)
-    shape = MemoryShape(step=step, ahead=AheadBound(alone, 2 << 30))
-    estimate = known + shape.peak_bytes(2048, end) / MIB
-    assert 1 <= estimate / all_measured < 1.02
+def test_state_space_layers_of_a_hybrid_count_beside_the_others(recurrent: dict[str, int], num_bytes: int):
+    plain, hybrid = (step_of_config({**LLAMA, **more}, 2, 512) for more in ({}, recurrent))
+    assert hybrid.token_bytes - plain.token_bytes == num_bytes
+
+
+def test_an_empty_configuration_is_a_common_model():
+    assert step_of_config({}, 2, 512).token_bytes == 2 * 2 * (14 * 4096 + 4 * (4 + 1) * 4096)
 
 
 def test_a_long_buffer_grows_by_a_share_of_its_length_and_is_charged_so():

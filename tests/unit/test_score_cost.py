@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from domain.memory.score_cost import ALIGNED, UNIT, ScoreCost, aligned
-from domain.memory.shape import AheadBound, MemoryShape, StepCost
+from domain.memory.shape import MemoryShape, StepCost
 
 MOST = 512 << 20
 COST = ScoreCost(pair_bytes=212, token_bytes=32_768, key_bytes=8192, num_layers=3, most_bytes=MOST)
@@ -61,13 +61,10 @@ def test_every_chunk_that_has_scores_is_charged_for_them_and_longer_ones_never_l
         assert charged[-1] <= COST.layer_bytes(len(charged), end + 1)
 
 
-def test_what_prefill_is_held_to_has_the_scores_of_one_layer_beside_it_and_what_is_not_of_all() -> None:
+def test_a_chunk_is_charged_for_the_scores_of_all_layers_that_have_any_at_once() -> None:
     shape = MemoryShape(step=StepCost(base_bytes=1000), scores=COST)
     assert shape.chunk_bytes(64, 72_000) == 1000 + 3 * MOST
     assert shape.decode_bytes(5, 72_000) == 1000, "one query has none"
-    held = MemoryShape(step=shape.step, ahead=AheadBound(StepCost(base_bytes=10), 500), scores=COST)
-    assert held.chunk_bytes(64, 72_000) == 10 + MOST + 500
-    assert held.held_ahead_bytes(64, 72_000) == 500
 
 
 def test_a_model_without_such_layers_has_none() -> None:

@@ -15,13 +15,12 @@ from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.library import lib
 from adapters.mlx.caches.short_queries import ShortQueries
 from adapters.mlx.file_limit import mlx_lm_module
-from adapters.mlx.run_ahead import most_ahead_bytes
 
 _FAMILIES, _NAME = "mlx_lm.models.", "scaled_dot_product_attention"
 
-_SCORES_SHARE = 4
-"""Of what prefill may run ahead by, all that one layer makes takes no more, since some layers are alive at once. 512
-MiB of an H100, by 32 heads on 8 of 128: 16 queries on 46,000 keys, 64 on 24,000, 428 on 5,000, 1,400 on themselves."""
+_MOST_SCORE_BYTES = 512 << 20
+"""All that one layer makes takes no more, since some layers are alive at once. By 32 heads on 8 of 128: 16 queries on
+46,000 keys, 64 on 24,000, 428 on 5,000, 1,400 on themselves."""
 
 _base: Any = mlx_lm_module("models.base")
 
@@ -55,7 +54,7 @@ class CudaAttention:
 
 
 def _ways() -> dict[type, Sequence[Way]]:
-    return {KVRows: (FusedRows(),), lib.KVCache: (ShortQueries((most_ahead_bytes() or 0) // _SCORES_SHARE),)}
+    return {KVRows: (FusedRows(),), lib.KVCache: (ShortQueries(_MOST_SCORE_BYTES),)}
 
 
 def replace_attention() -> CudaAttention:

@@ -114,6 +114,10 @@ def noting() -> Generator[list[ScoreCost]]:
         _noted.reset(token)
 
 
+_MOST_LAYERS = 10
+"""Of how many layers MLX has scores at the same time: it hands over ten groups of operations before it waits."""
+
+
 def cost_of(noted: list[ScoreCost]) -> ScoreCost:
     """Of a network whose pass was noted."""
     if not noted:
@@ -122,7 +126,7 @@ def cost_of(noted: list[ScoreCost]) -> ScoreCost:
         pair_bytes=max(layer.pair_bytes for layer in noted),
         token_bytes=max(layer.token_bytes for layer in noted),
         key_bytes=max(layer.key_bytes for layer in noted),
-        num_layers=len(noted),
+        num_layers=min(len(noted), _MOST_LAYERS),
         most_bytes=noted[0].most_bytes,
     )
 

@@ -5,6 +5,7 @@ A load that fails leaves nothing behind. Compute thread only, but for `memory`: 
 
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -79,6 +80,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         if (why := self._guard.begin_load(source.id, options.weight_bytes or source.file_bytes)) is not None:
             return ModelExceedsMemory(f"{source.id} does not fit: {why}", param="model")
         try:
+            options = replace(options, room_bytes=self._guard.ledger.room_bytes if self._guard.ledger else None)
             model = yield from self._watched(engine, source, options)
             description = model.description
             note = self._prefix_cache.attach(description, options.salt)

@@ -91,6 +91,7 @@ class MemoryGuard:
             over -= self._shrink_live(max(0, self._live.held_bytes - over))
             self._give_hot(max(0, self._hot.held_bytes(with_host=self._holds_host) - max(0, over)))
             self._held.clear()
+        self.ledger = replace(self.ledger, weight_bytes=sum(self._weights.values()))
         return None
 
     def loaded(self, id: ModelId, weight_bytes: int) -> None:
