@@ -34,6 +34,7 @@ from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.guard import RequestGuard, allowed_hosts
 from interfaces.http.health import health_routes
+from interfaces.http.json_body import LargeBodies
 from interfaces.http.metrics import metrics_route
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.routes import native_routes
@@ -93,7 +94,7 @@ def create_app(
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         lifespan=list(lifespan),
-        middleware=[*middleware, Authentication(keys, services.clock, bodies, pages)],
+        middleware=[*middleware, Authentication(keys, services.clock, bodies, pages), LargeBodies()],
         exception_handlers={Exception: _error_handler(services, dialects, refusals)},
         before_send=[add_request_id(services.ids), add_allowance],
         request_max_body_size=max_body_bytes,

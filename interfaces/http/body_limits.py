@@ -1,6 +1,9 @@
 """Limits of request bodies: the bytes of all of them together, and the values that one may be decoded into."""
 
+from collections.abc import Iterable
+
 from domain.byte_size import format_bytes
+from domain.chat import ChatMessage
 from domain.errors import InvalidRequest, ServerUnavailable
 
 MIN_BUDGET_BYTES = 256 * 2**20
@@ -73,7 +76,7 @@ def num_nodes(text: bytes) -> int:
 def check_nodes(text: bytes, field: str | None = None) -> None:
     """Raises InvalidRequest for JSON of more than MAX_NODES: each byte of it could become 46 bytes of memory. `field`:
     the name of the text, if it is not the whole body."""
-    if num_nodes(text) > MAX_NODES:
+    if len(text) * CONTAINER_NODES > MAX_NODES and num_nodes(text) > MAX_NODES:
         raise InvalidRequest(
             f"{field or 'the body'} holds more than {MAX_NODES} values (an object or array counts as"
             f" {CONTAINER_NODES}); send less at once",
@@ -81,9 +84,16 @@ def check_nodes(text: bytes, field: str | None = None) -> None:
         )
 
 
+def check_arguments(messages: Iterable[ChatMessage], field: str) -> None:
+    """Raises InvalidRequest where the arguments of all tool calls, JSON inside of strings, hold too many values."""
+    num = sum(num_nodes(call.arguments.encode()) for message in messages for call in message.tool_calls)
+    if num > MAX_NODES:
+        raise InvalidRequest(f"{field}: the arguments of tool calls hold more than {MAX_NODES} values", param=field)
+
+
 def _counted(text: bytes) -> int:
     num_containers = text.count(b"[") + text.count(b"{")
     return CONTAINER_NODES * num_containers + text.count(b'"') // 2 + text.count(b",")
 
 
-__all__ = ("MAX_NODES", "BodiesFull", "BodyBudget", "check_nodes", "num_nodes")
+__all__ = ("MAX_NODES", "BodiesFull", "BodyBudget", "check_arguments", "check_nodes", "num_nodes")

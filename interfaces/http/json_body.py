@@ -1,22 +1,41 @@
-"""Request bodies: JSON bytes straight into a msgspec Struct, strictly, with errors that name the field."""
+"""Request bodies: JSON bytes straight into a msgspec Struct, strictly, with errors that name the field.
 
+Fields that would change the answer and that a dialect does not support are refused by name, never silently ignored:
+each with its neutral values, which clients send as defaults and which change nothing; null is always neutral. Every
+other unknown field is ignored, without being decoded: clients send many that are harmless.
+"""
+
+import asyncio
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
+from litestar.connection import Request
 from litestar.dto import AbstractDTO
 from litestar.dto.data_structures import DTOFieldDefinition
+from litestar.enums import ScopeType
+from litestar.middleware import ASGIMiddleware
+from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.typing import FieldDefinition
+from msgspec import Raw
 
 from domain.errors import InvalidRequest
 from domain.shown import shown
-from interfaces.http.refused_fields import RefusedFields, refuse_fields
+from interfaces.http.body_limits import check_nodes
 
 T = TypeVar("T")
 
 MAX_REASON_CHARS = 300
 """Of what is said about a value; it may quote the value."""
+
+LARGE_BYTES = 256 * 2**10
+"""A larger body is decoded in a worker, while the event loop goes on."""
+
+_MAX_NEUTRAL_BYTES = 64
+_DECODED = "cairn_decoded_body"
+
+RefusedFields: TypeAlias = Mapping[str, tuple[Any, ...]]
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.+)`")
@@ -50,7 +69,7 @@ def refusal(error: msgspec.ValidationError, at: str = "") -> InvalidRequest:
 def body_decoder(model: type[T], refused: RefusedFields | None = None) -> Callable[[bytes], T]:
     """Decodes bodies into `model`. `refused`: fields that `model` does not have and that are an InvalidRequest."""
     decoder = msgspec.json.Decoder(model)
-    check = refuse_fields(refused or {})
+    check = _refusing(refused or {})
 
     def decode(body: bytes) -> T:
         decoded = decode_json(body, decoder)
@@ -60,37 +79,85 @@ def body_decoder(model: type[T], refused: RefusedFields | None = None) -> Callab
     return decode
 
 
-def json_body(model: type[T]) -> "type[AbstractDTO[T]]":
+def _refusing(refused: RefusedFields) -> Callable[[bytes], None]:
+    """A check for raw bodies that decode as JSON objects. It raises InvalidRequest, naming the first refused field."""
+    present = msgspec.defstruct("RefusedFields", [(name, Raw, Raw(b"null")) for name in sorted(refused)], kw_only=True)
+    decoder = msgspec.json.Decoder(present)
+
+    def check(body: bytes) -> None:
+        for name, raw in msgspec.structs.asdict(decoder.decode(body)).items():
+            value = msgspec.json.decode(raw) if len(bytes(raw)) <= _MAX_NEUTRAL_BYTES else ...
+            if value is not None and value not in refused[name]:
+                raise InvalidRequest(f"{name} is not supported by this server; leave it out", param=name)
+
+    return check
+
+
+class JsonBody(AbstractDTO[Any]):
+    """A Litestar DTO. `decoder` makes a body of bytes."""
+
+    decoder: ClassVar[Callable[[bytes], Any]]
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Any:
+        """Any thread. Raises InvalidRequest."""
+        check_nodes(raw)
+        return cls.decoder(raw)
+
+    def decode_bytes(self, value: bytes) -> Any:
+        scope: Scope = self.asgi_connection.scope  # pyright: ignore[reportUnknownMemberType]
+        state: dict[str, Any] = scope["state"]
+        return state.pop(_DECODED) if _DECODED in state else self.decode(value)
+
+    @classmethod
+    def create_for_field_definition(cls, *args: Any, **kwargs: Any) -> None:
+        """Nothing to prepare: there is no transfer model."""
+
+    @classmethod
+    def create_openapi_schema(cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any) -> Any:
+        return schema_creator.for_field_definition(FieldDefinition.from_annotation(cls.model_type))
+
+    @classmethod
+    def generate_field_definitions(cls, model_type: type[Any]) -> Generator[DTOFieldDefinition, None, None]:
+        yield from ()
+
+    @classmethod
+    def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
+        return False
+
+
+def json_body(model: type[T]) -> type[JsonBody]:
     """A Litestar DTO that decodes bodies into `model`."""
     return decoded_body(model, body_decoder(model))
 
 
-def decoded_body(annotation: Any, decode: Callable[[bytes], T]) -> "type[AbstractDTO[T]]":
-    """A Litestar DTO that decodes bodies by a function. `annotation`: what the OpenAPI document says they are."""
-
-    class JsonBody(AbstractDTO[Any]):
-        model_type = annotation
-
-        def decode_bytes(self, value: bytes) -> T:
-            return decode(value)
-
-        @classmethod
-        def create_for_field_definition(cls, *args: Any, **kwargs: Any) -> None:
-            """Nothing to prepare: there is no transfer model."""
-
-        @classmethod
-        def create_openapi_schema(cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any) -> Any:
-            return schema_creator.for_field_definition(FieldDefinition.from_annotation(annotation))
-
-        @classmethod
-        def generate_field_definitions(cls, model_type: type[Any]) -> Iterator[DTOFieldDefinition]:  # type: ignore[override]
-            return iter(())
-
-        @classmethod
-        def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
-            return False
-
-    return JsonBody
+def decoded_body(annotation: Any, decode: Callable[[bytes], object]) -> type[JsonBody]:
+    """A Litestar DTO that decodes bodies by a function. `annotation`: their type in the OpenAPI document."""
+    return type("JsonBody", (JsonBody,), {"model_type": annotation, "decoder": staticmethod(decode)})
 
 
-__all__ = ("body_decoder", "decode_json", "decoded_body", "json_body", "refusal")
+class LargeBodies(ASGIMiddleware):
+    """Reads large bodies and decodes them in a worker, before their route is reached. Behind authentication."""
+
+    scopes = (ScopeType.HTTP,)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        handler: Any = scope["route_handler"]
+        dto: type[Any] | None = handler.resolve_data_dto()
+        if dto is not None and issubclass(dto, JsonBody):
+            raw = await Request[Any, Any, Any](scope, receive, send).body()  # which the route's own request finds
+            if len(raw) > LARGE_BYTES:
+                scope["state"][_DECODED] = await asyncio.to_thread(dto.decode, raw)
+        await next_app(scope, receive, send)
+
+
+__all__ = (
+    "JsonBody",
+    "LargeBodies",
+    "RefusedFields",
+    "body_decoder",
+    "decode_json",
+    "decoded_body",
+    "json_body",
+    "refusal",
+)

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-from litestar.dto import AbstractDTO
 from msgspec import Raw
 
 from domain.errors import InvalidRequest
 from domain.request import GenerationRequest
 from interfaces.http.dialect import Asked, Operation
-from interfaces.http.json_body import decode_json, decoded_body
+from interfaces.http.json_body import JsonBody, decode_json, decoded_body
 
 _ABSENT = (b"", b"null")
 
@@ -50,7 +49,7 @@ class PromptBodies:
             any_body = operation.body_type if any_body is None else any_body | operation.body_type
         return any_body
 
-    def dto(self) -> "type[AbstractDTO[PromptBody]]":
+    def dto(self) -> type[JsonBody]:
         """A Litestar DTO."""
         return decoded_body(self.annotation, self.decode)
 

@@ -69,6 +69,16 @@ class Visit:
 
         return counted
 
+    def answering(self, send: Send) -> Send:
+        """`send`, which ends the exchange with its last message: the client may ask again as soon as it has that."""
+
+        async def ending(message: Message) -> None:
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self.end()
+
+        return ending
+
     def admit(
         self, requests: Sequence[GenerationRequest], num_at_once: int | None = None
     ) -> Sequence[GenerationRequest]:
@@ -125,7 +135,7 @@ class Authentication(ASGIMiddleware):
         try:
             if is_charged:
                 visit.arrive(generates=bool(scope["route_handler"].opt.get("generates")))
-            await next_app(scope, visit.reading(receive), send)
+            await next_app(scope, visit.reading(receive), visit.answering(send))
         finally:
             visit.end()
 

@@ -1,5 +1,6 @@
 """Limits of a key: requests a minute and generations at once, which nobody gets around."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,9 @@ from domain.client import Client
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from tests.support.fake_service import FakeService
+from tests.support.gate import Gate
 from tests.support.keyed_service import headers, keyed_service
+from tests.support.patience import PATIENCE_S
 
 OPTIONS = FakeOptions(reply=reply_with("ok"))
 ENDLESS = {"prompt": "x", "stream": True, "ignore_eos": True, "max_tokens": 30_000}
@@ -173,3 +176,21 @@ def wait_for_places(service: FakeService, num_free: int, num_at_once: int | None
     body = {"n": num_at_once or num_free, "max_tokens": 2}
     service.wait_until(lambda: ask(service, **body).status_code == 200, "the places to be given back")
     assert ask(service, n=num_free + 1).status_code == 400
+
+
+def test_a_place_is_taken_before_a_body_is_read() -> None:
+    """Six bodies of 16 MiB of a key with one place took 2.7 GB, five of them to be refused."""
+    gate = Gate("decode", 1)
+    options = FakeOptions(eos_every=0, hook=gate)
+    with keyed_service(Client("ci", max_concurrent=1), options=options) as service:
+        with service.client.stream("POST", COMPLETIONS, json=ENDLESS, headers=headers("ci")) as stream:
+            with socket.create_connection(("127.0.0.1", service.server.port), timeout=PATIENCE_S) as client:
+                key = headers("ci")["authorization"]
+                head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\n"
+                client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 9000000\r\n\r\n".encode())
+                assert client.recv(65_536).startswith(b"HTTP/1.1 429 ")
+            assert ask(service, path="/tokenize").status_code == 200  # it does not generate
+            gate.open()
+            stream.close()
+        service.wait_until_idle()
+        assert service.app.state.bodies.held_bytes == 0

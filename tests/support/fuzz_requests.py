@@ -86,7 +86,16 @@ class Fuzzer:
         return received.split(b" ", 2)[1].decode() if received.startswith(b"HTTP/1.1 ") else "closed"
 
     def _draw(self) -> bytes:
-        kinds = (self._noise, self._spoiled, self._headers, self._lengths, self._chunks, self._junk, self._pipeline)
+        kinds = (
+            self._noise,
+            self._spoiled,
+            self._headers,
+            self._lengths,
+            self._chunks,
+            self._junk,
+            self._nested,
+            self._pipeline,
+        )
         return self._random.choice(kinds)()
 
     def _noise(self) -> bytes:
@@ -135,6 +144,15 @@ class Fuzzer:
             )
             body[field] = self._random.choice(VALUES)
         return self._request("POST", self._random.choice(PATHS), json.dumps(body).encode(), [])
+
+    def _nested(self) -> bytes:
+        """A field that is deep, or wide, or both, and perhaps never closed; some of it inside of a string."""
+        opening, closing = self._random.choice((("[", "]"), ('{"a":', "}"), ("[[],", "]"), ('"[', '"')))
+        depth = self._random.choice((1, 100, 3_000, 70_000))
+        value = opening * depth + self._random.choice(("0", "", '"x"')) + closing * self._random.choice((depth, 0))
+        field = self._random.choice(("messages", "prompt", "tools", "metadata", "response_format", "x"))
+        body = json.dumps(CHAT)[:-1] + f', "{field}": {value}}}'
+        return self._request("POST", self._random.choice(PATHS), body.encode(), [])
 
     def _pipeline(self) -> bytes:
         one = self._request(self._method(), self._path(), b"", [])

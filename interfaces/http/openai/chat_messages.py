@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from domain.chat import ChatMessage, Role, ToolCall
 from domain.errors import InvalidRequest
+from interfaces.http.body_limits import check_arguments
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
@@ -102,7 +103,9 @@ _MEDIA: dict[type[Struct], str] = {ImagePart: "images", AudioPart: "audio", Vide
 
 def chat_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
     """Raises InvalidRequest, naming `messages[i].content[j]`."""
-    return tuple(_message(message, f"messages[{index}]") for index, message in enumerate(messages))
+    found = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(messages))
+    check_arguments(found, "messages")
+    return found
 
 
 def _message(message: Message, path: str) -> ChatMessage:

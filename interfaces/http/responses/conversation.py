@@ -11,6 +11,7 @@ import msgspec
 
 from domain.chat import ChatMessage, Role, ToolCall
 from domain.errors import InvalidRequest
+from interfaces.http.body_limits import check_arguments
 from interfaces.http.by_type import by_type, converted
 from interfaces.http.responses.items import (
     ITEMS,
@@ -34,7 +35,9 @@ Items = str | Sequence[Mapping[str, Any]]
 
 def conversation(items: Items, earlier: Sequence[Mapping[str, Any]] = ()) -> tuple[ChatMessage, ...]:
     """`earlier`: the items of the responses before. Raises InvalidRequest, naming `input[i].field`."""
-    return tuple(_Conversation(items, earlier).messages)
+    messages = tuple(_Conversation(items, earlier).messages)
+    check_arguments(messages, "input")
+    return messages
 
 
 def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
