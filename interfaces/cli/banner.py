@@ -22,7 +22,8 @@ def banner(
 ) -> str:
     """`base_url` without a path. `facts`: further lines, as (name, text)."""
     template = describe_template(tokenizer.template_features)
-    rows = [("model", describe_model(model)), ("template", template), ("answers", tokenizer.output_format), *facts]
+    rows = [("model", describe_model(model)), ("template", template), ("answers", tokenizer.output_format)]
+    rows += [("pages", f"{base_url}/chat to talk to it, {base_url}/admin to watch it"), *facts]
     lines = [f"Cairn serves {model.id} at {base_url}/v1", "", *curl_lines(settings, base_url, model.id), ""]
     return "\n".join(lines + [f"  {name:<8} {text}" for name, text in rows])
 

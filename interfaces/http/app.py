@@ -38,8 +38,7 @@ from interfaces.http.json_body import LargeBodies
 from interfaces.http.metrics import metrics_route
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.routes import native_routes
-from interfaces.http.pages.asset import assets
-from interfaces.http.pages.routes import page_routes
+from interfaces.http.pages.routes import assets, page_paths, page_routes
 from interfaces.http.prompt_body import PromptBodies
 from interfaces.http.refusal import Refusals, refusals_to
 from interfaces.http.request_id import add_request_id, request_id
@@ -94,7 +93,7 @@ def create_app(
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),
         ],
         lifespan=list(lifespan),
-        middleware=[*middleware, Authentication(keys, services.clock, bodies, pages), LargeBodies()],
+        middleware=[*middleware, Authentication(keys, services.clock, bodies, page_paths(pages)), LargeBodies()],
         exception_handlers={Exception: _error_handler(services, dialects, refusals)},
         before_send=[add_request_id(services.ids), add_allowance],
         request_max_body_size=max_body_bytes,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from interfaces.http.pages.asset import FOLDER
+from interfaces.http.pages.routes import FOLDER
 from tests.support.accessibility import grave_findings
 from tests.support.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.fake_service import FakeService

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from domain.client import Client
-from interfaces.http.pages.asset import FOLDER, assets
+from interfaces.http.pages.routes import FOLDER, assets
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.keyed_service import headers, keyed_service
 from tests.support.patience import PATIENCE_S
@@ -40,6 +40,16 @@ def test_every_file_is_served_with_a_strict_policy(path: str, service: FakeServi
     kind, *parameters = answer.headers["content-type"].split("; ")
     assert kind in ("text/html", "text/css", "text/javascript", "image/svg+xml")
     assert parameters == (["charset=utf-8"] if kind.startswith("text/") else [])
+
+
+def test_the_start_leads_a_browser_to_the_chat_and_a_client_to_all_there_is(service: FakeService) -> None:
+    answer = service.client.get("/", headers={"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
+    assert (answer.status_code, answer.headers["location"], answer.content) == (307, "/chat", b"")
+    told = service.client.get("/").json()
+    assert told.pop("name") == "cairn"
+    assert told.pop("api") == "/v1"
+    assert sorted(told) == ["admin", "chat", "schema"]
+    assert all(service.client.get(path).status_code == 200 for path in told.values())
 
 
 def test_a_browser_that_has_it_is_told_so(service: FakeService) -> None:
@@ -76,7 +86,7 @@ def test_nothing_else_is_served(path: str, service: FakeService) -> None:
 
 def test_pages_need_no_key_and_what_they_ask_for_does() -> None:
     with keyed_service(Client("ann")) as service:
-        assert all(service.client.get(path).status_code == 200 for path in (*assets(), "/admin/"))
+        assert all(service.client.get(path).status_code == 200 for path in (*assets(), "/admin/", "/"))
         assert service.client.get("/pages/nothing.js").status_code == 404
         for path in ("/v1/models", "/v1/models/", "/pages/../v1/models", "/metrics/../v1/models"):
             assert service.client.get(path).status_code == 401

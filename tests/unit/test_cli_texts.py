@@ -44,6 +44,7 @@ def test_banner_holds_what_is_needed():
     assert "it's: float32, 44 MiB, context of 8192 tokens, one sequence at a time (the probe differed)" in text
     assert "  template tools, reasoning, no late system messages (told as a user's)\n" in text
     assert f"  answers  {FakeTokenizer().output_format}\n" in text
+    assert "  pages    http://127.0.0.1:9/chat to talk to it, http://127.0.0.1:9/admin to watch it\n" in text
     assert re.search(r"^  device   cpu$", text, re.MULTILINE)
     assert re.search(r"^  data     /data$", text, re.MULTILINE)
 
@@ -53,7 +54,7 @@ def test_banner_of_a_real_model_tells_its_parsers_and_template(id: ModelId):
     tokenizer = load_folder(Path(embedded_folder(id) or ""))
     text = banner(Settings(), "http://127.0.0.1:9", MODEL, tokenizer, [])
     assert "  template tools, reasoning, late system messages\n" in text
-    assert text.endswith("  answers  hermes (<tool_call>JSON; from its chat template), reasoning: <think>...</think>")
+    assert "  answers  hermes (<tool_call>JSON; from its chat template), reasoning: <think>...</think>\n" in text
 
 
 @pytest.mark.parametrize("key", [None, "secret"])

@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-from interfaces.http.pages.asset import FOLDER
+from interfaces.http.pages.routes import FOLDER
 
 VENDOR = FOLDER / "vendor"
 ROW = re.compile(
