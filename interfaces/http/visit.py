@@ -63,8 +63,7 @@ class Visit:
         async def counted() -> Any:
             message = await receive()
             if message["type"] == "http.request" and (num_bytes := len(message.get("body", b""))):
-                self._bodies.take(self._owner, num_bytes)
-                self._num_body_bytes += num_bytes
+                self.hold(num_bytes)
             return message
 
         return counted
@@ -78,6 +77,11 @@ class Visit:
                 self.end()
 
         return ending
+
+    def hold(self, num_bytes: int) -> None:
+        """Count what was looked up for the request as part of its body. Raises BodiesFull."""
+        self._bodies.take(self._owner, num_bytes)
+        self._num_body_bytes += num_bytes
 
     def admit(
         self, requests: Sequence[GenerationRequest], num_at_once: int | None = None

@@ -22,7 +22,7 @@ from tests.support.resources import resources
 
 pytestmark = pytest.mark.slow
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 NUM_MUTATED = 800
 NUM_TRUNCATED = 100
 NUM_NEGATIVE = scaled(40)
@@ -70,6 +70,25 @@ VALID: dict[str, dict[str, Any]] = {
         "stream": True,
         "cache_salt": "s",
     },
+    RESPONSES: {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "4"},
+            {"type": "web_search_call", "action": [[], {"x": []}]},
+            {"type": "item_reference", "id": "msg_resp-3_0"},
+        ],
+        "previous_response_id": "resp-3",
+        "instructions": "be brief",
+        "max_output_tokens": 4,
+        "tools": [{"type": "function", "name": "f", "parameters": {}}],
+        "include": ["reasoning.encrypted_content"],
+        "text": {"format": {"type": "text"}},
+        "metadata": {"a": "b"},
+        "store": True,
+        "stream": False,
+    },
 }  # fmt: skip
 
 JUNK: tuple[Any, ...] = (
@@ -100,8 +119,10 @@ class Tally:
 
 @pytest.fixture(scope="module")
 def tally() -> Iterator[Tally]:
-    with fake_service(FakeOptions(context_length=300)) as service:
-        assert service.client.post(COMPLETIONS, json={"prompt": "x"}).status_code == 200
+    with fake_service(FakeOptions(context_length=300, eos_every=0)) as service:
+        assert service.client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 2}).status_code == 200
+        first = service.client.post(RESPONSES, json={"input": "x", "max_output_tokens": 2}).json()
+        assert [first["id"], first["output"][0]["id"]] == [VALID[RESPONSES]["previous_response_id"], "msg_resp-3_0"]
         before = resources()
         counted = Tally(service)
         yield counted
@@ -112,7 +133,7 @@ def tally() -> Iterator[Tally]:
         service.wait_until(lambda: resources().is_within(before), f"no more than {before}")
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("path", VALID)
 def test_valid_bodies_with_junk_somewhere(tally: Tally, path: str) -> None:
     generator = random.Random(f"junk {path}")
     for _ in range(NUM_MUTATED // 2):
@@ -139,7 +160,7 @@ def _places(node: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(node[key])
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("path", VALID)
 def test_bytes_cut_off_and_flipped(tally: Tally, path: str) -> None:
     generator = random.Random(f"bytes {path}")
     whole = json.dumps(VALID[path]).encode()

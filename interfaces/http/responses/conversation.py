@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from domain.chat import ChatMessage, Role, ToolCall
 from domain.errors import InvalidRequest
 from interfaces.http.body_limits import check_arguments
-from interfaces.http.by_type import by_type, converted
 from interfaces.http.responses.items import (
-    ITEMS,
     CallOutputItem,
     CustomToolCallItem,
     FunctionCallItem,
@@ -23,6 +22,9 @@ from interfaces.http.responses.items import (
     MessageItem,
     ReasoningItem,
     ToolsItem,
+    decoded,
+    item_of,
+    kind_of,
 )
 from interfaces.http.responses.part_text import text_of
 from interfaces.http.responses.tools import template_name
@@ -30,10 +32,10 @@ from interfaces.http.responses.tools import template_name
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.ASSISTANT}
 
 
-Items = str | Sequence[Mapping[str, Any]]
+Items = str | Sequence[Raw]
 
 
-def conversation(items: Items, earlier: Sequence[Mapping[str, Any]] = ()) -> tuple[ChatMessage, ...]:
+def conversation(items: Items, earlier: Sequence[Raw] = ()) -> tuple[ChatMessage, ...]:
     """`earlier`: the items of the responses before. Raises InvalidRequest, naming `input[i].field`."""
     messages = tuple(_Conversation(items, earlier).messages)
     check_arguments(messages, "input")
@@ -42,10 +44,10 @@ def conversation(items: Items, earlier: Sequence[Mapping[str, Any]] = ()) -> tup
 
 def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The tools that items bring, each with its path. Raises InvalidRequest."""
-    for index, raw in enumerate(items if not isinstance(items, str) else ()):
-        if ITEMS.get(str(raw.get("type"))) is ToolsItem:
-            tools = converted(raw, ToolsItem, f"input[{index}]").tools
-            yield from ((f"input[{index}].tools[{at}]", tool) for at, tool in enumerate(tools or ()))
+    for path, raw in _with_paths("input", () if isinstance(items, str) else items):
+        if kind_of(raw, path) is ToolsItem:
+            tools = decoded(raw, ToolsItem, path).tools
+            yield from ((f"{path}.tools[{at}]", tool) for at, tool in enumerate(tools or ()))
 
 
 @dataclass(slots=True)
@@ -62,25 +64,25 @@ class _Turn:
 
 
 class _Conversation:
-    def __init__(self, items: Items, earlier: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, items: Items, earlier: Sequence[Raw]) -> None:
         self.messages: list[ChatMessage] = []
         self._turn: _Turn | None = None
+        found = [(path, item_of(raw, path)) for path, raw in _with_paths("previous_response_id", earlier)]
         if isinstance(items, str):
-            items = [{"type": "message", "role": "user", "content": items}]
-        if not items and not earlier:
+            found.append(("input", MessageItem("user", items)))
+        else:
+            found += [(path, item_of(raw, path)) for path, raw in _with_paths("input", items)]
+        if not found:
             raise InvalidRequest("input must not be empty", param="input")
-        self._refuses_media = not any(_is_answer(item) for item in (*earlier, *items))
-        paths = [*(f"previous_response_id[{index}]" for index in range(len(earlier)))]
-        paths += [f"input[{index}]" for index in range(len(items))]
-        for path, raw in zip(paths, (*earlier, *items), strict=True):
-            item = by_type(_with_type(raw), ITEMS, path)
+        self._refuses_media = not any(_is_answer(item) for _, item in found)
+        for path, item in found:
             if item is not None:
                 self._add(item, path)
         if self._turn is not None:
             raise InvalidRequest(
                 "input: continuing an answer that the client began is not supported; the last message must not be the"
                 " assistant's",
-                param=paths[-1],
+                param=found[-1][0],
             )
 
     def _add(self, item: Item, path: str) -> None:
@@ -122,13 +124,16 @@ class _Conversation:
         self.messages.append(message)
 
 
-def _with_type(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Messages may come without their type."""
-    return raw if "type" in raw or "role" not in raw else {**raw, "type": "message"}
+def _with_paths(name: str, items: Sequence[Raw]) -> Iterator[tuple[str, Raw]]:
+    return ((f"{name}[{index}]", raw) for index, raw in enumerate(items))
 
 
-def _is_answer(item: Mapping[str, Any]) -> bool:
-    return item.get("role") == "assistant" or item.get("type") in ("reasoning", "function_call", "custom_tool_call")
+def _is_answer(item: Item | None) -> bool:
+    match item:
+        case MessageItem(role=role):
+            return role == "assistant"
+        case _:
+            return isinstance(item, ReasoningItem | FunctionCallItem | CustomToolCallItem)
 
 
 __all__ = ("Items", "conversation", "tools_in")

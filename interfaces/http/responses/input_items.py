@@ -1,12 +1,15 @@
 """The items that a response went on from, as OpenAI lists them: each with an id, contents as parts, in pages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
-from interfaces.http.responses.stored import Item, StoredResponse
+from interfaces.http.responses.stored import Turn
+
+Fields = dict[str, Raw]
 
 
 class ItemPage(Struct, tag_field="object", tag="list"):
@@ -16,43 +19,70 @@ class ItemPage(Struct, tag_field="object", tag="list"):
     has_more: bool
 
 
-def listed_items(chain: Sequence[StoredResponse]) -> list[Item]:
-    """Everything that was in the prompt of the last response, the oldest first."""
-    *before, last = chain
-    items = [item for one in before for item in (*_listed(one), *one.response["output"])]
-    return [*items, *_listed(last)]
+class _Listed(Struct):
+    """An item and what stands for its id where it has none."""
+
+    raw: Raw
+    suffix: str
+
+    @property
+    def id(self) -> str:
+        return str(msgspec.json.decode(self.fields()["id"]))
+
+    def fields(self) -> Fields:
+        fields = msgspec.json.decode(self.raw, type=Fields)
+        completed = {"status": _json("completed"), **fields}
+        if "role" not in fields and fields.get("type") != _json("message"):
+            return {**completed, "id": _id(fields) or _json(f"item_{self.suffix}")}
+        return {
+            **completed,
+            "type": _json("message"),
+            "id": _id(fields) or _json(f"msg_{self.suffix}"),
+            "content": _parts(fields),
+        }
 
 
-def item_page(items: Sequence[Item], *, after: str | None, limit: int, is_descending: bool) -> ItemPage:
-    """Raises InvalidRequest for an `after` that is not among them."""
-    ordered = list(reversed(items)) if is_descending else list(items)
+def item_page(turns: Mapping[str, Turn], *, after: str | None, limit: int, is_descending: bool) -> ItemPage:
+    """A page of all that was in the prompt of the last of `turns`, which are in order of time. Raises InvalidRequest
+    for an `after` that is not among them."""
+    ordered = _listed(turns)
+    if is_descending:
+        ordered.reverse()
     start = 0
     if after is not None:
-        ids = [item["id"] for item in ordered]
-        if after not in ids:
+        start = next((place for place, item in enumerate(ordered, 1) if item.id == after), 0)
+        if not start:
             raise InvalidRequest(f"after: there is no item '{after[:100]}'", param="after")
-        start = ids.index(after) + 1
-    data = ordered[start : start + limit]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else ("", "")
+    data: list[dict[str, Any]] = [item.fields() for item in ordered[start : start + limit]]
+    ids = [str(msgspec.json.decode(fields["id"])) for fields in data]
+    first, last = (ids[0], ids[-1]) if ids else ("", "")
     return ItemPage(data, first, last, start + limit < len(ordered))
 
 
-def _listed(one: StoredResponse) -> list[Item]:
-    return [_with_id(item, f"{one.response['id']}_{index}") for index, item in enumerate(one.input)]
+def _listed(turns: Mapping[str, Turn]) -> list[_Listed]:
+    found: list[_Listed] = []
+    last = list(turns)[-1]
+    for id, turn in turns.items():
+        found += [_Listed(raw, f"{id}_{at}") for at, raw in enumerate(turn.input)]
+        found += [_Listed(raw, "") for raw in turn.output if id != last]
+    return found
 
 
-def _with_id(item: Item, suffix: str) -> Item:
-    if "role" not in item and item.get("type") != "message":
-        return {"status": "completed", **item, "id": item.get("id") or f"item_{suffix}"}
-    is_answer = item.get("role") == "assistant"
-    content = item.get("content")
-    if isinstance(content, str):
-        part: dict[str, Any] = {"type": "output_text" if is_answer else "input_text", "text": content}
-        if is_answer:
-            part["annotations"] = []
-        content = [part]
-    id = item.get("id") or f"msg_{suffix}"
-    return {"status": "completed", **item, "type": "message", "id": id, "content": content}
+def _id(fields: Fields) -> Raw | None:
+    return fields["id"] if fields.get("id") not in (None, _json(None), _json("")) else None
 
 
-__all__ = ("ItemPage", "item_page", "listed_items")
+def _parts(fields: Fields) -> Raw:
+    content = fields.get("content", _json(None))
+    if not bytes(content).startswith(b'"'):
+        return content
+    if fields.get("role") == _json("assistant"):
+        return Raw(b'[{"type":"output_text","text":%b,"annotations":[]}]' % bytes(content))
+    return Raw(b'[{"type":"input_text","text":%b}]' % bytes(content))
+
+
+def _json(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
+
+
+__all__ = ("ItemPage", "item_page")

@@ -1,12 +1,22 @@
 """The input items of a response and their content parts on the wire, as far as something becomes of them.
 
-Fields that are not here stay out of the prompt: item ids, `status`, `annotations`, `encrypted_content`, `phase`.
+Items stay raw JSON until they are read, one at a time: what is stored is what was sent, and a field that stays out of
+the prompt (`status`, `annotations`, `encrypted_content`, `phase`) costs its bytes only. An item of a type that is not
+known is refused, since it would be stored and never read; a part of one is left out, as clients add kinds with each
+release.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
+
+from domain.errors import InvalidRequest
+from domain.shown import shown
+from interfaces.http.json_body import refusal
+
+StructT = TypeVar("StructT", bound=Struct)
 
 Parts: TypeAlias = list[dict[str, Any]]
 Content: TypeAlias = str | Parts
@@ -100,6 +110,8 @@ class ToolsItem(Struct):
 class ItemReference(Struct):
     """The item of a stored response that has this id."""
 
+    id: str
+
 
 Item: TypeAlias = (
     MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem | CallOutputItem | ToolsItem | ItemReference
@@ -116,12 +128,58 @@ ITEMS: Mapping[str, type[Item]] = {
     "tool_search_output": ToolsItem,
     "item_reference": ItemReference,
 }
-"""By `type`. All others, known to nobody or run by a server (`web_search_call`, `tool_search_call`, `compaction`, ...),
-become nothing."""
+"""By `type`."""
+
+LEFT_OUT = frozenset(
+    {
+        "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction", "compaction_summary",
+        "compaction_trigger", "computer_call", "computer_call_output", "context_compaction", "file_search_call",
+        "ghost_snapshot", "image_generation_call", "local_shell_call", "local_shell_call_output",
+        "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "other", "program",
+        "program_output", "shell_call", "shell_call_output", "tool_search_call", "web_search_call",
+    }
+)  # fmt: skip
+"""Types of items that OpenAI's server or codex writes, and that become nothing here."""
+
+
+class _Head(Struct):
+    type: str | None = None
+    role: str | None = None
+
+
+def kind_of(raw: Raw, path: str) -> type[Item] | None:
+    """What an item says it is; None for one that is left out. Raises InvalidRequest, naming `path` and its field."""
+    head = decoded(raw, _Head, path)
+    name = head.type or ("message" if head.role is not None else None)
+    if name is None:
+        raise InvalidRequest(f"{path}.type is missing", param=f"{path}.type")
+    if name in LEFT_OUT:
+        return None
+    if name not in ITEMS:
+        message = f"{path}.type: items of type '{shown(name, 100)}' are not known here; leave the item out"
+        raise InvalidRequest(message, param=f"{path}.type")
+    return ITEMS[name]
+
+
+def item_of(raw: Raw, path: str) -> Item | None:
+    """None for an item that is left out. Raises InvalidRequest, naming the field below `path`."""
+    kind = kind_of(raw, path)
+    return None if kind is None else decoded(raw, kind, path)
+
+
+def decoded(raw: Raw, kind: type[StructT], path: str) -> StructT:
+    """Raises InvalidRequest, naming the field below `path`."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise refusal(error, path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} is not JSON: {error}", param=path) from None
 
 
 __all__ = (
     "ITEMS",
+    "LEFT_OUT",
     "PARTS",
     "AudioPart",
     "CallOutputItem",
@@ -139,4 +197,7 @@ __all__ = (
     "RefusalPart",
     "TextPart",
     "ToolsItem",
+    "decoded",
+    "item_of",
+    "kind_of",
 )

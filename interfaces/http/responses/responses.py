@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import msgspec
+from msgspec import Raw
+
 from domain.document import Owner
 from domain.ids import ModelId
 from domain.request import GenerationRequest
@@ -42,7 +45,7 @@ class Responses(Operation[ResponsesRequest]):
         return wire_names(body)
 
     async def resolved(self, body: ResponsesRequest, asked: Asked) -> ResponsesRequest:
-        return await resolved(body, asked.services.documents, _owner(body, asked))
+        return await resolved(body, asked, _owner(body, asked))
 
     async def requests(self, body: ResponsesRequest, asked: Asked) -> list[GenerationRequest]:
         wanted = GenerationRequest(
@@ -77,7 +80,9 @@ def _context(body: ResponsesRequest, started: Started) -> AnswerContext:
 
 def _keep(body: ResponsesRequest, started: Started, answer: ResponseBody) -> None:
     if body.store is not False:
-        own = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+        own = body.input
+        if isinstance(own, str):
+            own = [Raw(msgspec.json.encode({"role": "user", "content": own}))]
         asked = started.asked
         keep(asked.services.documents, _owner(body, asked), answer, own, asked.at_ns)
 

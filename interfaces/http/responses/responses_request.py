@@ -5,7 +5,7 @@ Fields that nobody knows are ignored. `parameters` reads the declarations.
 
 from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from interfaces.http.parameters import ignored, mapped, refused, supported
 
@@ -24,8 +24,8 @@ class ResponsesRequest(Struct, kw_only=True):
 
     model: Annotated[str | None, supported("without it, the default model answers")] = None
     input: Annotated[
-        str | list[dict[str, Any]],
-        supported("a string or items; roles anywhere, in place; items of unknown types become nothing"),
+        str | list[Raw],
+        supported("a string or items; roles anywhere, in place; an item of an unknown type is refused"),
     ]
     instructions: Annotated[str | None, supported("a system message before the input")] = None
     stream: Annotated[bool | None, supported("server-sent events, each with its `event:` line")] = None

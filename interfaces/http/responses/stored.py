@@ -1,40 +1,45 @@
-"""Responses as they are kept: each with its own input and the id of the one before, so that a conversation is a chain.
+"""Responses as they are kept. Each leaves documents of three kinds, all raw JSON:
 
-    resp-3 ──previous──► resp-2 ──previous──► resp-1
+    response      the body as it was answered, for GET
+    turn          its own input and output items and the id of the response before, so that a conversation is a chain
+    output_item   each item of the output under its own id, for `item_reference`
 
-What went before a response is put together from the chain when somebody asks: inputs and outputs, the oldest first.
+    turn of resp-3 ──previous──► turn of resp-2 ──previous──► turn of resp-1
+
+What one request looks up is bounded in bytes and in values, before any of it is decoded.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from application.ports.document_store import DocumentStore
 from application.services.documents import Documents
 from domain.document import DocumentKey, Owner
 from domain.errors import InvalidRequest
+from interfaces.http.body_limits import MAX_NODES, num_nodes
 from interfaces.http.responses.answer import ResponseBody
 
-KIND = "response"
+RESPONSE, TURN, OUTPUT_ITEM = "response", "turn", "output_item"
+
 MAX_RESPONSES = 1_000
-MAX_BYTES = 64 << 20
-"""Of a chain: more could not be a prompt."""
+"""In a conversation."""
 
-Item = dict[str, Any]
+MAX_BYTES = 16 << 20
+"""That are looked up for one request: what a client may send at once. More is no prompt."""
 
 
-class StoredResponse(Struct):
-    """`input`: its own items, as they were sent."""
+class Turn(Struct):
+    """`input`: a response's own items, as they were sent."""
 
-    response: dict[str, Any]
-    input: list[Item]
-    previous: str | None = None
+    previous: str | None
+    input: list[Raw]
+    output: list[Raw]
 
     @property
-    def items(self) -> list[Item]:
-        return [*self.input, *self.response["output"]]
+    def items(self) -> list[Raw]:
+        return [*self.input, *self.output]
 
 
 class PreviousResponseNotFound(InvalidRequest):
@@ -46,75 +51,124 @@ class PreviousResponseNotFound(InvalidRequest):
         super().__init__(f"Previous response with id '{id[:100]}' not found.", param="previous_response_id")
 
 
-_decoder = msgspec.json.Decoder(StoredResponse)
+class LookupBudget:
+    """What is looked up for one request. `num_bytes`: so far."""
+
+    def __init__(self) -> None:
+        self.num_bytes = self._num_nodes = 0
+
+    def take(self, body: bytes, param: str) -> None:
+        """Raises InvalidRequest, naming `param`."""
+        self.num_bytes += len(body)
+        if self.num_bytes > MAX_BYTES:
+            raise InvalidRequest(f"{param}: what it refers to has more than {MAX_BYTES >> 20} MiB", param=param)
+        self._num_nodes += num_nodes(body)
+        if self._num_nodes > MAX_NODES:
+            raise InvalidRequest(f"{param}: what it refers to holds more than {MAX_NODES} values", param=param)
 
 
-def keep(documents: Documents, owner: Owner, response: ResponseBody, input: Sequence[Item], asked_ns: int) -> None:
+_turns = msgspec.json.Decoder(Turn)
+
+
+def keep(documents: Documents, owner: Owner, response: ResponseBody, input: Sequence[Raw], asked_ns: int) -> None:
     """Returns at once. `asked_ns`: as in Documents.keep."""
-    stored = {"response": response, "input": input, "previous": response.previous_response_id}
-    documents.keep({DocumentKey(owner, KIND, response.id): msgspec.json.encode(stored)}, response.model, asked_ns)
+    output = [Raw(msgspec.json.encode(item)) for item in response.output]
+    turn = Turn(response.previous_response_id, list(input), output)
+    bodies = {
+        DocumentKey(owner, RESPONSE, response.id): msgspec.json.encode(response),
+        DocumentKey(owner, TURN, response.id): msgspec.json.encode(turn),
+    }
+    for item, raw in zip(response.output, output, strict=True):
+        bodies[DocumentKey(owner, OUTPUT_ITEM, item["id"])] = bytes(raw)
+    documents.keep(bodies, response.model, asked_ns)
 
 
-async def find(documents: Documents, owner: Owner, id: str) -> StoredResponse | None:
-    """Raises StoreUnresponsive."""
-    return await documents.ask(lambda store: _read(store, owner, id))
+async def find(documents: Documents, owner: Owner, id: str) -> bytes | None:
+    """The body as it was answered. Raises StoreUnresponsive."""
+    return await documents.ask(lambda store: _read(store, DocumentKey(owner, RESPONSE, id)))
 
 
-async def chain(documents: Documents, owner: Owner, id: str) -> list[StoredResponse]:
-    """The response and all before it, the oldest first. Raises PreviousResponseNotFound, naming the first that is
-    missing, InvalidRequest for a chain that is too long, StoreUnresponsive."""
-    return await documents.ask(lambda store: _chain(store, owner, id))
+async def delete(documents: Documents, owner: Owner, id: str) -> bool:
+    """Whether it was there. Raises StoreUnresponsive."""
+
+    def forget(store: DocumentStore) -> bool:
+        keys = [DocumentKey(owner, RESPONSE, id), DocumentKey(owner, TURN, id)]
+        body = _read(store, keys[1])
+        output = _turns.decode(body).output if body is not None else []
+        keys += [DocumentKey(owner, OUTPUT_ITEM, msgspec.json.decode(raw, type=_WithId).id) for raw in output]
+        return bool(store.delete(keys))
+
+    return await documents.ask(forget)
 
 
-async def kept_chain(documents: Documents, owner: Owner, id: str) -> list[StoredResponse]:
-    """As much of it as is still kept; empty without the response itself. Raises StoreUnresponsive."""
-    return await documents.ask(lambda store: _chain(store, owner, id, is_whole=False))
+async def chain(documents: Documents, owner: Owner, id: str, budget: LookupBudget) -> dict[str, Turn]:
+    """The turn of the response and those of all before it by id, the oldest first. Raises PreviousResponseNotFound,
+    naming the first that is missing, InvalidRequest for a chain that is too long, StoreUnresponsive."""
 
-
-async def find_items(documents: Documents, owner: Owner, ids: Sequence[str]) -> dict[str, Item]:
-    """Output items by their ids, as far as they are here. An item's id holds its response's (`AnswerContext.item`).
-    Raises StoreUnresponsive."""
-    responses = {id.partition("_")[2].rpartition("_")[0] for id in ids}
-
-    def read(store: DocumentStore) -> dict[str, Item]:
-        found = [_read(store, owner, response) for response in sorted(responses)]
-        return {item["id"]: item for one in found if one is not None for item in one.response["output"]}
+    def read(store: DocumentStore) -> dict[str, Turn]:
+        found = dict(_chain(store, owner, id, budget, "previous_response_id"))
+        missing = next(reversed(found.values())).previous if found else id
+        if missing is not None:
+            raise PreviousResponseNotFound(missing)
+        return dict(reversed(found.items()))
 
     return await documents.ask(read)
 
 
-def _chain(store: DocumentStore, owner: Owner, id: str, *, is_whole: bool = True) -> list[StoredResponse]:
-    found: list[StoredResponse] = []
+async def kept_chain(documents: Documents, owner: Owner, id: str, budget: LookupBudget) -> dict[str, Turn]:
+    """As much of it as is still kept; empty without the response itself. Raises InvalidRequest, StoreUnresponsive."""
+    return await documents.ask(lambda store: dict(reversed([*_chain(store, owner, id, budget, "response_id")])))
+
+
+async def find_items(
+    documents: Documents, owner: Owner, ids: Mapping[str, str], budget: LookupBudget
+) -> dict[str, Raw]:
+    """Output items by their ids, as far as they are here. `ids`: by the field that names each. Raises InvalidRequest,
+    StoreUnresponsive."""
+
+    def read(store: DocumentStore) -> dict[str, Raw]:
+        found: dict[str, Raw] = {}
+        for param, id in ids.items():
+            if id not in found and (body := _read(store, DocumentKey(owner, OUTPUT_ITEM, id))) is not None:
+                budget.take(body, param)
+                found[id] = Raw(body)
+        return found
+
+    return await documents.ask(read)
+
+
+class _WithId(Struct):
+    id: str
+
+
+def _chain(store: DocumentStore, owner: Owner, id: str, budget: LookupBudget, param: str) -> Iterator[tuple[str, Turn]]:
+    """The youngest first, as far as they are here."""
     next_id: str | None = id
-    num_bytes = 0
-    while next_id is not None:
-        (document,) = store.get([DocumentKey(owner, KIND, next_id)])
-        if document is None:
-            if is_whole:
-                raise PreviousResponseNotFound(next_id)
-            break
-        num_bytes += len(document.body)
-        if len(found) == MAX_RESPONSES or num_bytes > MAX_BYTES:
-            raise InvalidRequest(
-                f"previous_response_id: more than {MAX_RESPONSES} responses or {MAX_BYTES >> 20} MiB come before",
-                param="previous_response_id",
-            )
-        found.append(_decoder.decode(document.body))
-        next_id = found[-1].previous
-    return found[::-1]
+    for _ in range(MAX_RESPONSES):
+        body = _read(store, DocumentKey(owner, TURN, next_id)) if next_id is not None else None
+        if next_id is None or body is None:
+            return
+        budget.take(body, param)
+        turn = _turns.decode(body)
+        yield next_id, turn
+        next_id = turn.previous
+    if next_id is not None:
+        raise InvalidRequest(f"{param}: more than {MAX_RESPONSES} responses come before it", param=param)
 
 
-def _read(store: DocumentStore, owner: Owner, id: str) -> StoredResponse | None:
-    (document,) = store.get([DocumentKey(owner, KIND, id)])
-    return None if document is None else _decoder.decode(document.body)
+def _read(store: DocumentStore, key: DocumentKey) -> bytes | None:
+    (document,) = store.get([key])
+    return None if document is None else document.body
 
 
 __all__ = (
-    "KIND",
+    "MAX_BYTES",
     "MAX_RESPONSES",
+    "LookupBudget",
     "PreviousResponseNotFound",
-    "StoredResponse",
+    "Turn",
     "chain",
+    "delete",
     "find",
     "find_items",
     "keep",

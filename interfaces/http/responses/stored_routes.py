@@ -1,22 +1,28 @@
-"""GET and DELETE of stored responses, and their input items, for whoever made them."""
+"""GET and DELETE of stored responses, and their input items, for the client that made them.
 
+What was looked up is sent in pieces, each when the client has taken those before, and counts among the bodies of open
+requests until then: a client that reads slowly holds its own share of them at most.
+"""
+
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
+import msgspec
 from litestar import delete, get, post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Link
 from litestar.params import Parameter
-from litestar.response import Response
-from msgspec import Struct
+from litestar.response import Response, Stream
 
-from domain.document import DocumentKey, Owner
+from domain.document import Owner
 from domain.errors import DocumentNotFound, InvalidRequest
 from interfaces.http.documented import errors
 from interfaces.http.responses import stored
 from interfaces.http.responses.answer import ResponseBody
 from interfaces.http.responses.errors import ResponseProblem
-from interfaces.http.responses.input_items import ItemPage, item_page, listed_items
+from interfaces.http.responses.input_items import ItemPage, item_page
+from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.services import Services
 from interfaces.http.visit import owner_of, requested_salt, visit_of
 
@@ -29,7 +35,10 @@ STORED_LINKS = {
 """From a response to what can be asked of it once it is stored."""
 
 
-class DeletedBody(Struct, tag_field="object", tag="response"):
+PIECE_BYTES = 64 << 10
+
+
+class DeletedBody(msgspec.Struct, tag_field="object", tag="response"):
     id: str
     deleted: bool = True
 
@@ -50,12 +59,11 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
         found = await stored.find(documents, owner(request), response_id)
         if found is None:
             raise _not_found(response_id)
-        return Response(found.response)  # type: ignore[arg-type]  # what was a ResponseBody once
+        return _sent(found, request)
 
     @delete(PATH, status_code=200, operation_id="deleteResponse", responses=errors(ResponseProblem, 401, 404, 503))
     async def delete_response(response_id: str, request: Request[Any, Any, Any]) -> DeletedBody:
-        key = DocumentKey(owner(request), stored.KIND, response_id)
-        if not await documents.ask(lambda store: store.delete([key])):
+        if not await stored.delete(documents, owner(request), response_id):
             raise _not_found(response_id)
         return DeletedBody(response_id)
 
@@ -70,11 +78,14 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
         after: str | None = None,
         limit: Annotated[int, Parameter(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
-    ) -> ItemPage:
-        chain = await stored.kept_chain(documents, owner(request), response_id)
-        if not chain:
+    ) -> Response[ItemPage]:
+        budget = LookupBudget()
+        turns = await stored.kept_chain(documents, owner(request), response_id, budget)
+        if not turns:
             raise _not_found(response_id)
-        return item_page(listed_items(chain), after=after, limit=limit, is_descending=order == "desc")
+        visit_of(request.scope).hold(budget.num_bytes)
+        page = item_page(turns, after=after, limit=limit, is_descending=order == "desc")
+        return _sent(msgspec.json.encode(page), request)
 
     @post(
         f"{PATH}/cancel",
@@ -89,6 +100,17 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
         )
 
     return [get_response, delete_response, list_input_items, cancel_response]
+
+
+def _sent(body: bytes, request: Request[Any, Any, Any]) -> Response[Any]:
+    """Raises BodiesFull."""
+    visit_of(request.scope).hold(len(body))
+    return Stream(_pieces(body), media_type="application/json", headers={"content-length": str(len(body))})
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
 
 
 def _not_found(id: str) -> DocumentNotFound:
