@@ -15,13 +15,13 @@ from adapters.mlx.child_modules import keep_children_at_hand
 from adapters.mlx.cuda_link import find_link
 from adapters.mlx.device import describe_device, on_cpu, preferred_grid
 from adapters.mlx.load_measurement import measure_chunks
+from adapters.mlx.logit_rules import SamplerRow
 from adapters.mlx.memory_shape import shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.payload import dtype_name
 from adapters.mlx.peak_memory import PeakMemory
 from adapters.mlx.peak_meter import PeakMeter
 from adapters.mlx.probe import probe
-from adapters.mlx.sampler_row import SamplerRow
 from application.ports.compute import DecodeStart
 from domain.ids import ModelId
 from domain.memory.config_shape import number

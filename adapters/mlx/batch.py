@@ -28,9 +28,9 @@ import mlx.core as mx
 from adapters.mlx.arrays import evaluate_soon
 from adapters.mlx.caches.layout import Caches
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
+from adapters.mlx.logit_rules import SamplerRow
 from adapters.mlx.sampled import Sampled, join
-from adapters.mlx.sampler import GroupSampler
-from adapters.mlx.sampler_row import SamplerRow
+from adapters.mlx.sampling import GroupSampler
 from domain.decode_groups import choose_group, rows_capacity, rows_in_place
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId

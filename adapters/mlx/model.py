@@ -17,11 +17,10 @@ from adapters.mlx.caches.rows import fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
 from adapters.mlx.left_row import LeftRows
+from adapters.mlx.logit_rules import SamplerRow
 from adapters.mlx.peak_meter import PeakMeter, begin_peak, peak_bytes
-from adapters.mlx.prompt_scores import score_chunk
-from adapters.mlx.sampled import Sampled
-from adapters.mlx.sampler import GroupSampler
-from adapters.mlx.sampler_row import SamplerRow
+from adapters.mlx.sampled import Sampled, score_chunk
+from adapters.mlx.sampling import GroupSampler
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state_restore import GroupSpecs, restore_caches
 from application.ports.compute import DecodeResult, DecodeStart, PromptScores

@@ -16,8 +16,8 @@ from adapters.mlx import engine as engine_module
 from adapters.mlx.assembly import ModelFacts, assemble
 from adapters.mlx.caches.layout import live_arrays, new_caches
 from adapters.mlx.engine import MlxEngine
+from adapters.mlx.logit_rules import SamplerRow
 from adapters.mlx.payload import DevicePayload, pack
-from adapters.mlx.sampler_row import SamplerRow
 from adapters.mlx.state_copy import HeldRow, copy_blocks, copy_snapshot
 from application.ports.compute import DecodeStart
 from application.ports.token_constraint import AllowedTokens

@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx import prompt_scores
+from adapters.mlx import sampled
 from adapters.mlx.caches.layout import new_caches
-from adapters.mlx.prompt_scores import score_chunk
+from adapters.mlx.sampled import score_chunk
 from application.ports.compute import DecodeStart, PromptScores
 from domain.sampling import SamplingParams
 from tests.support.state_replay import new_id, prompt_of
@@ -38,12 +38,12 @@ def check_scores(found: PromptScores, normal: np.ndarray[Any, Any], tokens: tupl
         assert [normal[row][token] for token, _ in score.top] == pytest.approx(ranked, abs=tolerance)
 
 
-@pytest.mark.parametrize("slice_bytes", [prompt_scores.SLICE_BYTES, 1, 7 * 4 * 256], ids=["one", "single", "seven"])
+@pytest.mark.parametrize("slice_bytes", [sampled.SLICE_BYTES, 1, 7 * 4 * 256], ids=["one", "single", "seven"])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text", "qwen3_next", "mamba2", "falcon_h1", "gemma3n"])
 def test_scores_are_the_log_softmax_of_a_plain_pass(
     name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompt_scores, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(sampled, "SLICE_BYTES", slice_bytes)
     model, id = tiny_model(name), new_id()
     model.open(id)
     found, at = list[Any](), 0
@@ -69,7 +69,7 @@ def test_half_precision_logits_are_scored_in_float32() -> None:
 
 def test_a_chunk_is_never_in_float32_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     num_tokens, vocab_size, slice_bytes = 256, 50_000, 1 << 20
-    monkeypatch.setattr(prompt_scores, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(sampled, "SLICE_BYTES", slice_bytes)
     logits = mx.random.normal((num_tokens, vocab_size), dtype=mx.bfloat16)
     mx.eval(logits)
     mx.clear_cache()

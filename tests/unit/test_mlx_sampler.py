@@ -8,11 +8,9 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx import arrays
-from adapters.mlx import sampler as sampler_module
-from adapters.mlx import sampling_lane as lane_module
-from adapters.mlx.noise_keys import STEPS_AHEAD, NoiseKeys, noise_keys
-from adapters.mlx.sampler import GroupSampler
-from adapters.mlx.sampler_row import SamplerRow
+from adapters.mlx import sampling as sampler_module
+from adapters.mlx.logit_rules import SamplerRow
+from adapters.mlx.sampling import STEPS_AHEAD, GroupSampler, NoiseKeys, noise_keys
 from application.ports.compute import DecodeStart
 from domain.errors import InvalidRequest
 from domain.sampling import SamplingParams
@@ -158,8 +156,7 @@ def test_only_rows_that_need_ranking_or_noise_pay_for_it(monkeypatch: pytest.Mon
         return draw_rows(function, keys)
 
     monkeypatch.setattr(mx, "sort", counted_sort)
-    for module in (sampler_module, lane_module):
-        monkeypatch.setattr(module, "map_rows", counted_draw, raising=False)
+    monkeypatch.setattr(sampler_module, "map_rows", counted_draw)
     settings = [GREEDY] * 5 + [SamplingParams(temperature=1)] * 2 + [SamplingParams(temperature=1, top_p=0.9)]
     GroupSampler([row(sampling) for sampling in settings]).sample(logits_of(8))
     assert (sum(num_sorted), sum(num_noisy)) == (1, 3)
