@@ -25,7 +25,7 @@ class PressureRelieved:
 
 
 ACTIONS = (
-    *("clear_cache", "shrink_hot", "grow_hot", "shrink_chunk", "grow_chunk"),
+    *("clear_cache", "shrink_hot", "grow_hot"),
     *("pause", "resume", "preempt", "refuse"),
 )
 

@@ -41,24 +41,15 @@ def next_chunk_end(start: int, end: int, grid: int, stops: Sequence[int] = ()) -
     return min((stop for stop in stops if start < stop < bound), default=bound)
 
 
-def next_prompt_chunk(
-    start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = (), max_chunk: int | None = None
-) -> int:
-    """The same for a prompt of `num_prompt` tokens: its last chunk is short, and a short rest off the grid is one.
-
-    `max_chunk`: tokens at most, which is what leaves the grid when it is less than a step of it.
-    """
+def next_prompt_chunk(start: int, num_prompt: int, limits: StepLimits, stops: Sequence[int] = ()) -> int:
+    """The same for a prompt of `num_prompt` tokens: its last chunk is short, and a short rest off the grid is one."""
     is_rest = start % limits.grid != 0 and num_prompt - start <= limits.grid
     end = next_chunk_end(start, num_prompt, num_prompt if is_rest else limits.grid, stops)
-    if max_chunk is not None and end - start > max_chunk:
-        end = start + max(max_chunk, 1)
     is_too_long = end == num_prompt and end - start > max(limits.max_last_chunk, 1)
     return end - 1 if is_too_long else end
 
 
-def plan_prefill(
-    sequences: Sequence[SequenceView], limits: StepLimits, pace: StepPace, max_chunk: int | None
-) -> tuple[PrefillChunk, ...]:
+def plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits, pace: StepPace) -> tuple[PrefillChunk, ...]:
     """The next turn; empty while no prompt is open, or running streams still have to have their share."""
     prompts = [sequence for sequence in sequences if sequence.phase is Phase.PREFILLING]
     if not prompts or (_owes_decoding(limits, pace) and any(view.phase is Phase.DECODING for view in sequences)):
@@ -67,9 +58,9 @@ def plan_prefill(
     longest = max(prompts, key=lambda view: view.num_waited)
     budget = limits.prefill_budget
     if pace.num_turns % limits.aging != limits.aging - 1 or longest is by_rest[0]:
-        return _fill(by_rest, limits, budget, max_chunk) or _fill(by_rest[:1], limits, 0, max_chunk)
-    chunks = _fill([view for view in by_rest if view is not longest], limits, budget // SHORT_SHARE, max_chunk)
-    return chunks + _fill([longest], limits, 0, max_chunk)
+        return _fill(by_rest, limits, budget) or _fill(by_rest[:1], limits, 0)
+    chunks = _fill([view for view in by_rest if view is not longest], limits, budget // SHORT_SHARE)
+    return chunks + _fill([longest], limits, 0)
 
 
 def held_for(
@@ -93,16 +84,14 @@ def _owes_decoding(limits: StepLimits, pace: StepPace) -> bool:
     return pace.num_decodes < MAX_DECODES and decode_s * (1 - share) < pace.turn_s * share
 
 
-def _fill(
-    prompts: Sequence[SequenceView], limits: StepLimits, budget: int, max_chunk: int | None
-) -> tuple[PrefillChunk, ...]:
+def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> tuple[PrefillChunk, ...]:
     """Chunk by chunk, prompt by prompt, as long as they fit into `budget` tokens; with 0 just one chunk."""
     chunks: list[PrefillChunk] = []
     left = budget
     for view in prompts:
         start = view.num_computed
         while start < view.num_prompt:
-            end = next_prompt_chunk(start, view.num_prompt, limits, view.stops, max_chunk)
+            end = next_prompt_chunk(start, view.num_prompt, limits, view.stops)
             if budget and end - start > left:
                 return tuple(chunks)
             chunks.append(PrefillChunk(view.id, start, end))

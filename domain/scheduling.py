@@ -43,7 +43,7 @@ def plan_step(
     staying = [sequence for sequence in sequences if sequence.id not in preempt]
     admit, taken, room = _plan_admission(staying, limits, budget) if not preempt else ((), 0, 0)
     held_for_ids = held_for(staying, admit, limits, pace)
-    prefill = plan_prefill(staying, limits, pace, budget.max_chunk) if not held_for_ids else ()
+    prefill = plan_prefill(staying, limits, pace) if not held_for_ids else ()
     return StepPlan(
         admit=admit,
         prefill=prefill,

@@ -81,14 +81,13 @@ class SequenceView:
 class StepBudget:
     """What memory leaves for one step; the default bounds nothing.
 
-    `room_bytes`: what may be admitted beyond what is active already; None: any number. `max_chunk`: tokens of a prefill
-    chunk at most; None: a grid step. `admits` False: nobody is admitted. `preempt_bytes`: so much must be given back by
+    `room_bytes`: what may be admitted beyond what is active already; None: any number. `admits` False: nobody is
+    admitted. `preempt_bytes`: so much must be given back by
     preempting; 0: nobody is. `let_go`: whose states nobody takes over any more, whatever the views say. `lasts`: for so
     many steps more it would be no other, as long as the same sequences decode and nobody else comes.
     """
 
     room_bytes: int | None = None
-    max_chunk: int | None = None
     admits: bool = True
     preempt_bytes: int = 0
     let_go: frozenset[SequenceId] = frozenset()

@@ -17,10 +17,8 @@ def measure_chunks(model: MlxModel, chunk: int, room_bytes: int | None) -> Gener
     """The peaks beyond the state by the chunk's end, for `PeakCorrection.of_load`; empty where there is no room to find
     out. Leaves nothing behind. The far chunk continues the first one's state, repeated: its size is what matters."""
     described = model.description
-    num_before = min(DEEP_CHUNKS, described.context_length // chunk - 1) if described.layout.is_reusable else 0
-    shape, end = described.memory, (num_before + 1) * chunk
-    needed_bytes = 2 * shape.state_bytes(end, chunk) + shape.peak_bytes(chunk, end)
-    if num_before < 0 or (room_bytes is not None and needed_bytes > room_bytes):
+    shape, most_before = described.memory, described.context_length // chunk - 1
+    if most_before < 0 or _exceeds(room_bytes, shape.state_bytes(chunk, chunk) + shape.peak_bytes(chunk, chunk)):
         return {}
     tokens = [(17 * index + 5) % min(_TOKENS, described.vocab_size) for index in range(chunk)]
     peaks: dict[int, int] = {}
@@ -28,16 +26,25 @@ def measure_chunks(model: MlxModel, chunk: int, room_bytes: int | None) -> Gener
         model.open(_ID)
         peaks[chunk] = model.measured_prefill(_ID, tokens)
         yield
-        if num_before:
+        for num_before in range(min(DEEP_CHUNKS, most_before) if described.layout.is_reusable else 0, 0, -1):
+            end = (num_before + 1) * chunk
+            # A peak grows no faster than the tokens, and the state is there twice while it is put together.
+            if _exceeds(room_bytes, 2 * shape.state_bytes(end, chunk) + peaks[chunk] * (num_before + 1)):
+                continue
             (block,) = model.capture_blocks(_ID, [(0, chunk)])
             model.restore(_ID, end - chunk, [block] * num_before, model.capture_snapshot(_ID, chunk))
             yield
             peaks[end] = model.measured_prefill(_ID, tokens)
+            break
     except Exception as error:  # whatever a family's code does with a state that no prompt gives
         _logger.info("a chunk of %s could not be measured, its memory is estimated: %s", described.id, error)
     finally:
         model.close([_ID])
     return peaks
+
+
+def _exceeds(room_bytes: int | None, num_bytes: int) -> bool:
+    return room_bytes is not None and num_bytes > room_bytes
 
 
 __all__ = ("measure_chunks",)

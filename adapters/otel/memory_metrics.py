@@ -22,13 +22,12 @@ MEMORY_LIMIT = gauge(
 MEMORY_LEVEL = gauge(
     names.CAIRN_MEMORY_LEVEL,
     "{level}",
-    "Memory pressure: 0 calm, 1 hot tier smaller, 2 chunks shorter, 3 admission paused, 4 preempting, 5 refusing.",
+    "Memory pressure: 0 calm, 1 hot tier smaller, 2 admission paused, 3 preempting, 4 refusing.",
 )
 MEMORY_ACTIONS = counter(
     names.CAIRN_MEMORY_ACTIONS,
     "{action}",
-    "What was done about memory: clear_cache, drop_live, shrink_hot, grow_hot, shrink_chunk, grow_chunk, pause, resume,"
-    " preempt or refuse.",
+    "What was done about memory: clear_cache, drop_live, shrink_hot, grow_hot, pause, resume, preempt or refuse.",
     names.CAIRN_KIND,
 )
 

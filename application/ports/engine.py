@@ -167,7 +167,8 @@ class EngineStatus:
     looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values. `computing`: what computes,
     for people; empty while that is not known. `loading`: the load under way, None for none. `stuck_after_s`: longer
     than a step, or a piece of a load, legitimately takes where it computes; None while that is not known. `coming`: of
-    an engine that is to take over from this one, which has ended; None: there is none.
+    an engine that is to take over from this one, which has ended; None: there is none. `prefill_chunk`: tokens that one
+    step prefills at most.
     """
 
     is_alive: bool
@@ -188,6 +189,7 @@ class EngineStatus:
     loading: LoadProgress | None = None
     stuck_after_s: float | None = None
     coming: Heartbeat | None = None
+    prefill_chunk: int = 0
 
     @property
     def heartbeat(self) -> Heartbeat:

@@ -4,7 +4,7 @@
     deep    what grows with the tokens before it   by one that lies up to DEEP_CHUNKS of its own length behind the start
 
 A load measures one of each. Whatever is measured later counts at once where it is more, and by a sixteenth of the
-difference where it is less.
+difference where it is less: to the part that is larger, or `deep` for chunks far behind.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,9 @@ class PeakCorrection:
         if peaks[chunk] < MIN_BYTES:
             return cls()
         near_bytes, at_start = step.near_bytes(chunk), step.deep_bytes(chunk, chunk)
-        if end == chunk:  # what grows stays as it was estimated, and the sum errs upwards
-            return cls(_bounded(peak / max(near_bytes + at_start, 1), LEAST_NEAR), 1.0, 1)
+        if end == chunk:  # all of it may be what grows, and none
+            near = _bounded(peak / max(near_bytes + at_start, 1), LEAST_NEAR)
+            return cls(near, min(1.0, peak / max(at_start, 1)), 1)
         deep = _bounded((peak - peaks[chunk]) / max(step.deep_bytes(chunk, end) - at_start, 1), 0.0)
         return cls(_bounded((peaks[chunk] - deep * at_start) / max(near_bytes, 1), LEAST_NEAR), deep, 2)
 
@@ -46,7 +47,7 @@ class PeakCorrection:
         if min(near_bytes, deep_bytes) <= 0 or max(near_bytes + deep_bytes, measured_bytes) < MIN_BYTES:
             return self
         now = replace(self, num_measured=self.num_measured + 1)
-        if end <= DEEP_CHUNKS * chunk:
+        if end <= 2 * chunk or (end <= DEEP_CHUNKS * chunk and self.near * near_bytes > self.deep * deep_bytes):
             wanted = (measured_bytes - self.deep * deep_bytes) / near_bytes
             return replace(now, near=_bounded(_moved(self.near, wanted), LEAST_NEAR))
         wanted = (measured_bytes - self.near * near_bytes) / deep_bytes

@@ -11,16 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from domain.ids import SequenceId
-from domain.memory.pressure import StepDemand, StepNeed
+from domain.memory.pressure import StepDemand
 from domain.memory.shape import MemoryShape
 from domain.scheduling import SequenceView
 from domain.sequence import ACTIVE, Phase
 
 GROWN_TOKENS = 256
 """What a decoding row's buffers grow by at once."""
-
-LEAST_CHUNK = 64
-"""Prefill chunks are not made shorter: below it the weights are read for hardly any tokens."""
 
 RESERVE_TOKENS, RESERVE_SHARE = 768, 8
 """What an answer is expected to grow to, if it may: so many tokens, or such a part of its prompt. Beyond it a sequence
@@ -67,10 +64,9 @@ def demand_of(
     prompts = [pair for pair in active if pair[0].phase is not Phase.DECODING]
     begun = [pair for pair in prompts if pair[0].phase is Phase.PREFILLING]
     decode = _decode_bytes([pair for pair in active if pair[0].phase is Phase.DECODING])
-    lengths = _chunks(chunk)
     return StepDemand(
-        steps=tuple(StepNeed(length, decode + _prefill_bytes(prompts, length)) for length in lengths),
-        least_bytes=decode + _prefill_bytes(begun, lengths[-1]),
+        step_bytes=decode + _prefill_bytes(prompts, chunk),
+        begun_bytes=decode + _prefill_bytes(begun, chunk),
         waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], active, prompts, chunk),
         waiting_has_bytes=0 if first is None or first.takes_over is None else first.takes_over.size_bytes,
         num_active=len(active),
@@ -78,23 +74,13 @@ def demand_of(
     )
 
 
-def _chunks(chunk: int) -> list[int]:
-    """The grid, and half of it again and again."""
-    lengths = [chunk]
-    while lengths[-1] > LEAST_CHUNK:
-        lengths.append(max(LEAST_CHUNK, lengths[-1] // 2))
-    return lengths
-
-
 def _waiting_bytes(
     view: SequenceView, shape: MemoryShape, active: Sequence[Pair], prompts: Sequence[Pair], chunk: int
 ) -> int:
-    """The charge of one that waits, and what its longest step takes beyond what the others' does. Beside others it
-    waits until whole chunks fit; alone it is computed in short ones if it must, and answers afterwards."""
-    is_alone = not active
-    length = min(LEAST_CHUNK if is_alone else chunk, chunk, view.num_prompt)
+    """The charge of one that waits, and what its last chunk takes beyond what the chunks of others do."""
+    length = min(chunk, view.num_prompt)
     peak = _peak(view, shape, length, view.num_prompt)
-    if is_alone:
+    if not active:
         return max(view.charge_bytes, shape.state_bytes(view.num_prompt, length) + peak)
     return view.charge_bytes + max(0, peak - _widest(prompts, length))
 
@@ -109,12 +95,11 @@ def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
 
 
 def _widest(prompts: Sequence[Pair], chunk: int) -> int:
-    """The transient of the widest chunk, or of the shortest at a prompt's end where that is more."""
+    """The transient of the widest chunk."""
     peaks = [0]
     for view, shape in prompts:
         length = min(chunk, view.num_prompt - view.num_computed)
         peaks.append(_peak(view, shape, length, view.num_computed + length))
-        peaks.append(_peak(view, shape, min(LEAST_CHUNK, chunk, view.num_prompt), view.num_prompt))
     return max(peaks)
 
 
@@ -151,4 +136,4 @@ def _decode_bytes(rows: Sequence[Pair]) -> int:
     return sum(shape.decode_bytes(len(lengths), max(lengths) + 1) for shape, lengths in by_shape.items())
 
 
-__all__ = ("LEAST_CHUNK", "Open", "charge_bytes", "demand_of", "open_bytes")
+__all__ = ("Open", "charge_bytes", "demand_of", "open_bytes")

@@ -70,8 +70,8 @@ class MemoryPlan:
         views.append(self._view(0, Phase.PREFILLING))
         shapes = {view.id: self.shape for view in views}
         held = open_bytes(views, shapes, self.chunk)
-        step = demand_of(views, shapes, self.chunk, None).steps[0]
-        return self.shape.weight_bytes + held.state_bytes + held.growth_bytes + step.num_bytes
+        step = demand_of(views, shapes, self.chunk, None)
+        return self.shape.weight_bytes + held.state_bytes + held.growth_bytes + step.step_bytes
 
     @property
     def fits(self) -> bool:

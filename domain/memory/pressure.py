@@ -3,14 +3,13 @@
     level        what is done                                                  undone
     CALM         nothing, but that states which ended sequences left give way
     LEAN         the hot tier is smaller than it is set to be                  below the low mark, an eighth at a time
-    SHORT        prefill chunks are shorter than the grid                      when the longer one stays below high
     PAUSED       nobody is admitted                                            when a whole step stays below low
     PREEMPTING   the youngest give back what they hold, and go on later        the next time
     REFUSING     the only one there is has to; if it comes no further, it fails  the next time
 
-The hot tier gives back and admission pauses at the high mark, where that is enough; chunks are shortened and sequences
-preempted only before the hard one, because short chunks leave the canonical grid. What one step gives back is not
-taken at once by the next: letting go happens at the high mark or the hard one, taking again at the low one. The
+The hot tier gives back and admission pauses at the high mark, where that is enough; sequences are preempted only before
+the hard one. Chunks stay on the canonical grid, however short memory is. What one step gives back is not taken at once
+by the next: letting go happens at the high mark or the hard one, taking again at the low one. The
 backend's cache of freed buffers is no level: it is cleared before a reading decides anything. And nobody waits for
 nothing: while no sequence computes, admission does not pause.
 """
@@ -27,31 +26,22 @@ HOT_STEPS = 8
 class Level(IntEnum):
     CALM = 0
     LEAN = 1
-    SHORT = 2
-    PAUSED = 3
-    PREEMPTING = 4
-    REFUSING = 5
-
-
-@dataclass(frozen=True, slots=True)
-class StepNeed:
-    """What the next step takes beyond what is held if its prefill chunks have at most `chunk` tokens; all that it
-    computes grows in it, and what is captured of that is copied."""
-
-    chunk: int
-    num_bytes: int
+    PAUSED = 2
+    PREEMPTING = 3
+    REFUSING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDemand:
-    """`steps`: the longest chunk first; never empty; with those that are being restored, which may compute in it.
-    `least_bytes`: what a step takes at least for those that compute already. `waiting_bytes`: the charge of who would
-    be admitted next; 0: nobody waits; `waiting_has_bytes`: what the state holds of it that it takes over.
-    `fetching_bytes`: what somebody who was admitted lacks to fetch what it starts from; 0: nobody does. `num_active`:
-    sequences that hold something, or are about to; `num_computing`: of those, the ones that compute, and will end."""
+    """`step_bytes`: what the next step takes beyond what is held, with those that are being restored, which may compute
+    in it: all that it computes grows, and what is captured of that is copied. `begun_bytes`: the same of those that
+    compute already. `waiting_bytes`: the charge of who would be admitted next; 0: nobody waits; `waiting_has_bytes`:
+    what the state holds of it that it takes over. `fetching_bytes`: what somebody who was admitted lacks to fetch what
+    it starts from; 0: nobody does. `num_active`: sequences that hold something, or are about to; `num_computing`: of
+    those, the ones that compute, and will end."""
 
-    steps: tuple[StepNeed, ...]
-    least_bytes: int = 0
+    step_bytes: int = 0
+    begun_bytes: int = 0
     waiting_bytes: int = 0
     waiting_has_bytes: int = 0
     fetching_bytes: int = 0
@@ -65,7 +55,6 @@ class Relief:
     by the only one there is."""
 
     hot_bytes: int
-    max_chunk: int | None = None
     admits: bool = True
     preempt_bytes: int = 0
     is_lonely: bool = False
@@ -77,8 +66,6 @@ class Relief:
             return Level.PREEMPTING
         if not self.admits:
             return Level.PAUSED
-        if self.max_chunk is not None:
-            return Level.SHORT
         return Level.LEAN if self.hot_bytes < hot_budget_bytes else Level.CALM
 
 
@@ -94,7 +81,7 @@ def hot_budget(
 ) -> int:
     """What the hot tier may hold from now on. `hot_bytes`: its budget so far; `wanted_bytes`: what it is set to be."""
     ledger = ledger.without_live()
-    step, kept = demand.steps[0].num_bytes, _kept_bytes(ledger, limits, demand)
+    step, kept = demand.step_bytes, _kept_bytes(ledger, limits, demand)
     spared = _spared_bytes(kept, demand)
     allowed = kept - spared
     if allowed < hot_bytes:
@@ -106,7 +93,7 @@ def hot_budget(
 
 def _kept_bytes(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand) -> int:
     """What all that is kept for later may hold; negative where even nothing is too much."""
-    others, step = ledger.held_bytes - ledger.hot_bytes, demand.steps[0].num_bytes
+    others, step = ledger.held_bytes - ledger.hot_bytes, demand.step_bytes
     allowed = limits.high_bytes - others - step
     free = limits.hard_bytes - others - ledger.growth_bytes - step
     for wanted, has in ((demand.waiting_bytes, demand.waiting_has_bytes), (demand.fetching_bytes, 0)):
@@ -123,30 +110,19 @@ def _spared_bytes(allowed: int, demand: StepDemand) -> int:
 
 def relieve(ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, before: Relief, hot_bytes: int) -> Relief:
     """What else is done, once the hot tier holds no more than `hot_bytes`."""
-    held, whole = ledger.held_bytes, demand.steps[0]
-    chunk = _chunk(held, limits, demand, before)
-    over = held + demand.least_bytes - limits.hard_bytes
+    over = ledger.held_bytes + demand.begun_bytes - limits.hard_bytes
+    used = ledger.without_live().held_bytes + demand.step_bytes
     return Relief(
         hot_bytes,
-        None if chunk == whole.chunk else chunk,
-        admits=_admits(ledger.without_live().held_bytes + whole.num_bytes, limits, demand, is_paused=not before.admits),
+        admits=_admits(used, limits, demand, is_paused=not before.admits),
         # Down to the high mark, so that it is not needed again in the next step.
         preempt_bytes=over + limits.hard_bytes - limits.high_bytes if over > 0 and demand.num_active else 0,
         is_lonely=over > 0 and demand.num_active == 1,
     )
 
 
-def _chunk(held: int, limits: MemoryLimits, demand: StepDemand, before: Relief) -> int:
-    """The longest chunk that fits; one longer than before only with room to spare."""
-    for need in demand.steps:
-        is_longer = before.max_chunk is not None and need.chunk > before.max_chunk
-        if held + need.num_bytes <= (limits.high_bytes if is_longer else limits.hard_bytes):
-            return need.chunk
-    return demand.steps[-1].chunk
-
-
 def _admits(used: int, limits: MemoryLimits, demand: StepDemand, *, is_paused: bool) -> bool:
     return not demand.num_computing or used <= (limits.low_bytes if is_paused else limits.high_bytes)
 
 
-__all__ = ("Level", "Relief", "StepDemand", "StepNeed", "hot_budget", "live_budget", "relieve")
+__all__ = ("Level", "Relief", "StepDemand", "hot_budget", "live_budget", "relieve")

@@ -39,7 +39,7 @@ class PromisedBody(Struct):
 
 class MemoryBody(Struct):
     """`limits` and `room_bytes` are null where nothing bounds it. `pressure`: calm, lean (the hot tier is smaller),
-    short (prefill chunks are), paused (nobody is admitted), preempting or refusing. `waiting_for`: how many wait in the
+    paused (nobody is admitted), preempting or refusing. `waiting_for`: how many wait in the
     queue for `memory` or a `place`."""
 
     limits: LimitsBody | None

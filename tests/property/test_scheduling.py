@@ -105,7 +105,6 @@ class Run:
         preempts = self._random.random() < 0.05
         return StepBudget(
             room_bytes=ROOM - held,
-            max_chunk=self._random.choice((None, 1, 5)),
             admits=self._random.random() < 0.9,
             preempt_bytes=self._random.randint(1, 2 * ROOM) if preempts else 0,
         )
@@ -140,7 +139,7 @@ class Run:
 
     def _check(self, plan: StepPlan, budget: StepBudget) -> None:
         views = {life.view.id: life.view for life in self.lives}
-        self._check_chunks(plan.prefill, views, budget.max_chunk)
+        self._check_chunks(plan.prefill, views)
         active = {id for id, view in views.items() if view.phase not in WAITING}
         assert set(plan.decode) == {id for id, view in views.items() if view.phase is Phase.DECODING}
         assert set(plan.preempt) <= active
@@ -161,9 +160,7 @@ class Run:
             if view.id < id and view.phase in WAITING and view.id not in plan.admit:
                 assert view.num_waited < self.limits.patience or views[id].phase is Phase.PREEMPTED
 
-    def _check_chunks(
-        self, chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, SequenceView], max_chunk: int | None
-    ) -> None:
+    def _check_chunks(self, chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, SequenceView]) -> None:
         limits = self.limits
         num_tokens = sum(chunk.end - chunk.start for chunk in chunks)
         assert num_tokens <= limits.prefill_budget + limits.prefill_budget // 4
@@ -172,12 +169,11 @@ class Run:
             view = views[chunk.id]
             assert view.phase is Phase.PREFILLING
             assert reached[chunk.id] == chunk.start < chunk.end
-            assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops, max_chunk)
+            assert chunk.end == next_prompt_chunk(chunk.start, view.num_prompt, limits, view.stops)
             assert chunk.end < view.num_prompt or chunk.end - chunk.start <= limits.max_last_chunk
             is_rest = chunk.start % GRID != 0 and view.num_prompt - chunk.start <= GRID
             assert is_rest or chunk.end // GRID == chunk.start // GRID or chunk.end % GRID == 0
             assert not any(chunk.start < stop < chunk.end for stop in view.stops)
-            assert max_chunk is None or chunk.end - chunk.start <= max_chunk
             reached[chunk.id] = chunk.end
 
 

@@ -1,4 +1,4 @@
-"""A StepGuard whose memory is what luck says: little room, pauses, short chunks, and sequences that have to go.
+"""A StepGuard whose memory is what luck says: little room, pauses, and sequences that have to go.
 
 Bytes are tokens. It never asks for more than can be: what is alone is preempted rarely, pauses end, and the room is
 enough for any one sequence.
@@ -40,7 +40,6 @@ class ScriptedGuard(Unguarded):
         self._pause = self._pause - 1 if self._pause else random.choice((0,) * 30 + (1, 20))
         return StepBudget(
             room_bytes=max(0, self._total_bytes - sum(view.charge_bytes for view in active)),
-            max_chunk=random.choice((None, None, None, 1, 7, 16)),
             admits=not self._pause,
             preempt_bytes=self._wanted(active),
         )

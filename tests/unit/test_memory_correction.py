@@ -41,6 +41,9 @@ def test_a_load_finds_both_parts(near: float, deep: float):
 def test_one_chunk_at_load_leaves_what_grows_as_it_was_estimated():
     found = PeakCorrection.of_load(SHAPE, CHUNK, {CHUNK: truth(0.5, 0.5, CHUNK)})
     assert (found.near, found.deep, found.num_measured) == (pytest.approx(0.5, 0.01), 1.0, 1)
+    assert PeakCorrection.of_load(SHAPE, CHUNK, {CHUNK: MIN_BYTES}).deep == MIN_BYTES / SHAPE.step.deep_bytes(
+        CHUNK, CHUNK
+    )
 
 
 def test_a_chunk_too_small_to_tell_says_nothing():

@@ -78,7 +78,7 @@ def test_without_a_limit_nothing_is_bounded_and_all_the_same_counted():
     bench = Bench(limits=None)
     bench.guard.loaded(MODEL, 900)
     budget = bench.budget(view(1, Phase.DECODING, 5_000, 4_000))
-    assert (budget.room_bytes, budget.max_chunk, budget.admits, budget.preempt_bytes) == (None, None, True, 0)
+    assert (budget.room_bytes, budget.admits, budget.preempt_bytes) == (None, True, 0)
     assert bench.guard.ledger.weight_bytes == 900
     assert bench.guard.ledger.state_bytes > 0
 
@@ -330,7 +330,7 @@ def test_a_budget_lasts_while_all_decode_below_the_high_mark():
     assert Bench(held_bytes=LIMITS.high_bytes + 1).budget(view(1, Phase.DECODING, 9_000, 8_000)).lasts == 0
 
 
-def test_a_budget_lasts_with_a_smaller_hot_tier_and_not_with_shorter_chunks():
+def test_a_budget_lasts_with_a_smaller_hot_tier_and_not_while_admission_pauses():
     bench, decoding = Bench(hot_bytes=20_000), view(1, Phase.DECODING, 5_000, 4_000)
     bench.hot.put([sized_record(number, 1_000) for number in range(15)])
     bench.guard.loaded(MODEL, 75_000)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from adapters.mlx.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
 from domain.ids import SequenceId
-from domain.memory.demand import LEAST_CHUNK, charge_bytes, demand_of
+from domain.memory.demand import charge_bytes, demand_of
 from domain.memory.preflight import Demand, Preflight
 from domain.memory.shape import NUM_LAST_TOKENS, MemoryShape, StateCost, StepCost
 from domain.scheduling import SequenceView
@@ -112,17 +112,15 @@ def test_what_a_refusal_offers_fits_and_one_more_does_not(
 def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     shape: MemoryShape, num_prompt: int, num_new: int, data: st.DataObject
 ):
-    """Alone, the guard's sums never ask for more, at any position. Where a window holds a chunk beside itself, a long
-    grid may take more than the short chunks that the guard falls back to: that is told by the queue."""
-    shape = replace(shape, states=tuple(replace(state, window=None) for state in shape.states))
-    needed = Preflight(shape, 0, 0, LEAST_CHUNK).needed_bytes(Demand(num_prompt, num_new))
+    """Alone, the guard's sums never ask for more, at any position."""
     grid = 512
+    needed = Preflight(shape, 0, 0, grid).needed_bytes(Demand(num_prompt, num_new))
     charge = charge_bytes(shape, num_prompt, num_new, grid)
 
     def alone(phase: Phase, num_computed: int) -> tuple[int, int]:
         view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge)
         demand = demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
-        return demand.waiting_bytes, demand.steps[-1].num_bytes
+        return demand.waiting_bytes, demand.step_bytes
 
     assert alone(Phase.QUEUED, 0)[0] <= needed
     position = data.draw(st.integers(0, num_prompt - 1))

@@ -5,23 +5,17 @@ from dataclasses import replace
 import pytest
 
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from domain.memory.pressure import Level, Relief, StepDemand, StepNeed, hot_budget, live_budget, relieve
+from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_budget, relieve
 
 LIMITS = MemoryLimits(total_bytes=1000, low_bytes=800, high_bytes=900, hard_bytes=950)
 CALM = Relief(hot_bytes=200)
 WANTED = 200
 
 
-def steps(whole: int, half: int | None = None, least: int | None = None) -> tuple[StepNeed, ...]:
-    half = whole // 2 if half is None else half
-    return (StepNeed(512, whole), StepNeed(256, half), StepNeed(64, half // 4 if least is None else least))
-
-
-def demand(whole: int, waiting: int = 0, active: int = 2) -> StepDemand:
-    needs = steps(whole)
+def demand(step: int, waiting: int = 0, active: int = 2, begun: int | None = None) -> StepDemand:
     return StepDemand(
-        steps=needs,
-        least_bytes=needs[-1].num_bytes,
+        step_bytes=step,
+        begun_bytes=step if begun is None else begun,
         waiting_bytes=waiting,
         num_active=active,
         num_computing=active,
@@ -81,17 +75,6 @@ def test_the_hot_tier_grows_back_in_steps_below_low():
     assert hot_budget(held(100), LIMITS, demand(0), 199, WANTED) == WANTED
 
 
-def test_chunks_are_as_long_as_fit_below_hard():
-    assert relieve(held(860), LIMITS, demand(100), CALM, 0).max_chunk == 256
-    assert relieve(held(910), LIMITS, demand(100), CALM, 0).max_chunk == 64
-
-
-def test_longer_chunks_come_back_with_room_to_spare():
-    short = Relief(0, max_chunk=256, admits=False)
-    assert relieve(held(840), LIMITS, demand(100), short, 0).max_chunk == 256
-    assert relieve(held(800), LIMITS, demand(100), short, 0).max_chunk is None
-
-
 def test_admission_pauses_above_high_and_resumes_below_low():
     paused = relieve(held(840), LIMITS, demand(100), CALM, 0)
     assert not paused.admits
@@ -101,16 +84,17 @@ def test_admission_pauses_above_high_and_resumes_below_low():
 
 
 def test_preemption_goes_down_to_the_high_mark_and_is_the_last_resort():
-    assert relieve(held(937), LIMITS, demand(100), CALM, 0).preempt_bytes == 0
-    pressed = relieve(held(945), LIMITS, demand(100), CALM, 0)
+    assert relieve(held(850), LIMITS, demand(100), CALM, 0).preempt_bytes == 0
+    assert relieve(held(937), LIMITS, demand(100, begun=12), CALM, 0).preempt_bytes == 0, "who is restored can wait"
+    pressed = relieve(held(945), LIMITS, demand(12), CALM, 0)
     assert pressed.preempt_bytes == 945 + 12 - 900
     assert pressed.level(0) is Level.PREEMPTING
 
 
 def test_the_only_one_there_is_is_preempted_too_and_that_is_told_apart():
-    alone = relieve(held(945), LIMITS, demand(100, active=1), CALM, 0)
+    alone = relieve(held(945), LIMITS, demand(12, active=1), CALM, 0)
     assert (alone.preempt_bytes, alone.level(0)) == (57, Level.REFUSING)
-    assert relieve(held(937), LIMITS, demand(100, active=1), CALM, 0).level(0) is Level.PAUSED
+    assert relieve(held(937), LIMITS, demand(12, active=1), CALM, 0).level(0) is Level.PAUSED
     assert relieve(held(2000), LIMITS, demand(0, waiting=451, active=0), CALM, 0).preempt_bytes == 0
 
 

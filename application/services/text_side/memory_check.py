@@ -15,7 +15,6 @@ from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.prompt_encoder import prompt_field
 from domain.byte_size import format_bytes
 from domain.errors import MemoryBusy, PrefillMemoryExceeded
-from domain.memory.demand import LEAST_CHUNK
 from domain.memory.preflight import Demand, Preflight, Refusal
 from domain.model_card import ModelDescription
 from domain.prompt_content import EncodedPrompt
@@ -51,7 +50,7 @@ class MemoryCheck:
         least = _least(request.stop, max_new)
         pinned_bytes = self._pool.fixed_bytes(model.id, with_leased=False)
         used_bytes = self._pool.fixed_bytes(model.id, with_leased=True) + ledger.other_bytes
-        now = Preflight(model.memory, limits.hard_bytes, used_bytes, LEAST_CHUNK)
+        now = Preflight(model.memory, limits.hard_bytes, used_bytes, status.prefill_chunk)
         most = max_new if now.fits(demand) else now.most_new(demand)
         if most < least:
             ever = replace(now, fixed_bytes=pinned_bytes)

@@ -101,6 +101,7 @@ class EngineThread:
         self._hold = hold
         self._computing, self._stuck_after_s = computing, stuck_after_s
         self._clock = clock
+        self._limits = limits
         self._outlet = outlet
         self._tells_directly = tells_directly
         self._guard = guard or Unguarded()
@@ -161,6 +162,7 @@ class EngineThread:
             pressure=self._guard.pressure,
             waiting_for=self._waits.counts,
             loading=runner.loading,
+            prefill_chunk=self._limits.prefill_budget,
         )
 
     def submit(self, submission: Submission) -> None:

@@ -84,7 +84,7 @@ class HeldMemory:
 
     def measured(self, ledger: MemoryLedger, demand: StepDemand, *, is_calm: bool) -> MemoryLedger:
         """A ledger of what is known, with a reading that is new enough, and that no freed buffers are in."""
-        known, step = ledger.held_bytes, demand.steps[0].num_bytes
+        known, step = ledger.held_bytes, demand.step_bytes
         is_quiet = demand.num_active and is_calm and self.is_far(step)
         if not is_quiet or not self._stands(known):
             self._read(known)
@@ -124,7 +124,7 @@ class HeldMemory:
         if not demand.num_active:
             return self._grown(known, limits) > self.other_bytes
         held = max(known, (self.reading.used_bytes or 0) - limits.margin_bytes)
-        return held + demand.least_bytes > limits.hard_bytes
+        return held + demand.begun_bytes > limits.hard_bytes
 
     def _clear_freed(self, known: int) -> None:
         self._cleared_at, before = self.num_steps, self.reading.held_bytes or 0

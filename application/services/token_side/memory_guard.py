@@ -135,19 +135,15 @@ class MemoryGuard:
         before = self._relief
         self._relief = relieve(ledger, limits, demand, before, before.hot_bytes)
         self._tell_changes(before, ledger)
-        step_bytes = next(
-            need.num_bytes for need in demand.steps if need.chunk == (self._relief.max_chunk or need.chunk)
-        )
-        self.ledger = ledger = replace(ledger, transient_bytes=step_bytes)
+        self.ledger = ledger = replace(ledger, transient_bytes=demand.step_bytes)
         room = limits.hard_bytes - ledger.used_bytes
         if limits is not self.limits:
-            room = min(room, (self._held.reading.available_bytes or 0) - step_bytes)
+            room = min(room, (self._held.reading.available_bytes or 0) - demand.step_bytes)
         self._open_flights(room, demand)
         charge, wanted = (first.charge_bytes, first.wanted_bytes) if first is not None else (0, 0)
         beside = max(0, room - (demand.waiting_bytes - charge))
         return StepBudget(
             room_bytes=max(beside, wanted) if self._is_stuck(demand, first) else beside,
-            max_chunk=self._relief.max_chunk,
             admits=self._relief.admits,
             preempt_bytes=self._relief.preempt_bytes,
             let_go=self._let_go(views),
@@ -253,9 +249,6 @@ class MemoryGuard:
 
     def _tell_changes(self, before: Relief, ledger: MemoryLedger) -> None:
         after = self._relief
-        if after.max_chunk != before.max_chunk:
-            grows = after.max_chunk is None or (before.max_chunk is not None and after.max_chunk > before.max_chunk)
-            self._act("grow_chunk" if grows else "shrink_chunk", 0)
         if after.admits != before.admits:
             self._act("resume" if after.admits else "pause", 0)
         if after.preempt_bytes:

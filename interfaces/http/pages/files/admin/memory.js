@@ -16,7 +16,6 @@ const PARTS = [
 const PRESSURE = {
   calm: ["good", "calm"],
   lean: ["warn", "lean: the hot tier is smaller"],
-  short: ["warn", "short: prefill chunks are smaller"],
   paused: ["bad", "paused: nobody is admitted"],
   preempting: ["bad", "preempting"],
   refusing: ["bad", "refusing"],
