@@ -9,9 +9,13 @@ from adapters.memory.block_store import MemoryBlockStore
 from tests.support.cache_requests import CHAT, COMPLETIONS, PROMPT, WARM
 from tests.support.fake_service import FakeService, fake_service
 
+MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
 BODIES: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": PROMPT}]},
-    COMPLETIONS: {"prompt": [PROMPT, PROMPT[:300]], "n": 2},
+    CHAT: {"messages": MESSAGES, "max_tokens": 2},
+    COMPLETIONS: {"prompt": [PROMPT, PROMPT[:300]], "n": 2, "max_tokens": 2},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 2},
+    "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 2}},
+    "/api/generate": {"prompt": PROMPT, "options": {"num_predict": 2}},
 }
 OPTIONS = FakeOptions(eos_every=0)
 
@@ -23,7 +27,7 @@ def stored(service: FakeService) -> int:
 
 
 def ask(service: FakeService, path: str, **fields: Any) -> None:
-    response = service.client.post(path, json={**BODIES[path], "max_tokens": 2, **fields})
+    response = service.client.post(path, json={**BODIES[path], **fields})
     assert response.status_code == 200, response.text
     service.wait_until_idle()
 
@@ -50,7 +54,8 @@ def test_true_and_null_are_as_if_it_were_absent(value: bool | None) -> None:
 def test_what_is_neither_is_refused_by_name(path: str) -> None:
     with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
         response = service.client.post(path, json={**BODIES[path], "store": "no"})
-        assert (response.status_code, response.json()["error"]["param"]) == (400, "store")
+        assert response.status_code == 400
+        assert "store" in response.text
 
 
 def test_warming_without_storing_is_refused_by_name() -> None:

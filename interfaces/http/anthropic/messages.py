@@ -39,6 +39,7 @@ class Messages(Operation[MessagesRequest]):
             sampling=sampling_params(body),
             stop=stop_rules(body),
             cache_salt=body.cache_salt or "",
+            persist=body.store is not False,
             trace_carrier=asked.services.trace_context(),
             grammar=grammar(body),
             reasoning=reasoning_limit(body),

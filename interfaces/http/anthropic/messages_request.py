@@ -64,6 +64,9 @@ class PromptFields(Struct, kw_only=True):
         mapped("`effort` goes to the model's template as `low`, `medium` or `high`; `format` is a `json_schema`"),
     ] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    store: Annotated[
+        bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
+    ] = None
     mcp_servers: Annotated[list[Any] | None, refused("the server calls nobody", [])] = None
     cache_control: Annotated[Any, ignored("every prompt is cached, wherever it is marked")] = None
     context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None

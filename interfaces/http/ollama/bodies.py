@@ -62,6 +62,9 @@ class AnswerFields(Struct, kw_only=True):
     truncate: Annotated[Any, ignored("what does not fit is refused")] = None
     shift: Annotated[Any, ignored("what does not fit is refused")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
+    store: Annotated[
+        bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
+    ] = None
 
 
 class ChatRequest(AnswerFields, kw_only=True):

@@ -33,6 +33,7 @@ def generation_request(body: AnswerFields, asked: Asked, prompt: Prompt) -> Gene
         sampling=sampling_params(options),
         stop=stop_rules(options),
         cache_salt=body.cache_salt or "",
+        persist=body.store is not False,
         trace_carrier=asked.services.trace_context(),
         grammar=_grammar(body.format),
     )
