@@ -35,12 +35,13 @@ class LoadOptions:
     """How a model is to be loaded. `dtype`: what to compute in, `float32`, `bfloat16` or `float16`; `auto` leaves that
     to the engine. `salt`: the model's own, which enters its prefixes beside the server's and a request's.
     `weight_bytes`: what its weights are expected to take; 0 where nobody knows. `room_bytes`: what measuring it may
-    take beyond them; None: any amount."""
+    take beyond them; None: any amount. `note`: a warning of the text side that the report of the load repeats."""
 
     dtype: str = "auto"
     salt: str = ""
     weight_bytes: int = 0
     room_bytes: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

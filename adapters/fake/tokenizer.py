@@ -93,6 +93,10 @@ class FakeTokenizer:
         return True
 
     @property
+    def note(self) -> str:
+        return ""
+
+    @property
     def has_chat_template(self) -> bool:
         return self._has_chat_template
 

@@ -10,12 +10,14 @@ the beginning, so that an agent's reminder at the end would change the beginning
 """
 
 import itertools
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adapters.tokenizers.control_tokens import ControlTokens, num_chars_of
+from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.template_messages import (
+    REASONING_FIELDS,
     Adjustments,
     TemplateTraits,
     has_late_system,
@@ -25,9 +27,10 @@ from adapters.tokenizers.template_messages import (
 )
 from adapters.tokenizers.verbatim_arguments import has_stand_in, without_stand_ins
 from application.ports.tokenizer import TemplateFeatures
-from domain.chat import ChatMessage, Json, Role, ToolSpec
+from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
+from domain.shown import shown
 
 RESERVED_KWARGS = frozenset(
     {
@@ -59,30 +62,46 @@ _PROBES = ("zebra", "yacht", "xenon", "willow")
 _LATE_SYSTEM = (Role.SYSTEM, Role.USER, Role.SYSTEM, Role.USER)
 _TWO_SYSTEMS = (Role.SYSTEM, Role.SYSTEM, Role.USER)
 
-_REASONING_FIELDS = {
-    "reasoning_content": re.compile(r"\breasoning_content\b"),
-    "reasoning": re.compile(r"""(\.|['"])reasoning\b(?!_)"""),
-    "thinking": re.compile(r"""\.thinking\b|['"]thinking['"]\s*(\]|in )"""),
-}
+MAX_ARGUMENT_CHARS = 2**16
+"""Of a request's template arguments, in all: templates write them once, or once a message."""
+
+MAX_REPEATED_CHARS = 2**26
+"""Of them times the number of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """The same for all renderings of one prompt. `controls`: None if no string of it spells a control token."""
+
+    prompt: ChatPrompt
+    max_chars: int | None
+    controls: ControlTokens | None
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """`adjustments`: how the messages had to be changed; renderings of the same `prompt` with other turns use the
-    same."""
+    """`adjustments`: how the messages had to be changed; renderings of the same chat with other turns use the same, and
+    its `setting`. `controls`: what encodes the text; None for the tokenizer itself."""
 
     text: str
     adjustments: Adjustments
-    prompt: ChatPrompt
+    setting: _Setting
+
+    @property
+    def controls(self) -> ControlTokens | None:
+        return self.setting.controls
 
 
 class ChatTemplate:
     """`apply(conversation, tools=..., add_generation_prompt=..., **kwargs)` renders; `source` is read for traits."""
 
-    def __init__(self, apply: Callable[..., str], source: str) -> None:
+    def __init__(self, apply: Callable[..., str], source: str, reserved: Collection[str] = ()) -> None:
+        """`reserved`: names that template arguments may not replace, beside RESERVED_KWARGS."""
         self._apply = apply
-        fields = tuple(name for name, pattern in _REASONING_FIELDS.items() if pattern.search(source))
-        traits = TemplateTraits("developer" in source, fields or ("reasoning_content",))
+        self._source = source
+        self._reserved = RESERVED_KWARGS.union(reserved)
+        self._controls: ControlTokens | None = None
+        traits = TemplateTraits("developer" in source)
         late_system = _places(apply, traits, _LATE_SYSTEM)
         self._traits = replace(
             traits,
@@ -91,19 +110,30 @@ class ChatTemplate:
         )
         self.features = TemplateFeatures(
             tools=_shows_tools(apply),
-            reasoning=bool(fields) or "thinking" in source,
+            reasoning=any(name in source for name in REASONING_FIELDS),
             late_system=bool(late_system) and not _are_displaced(late_system),
         )
 
-    def render(self, prompt: ChatPrompt) -> RenderedChat:
+    @property
+    def written(self) -> str:
+        """Its source, and what it writes around messages of every role."""
+        return self._source + _around_each_role(self._apply)
+
+    def separate(self, controls: ControlTokens) -> str:
+        """From now on keep what clients write from acting as control tokens. Returns why that fails, empty if not."""
+        self._controls = controls
+        return controls.defect or _defect(self._apply, controls)
+
+    def render(self, prompt: ChatPrompt, max_chars: int | None = None) -> RenderedChat:
         """With the generation prompt, or up to the end of the content that is continued. Raises TemplateFailed, naming
-        the message or argument that was refused."""
-        _check_kwargs(prompt.template_kwargs)
+        the message or argument that was refused, and RenderingTooLong beyond `max_chars`."""
+        self._check_kwargs(prompt)
+        controls = self._controls if self._controls is not None and self._controls.are_in(prompt) else None
         if not prompt.continues:
-            return self._rendered(prompt)
+            return self._rendered(_Setting(prompt, max_chars, controls))
         *earlier, last = prompt.messages
-        marked = replace(last, content=last.content + _END_MARK)
-        rendered = self._rendered(replace(prompt, messages=(*earlier, marked)))
+        marked = replace(prompt, messages=(*earlier, replace(last, content=last.content + _END_MARK)))
+        rendered = self._rendered(_Setting(marked, max_chars, controls))
         text, found, _ = rendered.text.rpartition(_END_MARK)
         if not found:
             raise TemplateFailed(
@@ -112,38 +142,47 @@ class ChatTemplate:
             )
         return replace(rendered, text=text)
 
-    def _rendered(self, prompt: ChatPrompt) -> RenderedChat:
-        refusal: Exception | None = None
+    def _rendered(self, setting: _Setting) -> RenderedChat:
+        prompt, refusal = setting.prompt, None
         for adjustments in self._worth_trying(prompt.messages):
             try:
-                text = self._text_of(prompt, prompt.messages, adjustments)
+                text = self._text_of(setting, prompt.messages, adjustments)
+            except RenderingTooLong:
+                raise
             except Exception as error:
                 refusal = refusal or error
                 continue
-            return self._with_content_kept(RenderedChat(text, adjustments, prompt))
+            return self._with_content_kept(RenderedChat(text, adjustments, setting))
         assert refusal is not None
-        raise self._failure(prompt, refusal) from refusal
+        raise self._failure(setting, refusal) from refusal
 
     def text_beside(self, rendered: RenderedChat, messages: Sequence[ChatMessage]) -> str:
-        """Render other messages with the prompt's tools and arguments. Raises whatever the template does."""
-        return self._text_of(rendered.prompt, messages, rendered.adjustments)
+        """Render other messages in the same setting. Raises whatever the template does."""
+        return self._text_of(rendered.setting, messages, rendered.adjustments)
 
-    def _text_of(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
-        text = self._applied(prompt, messages, adjustments)
+    def _text_of(self, setting: _Setting, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
+        text = self._applied(setting, messages, adjustments)
         if not has_stand_in(text):  # nobody else knows what they are called
             return text
         text = without_stand_ins(text)
         if not has_stand_in(text):
             return text
         self._traits = replace(self._traits, reads_arguments=True)
-        return self._applied(prompt, messages, adjustments)
+        return self._applied(setting, messages, adjustments)
 
-    def _applied(self, prompt: ChatPrompt, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
+    def _applied(self, setting: _Setting, messages: Sequence[ChatMessage], adjustments: Adjustments) -> str:
+        prompt, controls = setting.prompt, setting.controls
+        shaped, tools = messages_for_template(messages, self._traits, adjustments), tools_for_template(prompt.tools)
+        arguments: Mapping[str, Any] = prompt.template_kwargs
+        if controls is not None:
+            shaped = [controls.marked_message(message) for message in shaped]
+            tools, arguments = controls.marked(tools), controls.marked(arguments)
         return self._apply(
-            messages_for_template(messages, self._traits, adjustments),
-            tools=tools_for_template(prompt.tools),
+            shaped,
+            tools=tools,
             add_generation_prompt=not prompt.continues,
-            **prompt.template_kwargs,
+            max_chars=setting.max_chars,
+            **arguments,
         )
 
     def _worth_trying(self, messages: Sequence[ChatMessage]) -> list[Adjustments]:
@@ -154,21 +193,23 @@ class ChatTemplate:
         return [Adjustments(*choice) for choice in sorted(choices, key=sum)]
 
     def _with_content_kept(self, rendered: RenderedChat) -> RenderedChat:
-        messages = rendered.prompt.messages
+        setting = rendered.setting
+        messages, controls = setting.prompt.messages, setting.controls
+        unmarked = str if controls is None else controls.unmarked
         last = next((text for message in reversed(messages) if (text := message.content.strip())), "")
-        if _holds(rendered.text, last):
+        if _holds(unmarked(rendered.text), last):
             return rendered
         adjustments = replace(rendered.adjustments, text_parts=True)
         try:
-            text = self._text_of(rendered.prompt, messages, adjustments)
+            text = self._text_of(setting, messages, adjustments)
         except Exception:  # the first rendering stands: the template may only have escaped or shortened the text
             return rendered
-        return replace(rendered, text=text, adjustments=adjustments) if _holds(text, last) else rendered
+        return replace(rendered, text=text, adjustments=adjustments) if _holds(unmarked(text), last) else rendered
 
-    def _failure(self, prompt: ChatPrompt, refusal: Exception) -> TemplateFailed:
-        reason = _reason(refusal)
-        at = self._first_refused(prompt, reason)
-        roles = [message.role.value for message in prompt.messages]
+    def _failure(self, setting: _Setting, refusal: Exception) -> TemplateFailed:
+        reason, messages = _reason(refusal), setting.prompt.messages
+        at = self._first_refused(setting, reason)
+        roles = [message.role.value for message in messages]
         shown = roles if len(roles) <= 12 else [*roles[:6], "...", *roles[-5:]]
         return TemplateFailed(
             f"the model's chat template refused messages[{at}] (role {roles[at]}; roles in order: {', '.join(shown)}):"
@@ -176,23 +217,40 @@ class ChatTemplate:
             param="messages",
         )
 
-    def _first_refused(self, prompt: ChatPrompt, reason: str) -> int:
+    def _first_refused(self, setting: _Setting, reason: str) -> int:
         """Index of the message whose arrival brings the refusal about, by bisection."""
-        low, high = 1, len(prompt.messages)
+        low, high = 1, len(setting.prompt.messages)
         while low < high:
             middle = (low + high) // 2
-            if self._refusal(prompt, prompt.messages[:middle]) == reason:
+            if self._refusal(setting, setting.prompt.messages[:middle]) == reason:
                 high = middle
             else:
                 low = middle + 1
         return low - 1
 
-    def _refusal(self, prompt: ChatPrompt, messages: Sequence[ChatMessage]) -> str | None:
+    def _refusal(self, setting: _Setting, messages: Sequence[ChatMessage]) -> str | None:
         try:
-            self._text_of(prompt, messages, Adjustments())
+            self._text_of(setting, messages, Adjustments())
         except Exception as error:
             return _reason(error)
         return None
+
+    def _check_kwargs(self, prompt: ChatPrompt) -> None:
+        num_chars = 0
+        for name, value in prompt.template_kwargs.items():
+            if name in self._reserved or not name.isidentifier():
+                raise TemplateFailed(
+                    f"chat_template_kwargs.{shown(name)} cannot be set: the server or the tokenizer sets it, or it is"
+                    " no name; leave it out",
+                    param="chat_template_kwargs",
+                )
+            num_chars += len(name) + num_chars_of(value)
+        if num_chars > MAX_ARGUMENT_CHARS or num_chars * len(prompt.messages) > MAX_REPEATED_CHARS:
+            raise TemplateFailed(
+                f"chat_template_kwargs is too large: {num_chars} characters, for {len(prompt.messages)} messages; at"
+                f" most {min(MAX_ARGUMENT_CHARS, MAX_REPEATED_CHARS // max(1, len(prompt.messages)))} are allowed",
+                param="chat_template_kwargs",
+            )
 
 
 def _places(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[Role]) -> list[int]:
@@ -220,10 +278,36 @@ def _shows_tools(apply: Callable[..., str]) -> bool:
     return _PROBES[1] in text
 
 
-def _check_kwargs(kwargs: Mapping[str, Json]) -> None:
-    for name in kwargs:
-        if name in RESERVED_KWARGS or not name.isidentifier():
-            raise TemplateFailed(f"{name!r} cannot be set as a template argument", param="chat_template_kwargs")
+def _around_each_role(apply: Callable[..., str]) -> str:
+    call = ToolCall("probe0000", _PROBES[1], "{}")
+    chats = (
+        [ChatMessage(Role.SYSTEM, _PROBES[0]), ChatMessage(Role.USER, _PROBES[1])],
+        [ChatMessage(Role.USER, _PROBES[0]), ChatMessage(Role.ASSISTANT, _PROBES[1], reasoning=_PROBES[2])],
+        [
+            ChatMessage(Role.USER, _PROBES[0]),
+            ChatMessage(Role.ASSISTANT, tool_calls=(call,)),
+            ChatMessage(Role.TOOL, _PROBES[2], tool_call_id=call.id),
+        ],
+    )
+    return "".join(_tried(apply, messages_for_template(chat, TemplateTraits(True), Adjustments())) for chat in chats)
+
+
+def _defect(apply: Callable[..., str], controls: ControlTokens) -> str:
+    """Why marks in messages do not come out as they are; empty if they do, or no message comes out."""
+    for role in (Role.USER, Role.SYSTEM):
+        messages = [{"role": role.value, "content": f"{_PROBES[0]} {controls.example} {_PROBES[1]}"}]
+        text = _tried(apply, [controls.marked_message(message) for message in messages])
+        if _PROBES[0] in text and _PROBES[1] in text and controls.marked(messages)[0]["content"] not in text:
+            return f"the chat template changes the content of {role.value} messages"
+    return ""
+
+
+def _tried(apply: Callable[..., str], messages: list[dict[str, Any]]) -> str:
+    tools = tools_for_template([ToolSpec(_PROBES[1])])
+    try:
+        return apply(messages, tools=tools, add_generation_prompt=True)
+    except Exception:
+        return ""
 
 
 def _reason(error: Exception) -> str:
@@ -247,11 +331,4 @@ def _holds(text: str, content: str) -> bool:
     return content in text
 
 
-def template_source(template: Any) -> str:
-    """All the text of a template, or of a mapping of named ones."""
-    if isinstance(template, Mapping):
-        return "\n".join(str(text) for text in template.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return template if isinstance(template, str) else ""
-
-
-__all__ = ("RESERVED_KWARGS", "ChatTemplate", "RenderedChat", "template_source")
+__all__ = ("RESERVED_KWARGS", "ChatTemplate", "RenderedChat")

@@ -6,6 +6,7 @@ from functools import partial
 from adapters.tokenizers.chat_template import ChatTemplate
 from adapters.tokenizers.detokenizers import ByteDetokenizer, WindowDetokenizer
 from adapters.tokenizers.fork_points import find_fork_points
+from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
 from application.ports.output_parser import OutputParser
@@ -24,10 +25,13 @@ from domain.request import ChatPrompt
 _NUM_END_TOKENS = 64
 """More than what a template opens of the answer."""
 
+_CHARS_PER_TOKEN = 256
+"""Where it is not known what a token covers at most: a longer rendering is refused before it is encoded."""
+
 
 class HfTokenizer:
     """One model's tokenizer. `template` is None for a model without one; `token_bytes` where tokens stand alone.
-    `output`: how its answers are read."""
+    `output`: how its answers are read. `note`: see the port."""
 
     def __init__(
         self,
@@ -38,7 +42,9 @@ class HfTokenizer:
         template: ChatTemplate | None,
         token_bytes: TokenBytes | None,
         output: OutputFormat,
+        note: str = "",
     ) -> None:
+        self.note = note
         self._codec = codec
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
@@ -93,8 +99,12 @@ class HfTokenizer:
                 "this model has no chat template: use completions, or give its folder a chat_template.jinja",
                 param="messages",
             )
-        rendered = self._template.render(prompt)
-        encode = partial(self._codec.encode, owner=salt)
+        reach = self._codec.reach or _CHARS_PER_TOKEN
+        try:
+            rendered = self._template.render(prompt, None if max_tokens is None else max_tokens * reach)
+        except RenderingTooLong as error:
+            raise PromptTooLong(error.num_chars // reach + 1, is_exact=False) from None
+        encode = partial((rendered.controls or self._codec).encode, owner=salt)
         encoded = encode(rendered.text, max_tokens=max_tokens)
         fork_points = find_fork_points(prompt, self._template, encode, rendered, encoded)
         return EncodedPrompt.of_text(encoded.ids, fork_points)

@@ -79,6 +79,9 @@ class PythonTokenizer(Protocol):
     chat_template: Any
 
     @property
+    def special_tokens_map(self) -> Mapping[str, str]: ...
+
+    @property
     def is_fast(self) -> bool: ...
     @property
     def all_special_ids(self) -> list[int]: ...
@@ -156,6 +159,30 @@ def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
     return rust
 
 
+def new_rust_tokenizer(like: RustTokenizer, names: Mapping[str, str]) -> RustTokenizer:
+    """A tokenizer that shares the parts of another and has its added tokens, those in `names` under other names. Ids of
+    added tokens differ."""
+    tokenizers: Any = importlib.import_module("tokenizers")
+    made: Any = tokenizers.Tokenizer(like.model)
+    if like.normalizer is not None:
+        made.normalizer = like.normalizer
+    if like.pre_tokenizer is not None:
+        made.pre_tokenizer = like.pre_tokenizer
+    made.add_tokens(
+        [
+            tokenizers.AddedToken(
+                names.get(one.content, one.content),
+                single_word=one.single_word,
+                lstrip=one.lstrip,
+                rstrip=one.rstrip,
+                normalized=one.normalized,
+            )
+            for _, one in sorted(like.get_added_tokens_decoder().items())
+        ]
+    )
+    return cast(RustTokenizer, made)
+
+
 def python_chat_template(name: str) -> Any:
     """One of the chat templates that mlx_lm holds as Python code, by the name a model's configuration gives."""
     if not name.isidentifier():
@@ -170,6 +197,7 @@ __all__ = (
     "PythonTokenizer",
     "RustTokenizer",
     "load_tokenizer",
+    "new_rust_tokenizer",
     "open_files_limit_kept",
     "part_state",
     "python_chat_template",

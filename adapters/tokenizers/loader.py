@@ -2,14 +2,23 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
-from adapters.tokenizers.chat_template import ChatTemplate, template_source
+from adapters.tokenizers.chat_template import ChatTemplate
+from adapters.tokenizers.control_tokens import ControlTokens, control_texts
 from adapters.tokenizers.detokenizers import ByteDetokenizer
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
-from adapters.tokenizers.library import PythonTokenizer, load_tokenizer, python_chat_template, rust_tokenizer
+from adapters.tokenizers.jinja_template import JinjaTemplate, RenderingTooLong
+from adapters.tokenizers.library import (
+    PythonTokenizer,
+    RustTokenizer,
+    load_tokenizer,
+    python_chat_template,
+    rust_tokenizer,
+)
 from adapters.tokenizers.parser_names import PARSER_NAMES
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
@@ -18,7 +27,8 @@ from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
 from domain.model_card import ModelSource
 from domain.output.family import Family
-from domain.output.output_format import choose_format, family_named
+from domain.output.output_format import OutputFormat, choose_format, family_named
+from domain.shown import shown
 
 
 class HfTokenizerLoader:
@@ -61,18 +71,33 @@ def _load(folder: Path, family: Family | None) -> HfTokenizer:
     token_bytes = token_bytes_of(rust) if rust is not None else None
     if token_bytes is not None and not _agrees(token_bytes, codec):
         token_bytes = None
-    template = _chat_template(folder, tokenizer)
+    template, source = _chat_template(folder, tokenizer)
     named = PARSER_NAMES.get(str(tokenizer.init_kwargs.get("tool_parser_type")))
     if family is None and named is not None:
         family = family_named(named)
+    output = choose_format(source, codec.added_tokens, family=family)
     return HfTokenizer(
         codec,
         vocab_size=max(tokenizer.get_vocab().values()) + 1,
         eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
         template=template,
         token_bytes=token_bytes,
-        output=choose_format(template_source(tokenizer.chat_template), codec.added_tokens, family=family),
+        output=output,
+        note="" if template is None else _separation(template, rust, output),
     )
+
+
+def _separation(template: ChatTemplate, rust: RustTokenizer | None, output: OutputFormat) -> str:
+    """Keeps what clients write from acting as control tokens. Returns a line that says so where it cannot."""
+    if rust is None:
+        defect = "the tokenizer has no Rust implementation"
+    else:
+        controls = ControlTokens(rust, control_texts(rust, template.written), output.reasoning_texts or ())
+        try:
+            defect = template.separate(controls)
+        except Exception as error:
+            defect = f"{type(error).__name__}: {shown(str(error))}"
+    return f"text in messages can act as control tokens: {defect}" if defect else ""
 
 
 _PROBE_TEXT = ' Probe: "naïve" 漢字 😀\n\n  two  spaces, 3.14\t<tag>'
@@ -105,21 +130,38 @@ def _configured_end(folder: Path) -> object:
     return next((named for one in candidates if (named := one.get("eos_token_id")) is not None), None)
 
 
-def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> ChatTemplate | None:
-    """From the tokenizer's files; from chat_template.json of older vision models; from mlx_lm, by name."""
+def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> tuple[ChatTemplate | None, str]:
+    """From the tokenizer's files; from chat_template.json of older vision models; from mlx_lm, by name. With what is
+    known of its source."""
     name = tokenizer.init_kwargs.get("chat_template_type")
     if isinstance(name, str) and (apply := python_chat_template(name)) is not None:
-        return ChatTemplate(cast("Callable[..., str]", apply), "")
+        return ChatTemplate(_bounded(cast("Callable[..., str]", apply)), ""), _source_of(tokenizer)
     if not tokenizer.chat_template:
         tokenizer.chat_template = _read_json(folder / "chat_template.json").get("chat_template")
-    renders_itself = not type(tokenizer).apply_chat_template.__module__.startswith("transformers.tokenization_utils")
-    if not tokenizer.chat_template and not renders_itself:
-        return None
+    if not type(tokenizer).apply_chat_template.__module__.startswith("transformers.tokenization_utils"):
+        source = _source_of(tokenizer)
+        return ChatTemplate(_bounded(partial(tokenizer.apply_chat_template, tokenize=False)), source), source
+    if not tokenizer.chat_template:
+        return None, ""
+    template = JinjaTemplate(tokenizer.chat_template, tokenizer.special_tokens_map)
+    return ChatTemplate(template, template.source, template.reserved), template.source
 
-    def apply_text(conversation: list[dict[str, Any]], **options: Any) -> str:
-        return str(tokenizer.apply_chat_template(conversation, tokenize=False, **options))
 
-    return ChatTemplate(apply_text, template_source(tokenizer.chat_template))
+def _source_of(tokenizer: PythonTokenizer) -> str:
+    templates = tokenizer.chat_template
+    return JinjaTemplate(templates, {}).source if templates else ""
+
+
+def _bounded(apply: Callable[..., str]) -> Callable[..., str]:
+    """For a template that is Python code and renders in one piece."""
+
+    def applied(conversation: list[dict[str, Any]], *, max_chars: int | None = None, **options: Any) -> str:
+        text = str(apply(conversation, **options))
+        if max_chars is not None and len(text) > max_chars:
+            raise RenderingTooLong(len(text))
+        return text
+
+    return applied
 
 
 def _read_json(path: Path) -> dict[str, Any]:

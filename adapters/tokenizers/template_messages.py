@@ -17,6 +17,9 @@ from domain.chat import (
     num_leading_system,
 )
 
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Where templates look for past reasoning."""
+
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:
@@ -38,13 +41,12 @@ class Adjustments:
 class TemplateTraits:
     """What a template's source says of the fields it reads, and what becomes of system messages in it.
 
-    `reasoning_fields`: where it looks for past reasoning. `displaces_late_system`: those after the first turn are
+    `displaces_late_system`: those after the first turn are
     dropped or moved without complaint. `drops_second_system`: so is a second one at the beginning. `reads_arguments`:
     it takes a call's arguments apart instead of writing them as JSON.
     """
 
     knows_developer: bool
-    reasoning_fields: tuple[str, ...]
     displaces_late_system: bool = False
     drops_second_system: bool = False
     reads_arguments: bool = False
@@ -132,7 +134,7 @@ def _message(
     if name is not None:
         shaped["name"] = name
     if message.reasoning is not None:
-        shaped.update(dict.fromkeys(traits.reasoning_fields, message.reasoning))
+        shaped.update(dict.fromkeys(REASONING_FIELDS, message.reasoning))
     if message.tool_calls:
         shaped["tool_calls"] = [_tool_call(call, traits, adjustments) for call in message.tool_calls]
     if message.tool_call_id is not None:
@@ -160,6 +162,7 @@ def _call_id(id: str, adjustments: Adjustments) -> str:
 
 
 __all__ = (
+    "REASONING_FIELDS",
     "Adjustments",
     "TemplateTraits",
     "has_late_system",

@@ -50,15 +50,43 @@ class _EncodingSpans:
         return self._encoding.token_to_chars(index)
 
 
+class TextEncoder:
+    """Text to ids by a Rust tokenizer. Any thread."""
+
+    def __init__(self, rust: RustTokenizer, reach: int | None = None) -> None:
+        """`reach`: characters that a token covers at most, where that is known."""
+        self._rust = rust
+        self._reach = reach
+        self._cuts = TextCuts.of(rust)
+        self._parts = EncodedParts(self._encode_each)
+
+    def encode(
+        self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True, owner: str = ""
+    ) -> EncodedText:
+        """`owner`: whose text it is, and whose alone. Raises PromptTooLong where that gives more than `max_tokens`."""
+        if max_tokens is not None and self._reach is not None and len(text) > max_tokens * self._reach:
+            raise PromptTooLong(-(-len(text) // self._reach), is_exact=False)
+        if self._cuts is not None and len(text) >= 2 * PART_CHARS:
+            parts = self._parts.of(list(self._cuts.parts(text)), owner)
+            _check_count(sum(len(part.ids) for part in parts), max_tokens)
+            return EncodedText(IdRow.joined(part.ids for part in parts), PartSpans(parts))
+        encode = self._rust.encode_batch if wants_spans else self._rust.encode_batch_fast
+        encoding = encode([text], add_special_tokens=False)[0]
+        _check_count(len(encoding), max_tokens)
+        return EncodedText(IdRow(encoding.ids), _EncodingSpans(encoding) if wants_spans else None)
+
+    def _encode_each(self, texts: list[str]) -> list[Encoding]:
+        return self._rust.encode_batch(texts, add_special_tokens=False)
+
+
 class TextCodec:
     """`rust` does the work where there is one: it is faster, knows spans and is safe from any thread."""
 
     def __init__(self, tokenizer: PythonTokenizer, rust: RustTokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._rust = rust
-        self._reach = token_reach(rust) if rust is not None else None
-        self._cuts = TextCuts.of(rust) if rust is not None else None
-        self._parts = EncodedParts(self._encode_each)
+        self.reach = token_reach(rust) if rust is not None else None
+        self._encoder = TextEncoder(rust, self.reach) if rust is not None else None
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -88,21 +116,12 @@ class TextCodec:
     def encode(
         self, text: str, *, max_tokens: int | None = None, wants_spans: bool = True, owner: str = ""
     ) -> EncodedText:
-        """`owner`: whose text it is, and whose alone. Raises PromptTooLong where that gives more than `max_tokens`."""
-        if max_tokens is not None and self._reach is not None and len(text) > max_tokens * self._reach:
-            raise PromptTooLong(-(-len(text) // self._reach), is_exact=False)
-        if self._rust is None:
-            ids = self._tokenizer.encode(text, add_special_tokens=False)
-            _check_count(len(ids), max_tokens)
-            return EncodedText(IdRow(ids), None)
-        if self._cuts is not None and len(text) >= 2 * PART_CHARS:
-            parts = self._parts.of(list(self._cuts.parts(text)), owner)
-            _check_count(sum(len(part.ids) for part in parts), max_tokens)
-            return EncodedText(IdRow.joined(part.ids for part in parts), PartSpans(parts))
-        encode = self._rust.encode_batch if wants_spans else self._rust.encode_batch_fast
-        encoding = encode([text], add_special_tokens=False)[0]
-        _check_count(len(encoding), max_tokens)
-        return EncodedText(IdRow(encoding.ids), _EncodingSpans(encoding) if wants_spans else None)
+        """As `TextEncoder.encode`."""
+        if self._encoder is not None:
+            return self._encoder.encode(text, max_tokens=max_tokens, wants_spans=wants_spans, owner=owner)
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        _check_count(len(ids), max_tokens)
+        return EncodedText(IdRow(ids), None)
 
     def start_ids(self) -> IdRow:
         """The special tokens that the model expects before a raw text."""
@@ -122,10 +141,6 @@ class TextCodec:
             )
         return self._rust.decode_batch([list(ids)], skip_special_tokens=skip_special)[0]
 
-    def _encode_each(self, texts: list[str]) -> list[Encoding]:
-        assert self._rust is not None
-        return self._rust.encode_batch(texts, add_special_tokens=False)
-
     def _encode_with_special(self, text: str) -> list[int]:
         if self._rust is None:
             return self._tokenizer.encode(text, add_special_tokens=True)
@@ -137,4 +152,4 @@ def _check_count(num_tokens: int, max_tokens: int | None) -> None:
         raise PromptTooLong(num_tokens)
 
 
-__all__ = ("EncodedText", "Spans", "TextCodec")
+__all__ = ("EncodedText", "Spans", "TextCodec", "TextEncoder")

@@ -76,6 +76,11 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
+    @property
+    def note(self) -> str:
+        """A warning for the operator that is reported when the model is loaded; empty for none."""
+        ...
+
     def encode(self, text: str, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         """Encode raw text as a completion prompt, with the special tokens the model expects at its start.
 
@@ -86,8 +91,9 @@ class Tokenizer(Protocol):
 
     def render(self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "") -> EncodedPrompt:
         """Apply the chat template with the generation prompt, or up to the end of the last message's content where the
-        prompt continues it. `salt` as in `encode`. Raises TemplateFailed, naming what it refused, and PromptTooLong
-        as `encode` does."""
+        prompt continues it. What clients wrote is encoded as text, also where it spells a control token, but for the
+        tags of reasoning in an assistant's content (`note` says where that fails). `salt` as in `encode`. Raises
+        TemplateFailed, naming what it refused, and PromptTooLong as `encode` does."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from application.ports.tokenizer import TemplateFeatures, Tokenizer
+from application.ports.tokenizer import PromptTooLong, TemplateFeatures, Tokenizer
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
 from domain.request import ChatPrompt
@@ -186,12 +186,48 @@ def test_template_arguments_reach_the_template(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["chat_template", "messages", "tools", "tokenize", "add_generation_prompt", "not a name"]
+    "name",
+    [
+        "chat_template",
+        "messages",
+        "tools",
+        "documents",
+        "tokenize",
+        "add_generation_prompt",
+        "no-name",
+        "bos_token",
+        "eos_token",
+        "pad_token",
+        "additional_special_tokens",
+        "range",
+        "namespace",
+        "raise_exception",
+    ],
 )
-def test_arguments_that_cairn_sets_itself_are_refused(load: Load, name: str) -> None:
-    with pytest.raises(TemplateFailed, match="cannot be set") as failed:
+def test_arguments_that_the_server_or_the_tokenizer_sets_are_refused(load: Load, name: str) -> None:
+    with pytest.raises(TemplateFailed, match=f"{name} cannot be set") as failed:
         load(templates.SHOWS_FIELDS).render(ChatPrompt((_user("a"),), (), {name: "x"}))
     assert failed.value.param == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("value", "num_messages"),
+    [("x" * 70_000, 1), ([[]] * 40_000, 1), ({"k" * 40_000: "v" * 30_000}, 1), ("x" * 600, 150_000)],
+    ids=["text", "nodes", "keys", "messages"],
+)
+def test_arguments_have_a_size(load: Load, value: object, num_messages: int) -> None:
+    with pytest.raises(TemplateFailed, match="chat_template_kwargs is too large") as failed:
+        load(templates.SHOWS_FIELDS).render(ChatPrompt((_user("a"),) * num_messages, (), {"tone": value}))  # type: ignore[dict-item]
+    assert failed.value.param == "chat_template_kwargs"
+
+
+def test_a_template_writes_no_more_than_the_context_can_hold(load: Load) -> None:
+    tokenizer = load("{% for m in messages %}{{ tone }}{{ m.content }}{% endfor %}")
+    prompt = ChatPrompt((_user("a"),) * 1000, (), {"tone": "x" * 60_000})
+    with pytest.raises(PromptTooLong) as refused:
+        tokenizer.render(prompt, max_tokens=1_000)
+    assert not refused.value.is_exact
+    assert 1_000 < refused.value.num_tokens < 60_000
 
 
 def test_tools_and_calls_have_the_shape_templates_expect(load: Load) -> None:

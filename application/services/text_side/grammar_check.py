@@ -57,10 +57,12 @@ class GrammarCheck:
         if request.grammar is None:
             return
         if self._checker is None:
-            raise InvalidRequest("structured output is not enabled on this server", param=PARAM)
+            raise InvalidRequest(
+                f"{PARAM} cannot be enforced: structured output is not enabled on this server", param=PARAM
+            )
         if not tokenizer.has_token_bytes:
             raise InvalidRequest(
-                f"structured output is not supported for {model.id}: its tokenizer has no byte representation",
+                f"{PARAM} cannot be enforced: the tokenizer of {model.id} has no byte representation",
                 param=PARAM,
             )
         special, salt = tokenizer.special_tokens, request.cache_salt

@@ -260,7 +260,7 @@ class ModelPool:
     async def _load(self, found: FoundModel) -> None:
         id = found.source.id
         try:
-            options = replace(found.options, weight_bytes=found.weight_bytes)
+            options = replace(found.options, weight_bytes=found.weight_bytes, note=found.tokenizer.note)
             model = await self._engine.load(found.source, options)
         except Exception as error:
             self._finder.note_failure(found.source, error)

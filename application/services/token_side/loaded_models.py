@@ -66,7 +66,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
                 duration_ns=now - started,
                 weight_bytes=description.weight_bytes,
                 decode_mode=description.decode_mode.value,
-                note="; ".join(part for part in (description.decode_note, note) if part),
+                note="; ".join(part for part in (description.decode_note, note, options.note) if part),
                 at_ns=now,
                 active_bytes=self._active_bytes(engine),
             )
