@@ -12,6 +12,10 @@ from domain.errors import require
 from domain.host_name import address_of, bare_host
 from domain.model_alias import parsed_alias
 
+FIXED: Mapping[str, bool] = {"is_fixed": True}
+"""Metadata of fields that no file, variable or flag sets: constants, which only code that makes its own settings may
+choose otherwise."""
+
 ANY = "*"
 """Stands for every host or every origin where a list of them is set."""
 
@@ -103,8 +107,8 @@ class EngineSettings:
     backend: str = "mlx"
     max_batch: int = 32
     queue: int = 256
-    prefill_grid: int = 0
-    block_size: int = 256
+    prefill_grid: int = field(default=0, metadata=FIXED)
+    block_size: int = field(default=256, metadata=FIXED)
     memory: ByteSize | None = None
     memory_wait_s: float = 120.0
 
@@ -117,12 +121,6 @@ class EngineSettings:
         require(0.05 <= self.memory_wait_s <= 86_400, "engine.memory_wait_s", "must be in 0.05..86400 seconds")
         require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
         require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
-        require(16 <= self.block_size <= 4096, "engine.block_size", "must be in 16..4096")
-        require(
-            self.prefill_grid == 0 or (self.prefill_grid % self.block_size == 0 and self.prefill_grid <= 65_536),
-            "engine.prefill_grid",
-            "must be a multiple of the block size (or 0 for automatic)",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,7 @@ class CacheSettings:
     exact: bool = False
     salt: str = ""
     show_text: str = "auto"
-    live_states: ByteSize = ByteSize(share=0.5)
+    live_states: ByteSize = field(default=ByteSize(share=0.5), metadata=FIXED)
 
     def __post_init__(self) -> None:
         require(self.show_text in {"auto", "on", "off"}, "cache.show_text", "must be auto, on or off")

@@ -1,6 +1,7 @@
 """What can be set, read off the settings dataclasses: one field a dotted path such as `server.port`.
 
-Adding a field to a settings class is all it takes to make it settable by file, environment and flags.
+Adding a field to a settings class is all it takes to make it settable by file, environment and flags, unless it
+is FIXED.
 """
 
 import os
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from application.settings import Settings
+from application.settings import FIXED, Settings
 
 PATH_LISTS = frozenset({"model.dirs"})
 """Lists of paths, separated in variables as in PATH; others are separated by commas."""
@@ -49,7 +50,7 @@ def setting_fields() -> Mapping[str, SettingField]:
     for section in sections():
         section_defaults: Any = getattr(defaults, section.name)
         hints = get_type_hints(cast(type, section.type))
-        for name in hints:
+        for name in (one.name for one in fields(section_defaults) if not one.metadata.keys() & FIXED):
             path = f"{section.name}.{name}"
             plain, is_optional = plain_type(hints[name])
             found[path] = SettingField(path, plain, is_optional, getattr(section_defaults, name))

@@ -21,8 +21,6 @@ HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for pr
 Memory = Annotated[
     str | None, typer.Option(metavar="SIZE|auto", help="Most that computing may hold, weights included: 24GiB, 60%.")
 ]
-BlockSize = Annotated[int | None, typer.Option(help="Tokens in a block.")]
-PrefillGrid = Annotated[int | None, typer.Option(help="Tokens in a prefill chunk; 0 fits the device.")]
 MaxBatch = Annotated[int | None, typer.Option(help="Sequences computed at once.")]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
 Exact = Annotated[
@@ -43,8 +41,6 @@ def serve(
     store_quota: StoreQuota = None,
     hot_tier: HotTier = None,
     memory: Memory = None,
-    block_size: BlockSize = None,
-    prefill_grid: PrefillGrid = None,
     max_batch: MaxBatch = None,
     queue: Queue = None,
     exact: Exact = None,
@@ -61,8 +57,6 @@ def serve(
         "server.api_key": ("--api-key-file", api_key),
         "server.log_level": ("--log-level", log_level),
         "server.log_format": ("--log-format", log_format),
-        "engine.block_size": ("--block-size", block_size),
-        "engine.prefill_grid": ("--prefill-grid", prefill_grid),
         "engine.memory": ("--memory", memory),
         "engine.max_batch": ("--max-batch", max_batch),
         "engine.queue": ("--queue", queue),

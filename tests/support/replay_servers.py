@@ -67,7 +67,8 @@ def caching_server(
 @contextmanager
 def cairn_server(home: Path, *arguments: str, **variables: str) -> Iterator[tuple[CairnProcess, httpx.Client]]:
     """`cairn serve` as a process of its own."""
-    with cairn_process(home, ("serve", "--port", "0", *arguments), **variables) as cairn:
+    command = ("serve", "--port", "0", *arguments)
+    with cairn_process(home, command, module="tests.support.small_blocks", **variables) as cairn:
         found = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
         assert found
         with httpx.Client(base_url=found[1], timeout=TIMEOUT_S) as client:

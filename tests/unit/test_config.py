@@ -140,8 +140,7 @@ def test_file_with_a_mistake_is_refused(home: Home, toml: str, message: str):
         ("CAIRN_SERVER__PROT", "1",
          "CAIRN_SERVER__PROT is not a setting (the environment); did you mean CAIRN_SERVER__PORT?"),
         ("CAIRN_PORT", "1", "CAIRN_PORT is not a setting (the environment)"),
-        ("CAIRN_ENGINE__PREFILL_GRID", "100",
-         "engine.prefill_grid must be a multiple of the block size (or 0 for automatic) (CAIRN_ENGINE__PREFILL_GRID)"),
+        ("CAIRN_ENGINE__BLOCK_SIZE", "512", "CAIRN_ENGINE__BLOCK_SIZE is not a setting (the environment)"),
         ("CAIRN_CONFIG", "/nowhere/c.toml", "CAIRN_CONFIG names /nowhere/c.toml, which does not exist"),
     ],
 )  # fmt: skip
