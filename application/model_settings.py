@@ -15,8 +15,6 @@ class ModelSettings:
     already), and with `hub_cache` (auto, on or off) whatever lies in the hub's cache. `context_length`: tokens of
     prompt and answer together that are served at most, however many a model could take; None for the model's own.
     `parsers`: how tool calls are read, as MODEL=FAMILY, where a model's template and tokens do not tell or tell wrong.
-    `max_loaded`: models at once, beside what memory allows; None for no such bound.
-    `room_wait_s`: how long a request waits for other models' requests to end when its own does not fit beside them.
     `idle_ttl`: a model that nobody used for that long is unloaded; None: only to make room. `generation_config`:
     whether the sampling that a model's generation_config.json advises is for requests that do not say.
     """
@@ -24,8 +22,6 @@ class ModelSettings:
     default: str = "cairn-demo"
     dirs: tuple[str, ...] = ()
     dtype: str = "auto"
-    max_loaded: int | None = None
-    room_wait_s: float = 60.0
     idle_ttl: Duration | None = None
     download: bool = True
     context_length: int | None = None
@@ -42,8 +38,6 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype, "model.dtype")
-        require(self.max_loaded is None or 1 <= self.max_loaded <= 64, "model.max_loaded", "must be in 1..64")
-        require(0 <= self.room_wait_s <= 3600, "model.room_wait_s", "must be in 0..3600 seconds")
         check_ttl(self.idle_ttl, "model.idle_ttl")
         check_context(self.context_length, "model.context_length")
         require(self.hub_cache in {"auto", "on", "off"}, "model.hub_cache", "must be auto, on or off")

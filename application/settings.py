@@ -102,7 +102,7 @@ class ServerSettings:
 class EngineSettings:
     """The compute side. `prefill_grid` 0 means the measured best of the device (512 on CPU, 2048 on a GPU). `memory`:
     what the computing process may hold in all, of the memory it computes in; None: what nobody else holds at the
-    start, less a tenth. `memory_wait_s`: how long a request may wait in the queue for memory that others hold."""
+    start, less a tenth."""
 
     backend: str = "mlx"
     max_batch: int = 32
@@ -110,7 +110,6 @@ class EngineSettings:
     prefill_grid: int = field(default=0, metadata=FIXED)
     block_size: int = field(default=256, metadata=FIXED)
     memory: ByteSize | None = None
-    memory_wait_s: float = 120.0
 
     def __post_init__(self) -> None:
         require(self.backend in {"mlx", "fake"}, "engine.backend", "must be mlx or fake")
@@ -118,7 +117,6 @@ class EngineSettings:
             num_bytes, share = self.memory.num_bytes, self.memory.share
             require(num_bytes is None or num_bytes >= MIN_MEMORY_BYTES, "engine.memory", "must be at least 64MiB")
             require(share is None or 0 < share <= 1, "engine.memory", "must be more than 0%")
-        require(0.05 <= self.memory_wait_s <= 86_400, "engine.memory_wait_s", "must be in 0.05..86400 seconds")
         require(1 <= self.max_batch <= 512, "engine.max_batch", "must be in 1..512")
         require(1 <= self.queue <= 100_000, "engine.queue", "must be in 1..100000")
 

@@ -102,7 +102,7 @@ async def soak(minutes: float, every_s: float) -> tuple[list[Sample], dict[str, 
         service = build_service(
             Settings(
                 server=ServerSettings(log_level="error"),
-                model=ModelSettings(max_loaded=1, room_wait_s=600, hub_cache="off"),
+                model=ModelSettings(hub_cache="off"),
                 store=StoreSettings(
                     dir=str(store), quota=ByteSize(num_bytes=128 << 20), hot_tier=ByteSize(num_bytes=32 << 20)
                 ),

@@ -14,7 +14,6 @@ from adapters.system.clock import SystemClock
 from application.services.lane import Lane
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
-from application.services.token_side.queue_waits import QueueWaits
 from application.settings import Settings
 from domain.scheduling import StepLimits
 from interfaces.composition.backends import Backend, choose_backend
@@ -91,7 +90,6 @@ class TokenSide(containers.DeclarativeContainer):
         close_cache=providers.Callable(closing, cache, grammar_lane),
         constraints=constraints,
         guard=guard,
-        waits=providers.Singleton(QueueWaits, settings.provided.engine.memory_wait_s),
         hold=hold,
         tells_directly=tells_directly,
         computing=providers.Singleton(describe_computing, settings),

@@ -8,7 +8,6 @@ import pytest
 from adapters.fake.models import FakeModels
 from adapters.fake.options import HYBRID, FakeOptions
 from adapters.memory.block_store import MemoryBlockStore
-from application.settings import ModelSettings
 from domain.ids import BlockHash, ModelId
 from domain.model_card import ModelSource
 from domain.record import Namespace
@@ -32,8 +31,7 @@ def check_answered(service: FakeService, **fields: object) -> None:
 
 def test_a_model_for_which_there_is_no_room_is_503_with_retry_after() -> None:
     gate = Gate("decode", 1)
-    settings = ModelSettings(default=DEFAULT_MODEL, max_loaded=1, room_wait_s=0)
-    with fake_service(FakeOptions(hook=gate), model_settings=settings) as service:
+    with fake_service(FakeOptions(hook=gate), max_loaded=1, room_wait_s=0) as service:
         running = RawClient(service.base_url, PATH, {"prompt": "x", "max_tokens": 5})
         gate.wait_until_reached()
         response = service.client.post(PATH, json={"prompt": "y", "model": OTHER_MODEL})
@@ -48,8 +46,7 @@ def test_a_model_for_which_there_is_no_room_is_503_with_retry_after() -> None:
 
 
 def test_choices_of_one_request_are_not_parted_by_others_that_wait_for_room() -> None:
-    settings = ModelSettings(default=DEFAULT_MODEL, max_loaded=1, room_wait_s=PATIENCE_S / 2)
-    with fake_service(FakeOptions(eos_every=0), model_settings=settings) as service:
+    with fake_service(FakeOptions(eos_every=0), max_loaded=1) as service:
         many = [RawClient(service.base_url, PATH, {"prompt": "x", "n": 8, "max_tokens": 20}) for _ in range(3)]
         for model in (OTHER_MODEL, DEFAULT_MODEL, "fake-windowed"):
             check_answered(service, model=model)

@@ -17,7 +17,7 @@ from application.model_table import ModelTable
 from application.ports.compute import LoadSteps
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.generation import Generation
-from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.cache_access import CacheAccess
@@ -62,6 +62,7 @@ class Bench:
         options: Mapping[ModelId, FakeOptions] | None = None,
         tables: Mapping[str, ModelTable] | None = None,
         room: LoadRoom | None = None,
+        room_wait_s: float = ROOM_WAIT_S,
         **settings: Any,
     ) -> None:
         self.room = room or LoadRoom()
@@ -86,11 +87,13 @@ class Bench:
             repository=self.models,
             tokenizers=FakeTokenizers(),
             engine=self.loop,
-            settings=ModelSettings(default="a", max_loaded=max_loaded, **settings),
+            settings=ModelSettings(default="a", **settings),
             clock=clock,
             check=self._check,
             tables=tables,
             room=lambda: self.room,
+            max_loaded=max_loaded,
+            room_wait_s=room_wait_s,
         )
         self.encoder = PromptEncoder()
         self.generate = Generate(
@@ -208,7 +211,7 @@ def test_whoever_waits_in_vain_for_room_is_told_when_to_come_back() -> None:
     async def work() -> None:
         served = await bench.pool.acquire(A)
         with pytest.raises(
-            ModelsBusy, match=r"within 0.01 s: 1 other model in use, and model.max_loaded is 1$"
+            ModelsBusy, match=r"within 0.01 s: 1 other model in use, and 1 may be loaded at once$"
         ) as caught:
             await bench.pool.acquire(B)
         assert caught.value.retry_after_s >= 1

@@ -21,8 +21,8 @@ def reused(service: FakeService, model: str, **fields: str) -> int:
 
 
 def test_a_model_s_salt_keeps_its_prefixes_apart_and_they_can_be_cleared() -> None:
-    settings, tables = ModelSettings(default=PLAIN, max_loaded=3), {APART: ModelTable(salt="own")}
-    with fake_service(FakeOptions(), reuses=True, model_settings=settings, tables=tables) as service:
+    settings, tables = ModelSettings(default=PLAIN), {APART: ModelTable(salt="own")}
+    with fake_service(FakeOptions(), reuses=True, model_settings=settings, tables=tables, max_loaded=3) as service:
         for salt in ({}, {"cache_salt": "alice"}):
             assert reused(service, PLAIN, **salt) == 0
             assert reused(service, TWIN, **salt) > 0

@@ -102,7 +102,7 @@ class PoolRun:
         if self.is_bounded:
             self.host.room = LoadRoom(100, fixed_bytes=random.randint(0, 50))
         ttl = Duration(random.randint(1, 9)) if not is_calm and random.random() < 0.3 else None
-        settings = ModelSettings(default="m0", max_loaded=self.max_loaded, room_wait_s=ROOM_WAIT_S, idle_ttl=ttl)
+        settings = ModelSettings(default="m0", idle_ttl=ttl)
         workers = InlineLane()
         self.pool = ModelPool(
             repository=FakeModels(self._ids),
@@ -113,6 +113,8 @@ class PoolRun:
             workers=workers,
             check=lambda source, _options: ModelPreview(self.host.sizes[source.id]),
             room=lambda: self.host.room,
+            max_loaded=self.max_loaded,
+            room_wait_s=ROOM_WAIT_S,
         )
         self.counts: Counter[str] = Counter()
         self.granted: list[ModelId] = []

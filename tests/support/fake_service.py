@@ -31,7 +31,7 @@ from application.services.request_timelines import RequestTimelines
 from application.services.text_side.generated_calls import GeneratedCalls
 from application.services.text_side.model_finder import nothing_to_check
 from application.services.text_side.model_names import ModelNames
-from application.services.text_side.model_pool import ModelPool
+from application.services.text_side.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.prompt_encoder import PromptEncoder
 from application.services.token_side.engine_thread import EngineThread
@@ -147,6 +147,8 @@ def fake_service(
     room_bytes: int | None = None,
     guard: StepGuard | None = None,
     waits: QueueWaits | None = None,
+    max_loaded: int | None = None,
+    room_wait_s: float = ROOM_WAIT_S,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -197,6 +199,8 @@ def fake_service(
         check=check,
         tables=tables,
         room=room,
+        max_loaded=max_loaded,
+        room_wait_s=room_wait_s,
     )
     document_store = documents or SqliteDocumentStore(None, 0, events, clock)
     salt = cache_settings.salt if cache_settings is not None else ""

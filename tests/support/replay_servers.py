@@ -49,7 +49,7 @@ def caching_server(
     """`land`: as in Backend; where this runs, the backend itself has none."""
     settings = Settings(
         server=ServerSettings(port=0, keepalive_s=0.05),
-        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else (), max_loaded=16),
+        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else ()),
         engine=engine or EngineSettings(),
         store=StoreSettings(dir=str(store_dir)),
     )

@@ -236,7 +236,6 @@ def test_tables_of_single_models(home: Home):
         """
         [model]
         idle_ttl = "30m"
-        max_loaded = 3
         [models."org/Name-4bit"]
         context_length = 8192
         dtype = "bfloat16"

@@ -57,9 +57,3 @@ def test_waiting_for_a_place_has_none_and_does_not_begin_anew_in_between():
     assert not look(waits, short, 0, at_s=1_010).overdue
     assert not look(waits, full, 0, at_s=1_080).overdue
     assert look(waits, short, 0, at_s=1_090).overdue == (3,)
-
-
-def test_without_a_bound_nobody_is_overdue():
-    waits = QueueWaits()
-    for at_s in (0, 1e9):
-        assert not look(waits, [view(1, Phase.DECODING), view(2)], 0, at_s=at_s).overdue

@@ -29,6 +29,9 @@ from domain.load_room import LoadRoom
 from domain.model_card import LoadOptions, ModelSource
 from domain.model_turns import LoadModel, ModelTurns, UnloadModel
 
+ROOM_WAIT_S = 60.0
+"""How long a request waits for other models' requests to end where its own model does not fit beside them."""
+
 RETRY_AFTER_S = 5
 """What a client is told that waited for room in vain."""
 
@@ -62,8 +65,12 @@ class ModelPool:
         workers: Lane | None = None,
         tables: Mapping[str, ModelTable] | None = None,
         room: Callable[[], LoadRoom] = LoadRoom,
+        max_loaded: int | None = None,
+        room_wait_s: float = ROOM_WAIT_S,
     ) -> None:
-        """`tables`: what is set for single models. `room`: how much there is now."""
+        """`tables`: what is set for single models. `room`: how much there is now. `max_loaded`: models at once; None:
+        as many as fit."""
+        self._max_loaded, self._room_wait_s = max_loaded, room_wait_s
         self._engine = engine
         self._settings = settings
         self._tables = tables or {}
@@ -133,7 +140,7 @@ class ModelPool:
 
     async def acquire(self, id: ModelId) -> ServedModel:
         """Lease a model, loading it if need be. Raises ModelNotFound, ModelLoadFailed, ServerUnavailable,
-        ModelExceedsMemory when it could never be loaded, or ModelsBusy when for `model.room_wait_s` there was no room
+        ModelExceedsMemory when it could never be loaded, or ModelsBusy when there was no room
         for it. Cancelled or failed, nothing is held."""
         loop = asyncio.get_running_loop()
         ticket, granted = next(self._tickets), loop.create_future()
@@ -142,7 +149,7 @@ class ModelPool:
             num_bytes = 0 if id in self._served else await self._find(id)
             self._turns.ask(id, ticket, num_bytes)
             self._move()
-            patience = loop.call_later(self._settings.room_wait_s, self._refuse, id, ticket)
+            patience = loop.call_later(self._room_wait_s, self._refuse, id, ticket)
             try:
                 await granted
             finally:
@@ -220,7 +227,7 @@ class ModelPool:
     def _look(self) -> None:
         self._turns.room = self._room()
         is_measured = self._turns.room.limit_bytes is not None
-        self._turns.max_loaded = self._settings.max_loaded or (None if is_measured else MAX_UNMEASURED)
+        self._turns.max_loaded = self._max_loaded or (None if is_measured else MAX_UNMEASURED)
 
     def _look_again(self) -> None:
         self._second_look = None
@@ -296,7 +303,7 @@ class ModelPool:
         if not granted.done():
             granted.set_exception(
                 ModelsBusy(
-                    f"no room for {id} within {self._settings.room_wait_s:g} s: {self._why_no_room(id)}",
+                    f"no room for {id} within {self._room_wait_s:g} s: {self._why_no_room(id)}",
                     retry_after_s=RETRY_AFTER_S,
                 )
             )
@@ -311,7 +318,7 @@ class ModelPool:
             needed = format_bytes(self._found[id].weight_bytes)
             reasons.append(f"it needs {needed}, and {format_bytes(held)} of {format_bytes(room.limit_bytes)} are held")
         if (max_loaded := self._turns.max_loaded) is not None:
-            reasons.append(f"model.max_loaded is {max_loaded}")
+            reasons.append(f"{max_loaded} may be loaded at once")
         return f"{busy} in use, and {', '.join(reasons)}"
 
 

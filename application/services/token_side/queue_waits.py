@@ -5,7 +5,6 @@ goes on, so that this waiting has an end of its own, an error that tells the cli
 waiting for a place in between counts too: it is the same client that waits.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,9 @@ from domain.errors import MemoryBusy
 from domain.ids import SequenceId
 from domain.scheduling import SequenceView, StepLimits, StepPlan
 from domain.wait_reason import WaitReason, wait_reasons
+
+MEMORY_WAIT_S = 120.0
+"""How long a request may wait in the queue for memory that others hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Waits:
 
 
 class QueueWaits:
-    def __init__(self, memory_wait_s: float = math.inf) -> None:
+    def __init__(self, memory_wait_s: float = MEMORY_WAIT_S) -> None:
         self._memory_wait_s = memory_wait_s
         self._reasons: dict[SequenceId, WaitReason] = {}
         self._since_ns: dict[SequenceId, int] = {}
