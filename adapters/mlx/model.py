@@ -4,19 +4,19 @@ Prefill runs each sequence alone on plain caches, in the chunks the caller chose
 makes stored state reproducible. See `batch` for decoding and `caches` for what a state is.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.arrays import checked_tokens
+from adapters.mlx.arrays import checked_tokens, evaluate_soon
 from adapters.mlx.batch import DecodeGroup, Row, join_groups
 from adapters.mlx.caches.layout import Caches, live_arrays, new_caches, shed_chunk
-from adapters.mlx.caches.rows import fork, make_room_ahead
+from adapters.mlx.caches.rows import cut_row, first_position, fork, make_room_ahead
 from adapters.mlx.chunk_queue import ChunkQueue
 from adapters.mlx.device import spare_bytes
-from adapters.mlx.left_row import LeftRows
 from adapters.mlx.logit_rules import SamplerRow
 from adapters.mlx.peak_meter import PeakMeter, begin_peak, peak_bytes
 from adapters.mlx.sampled import Sampled, score_chunk
@@ -29,6 +29,8 @@ from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.model_card import DecodeMode, ModelDescription
 from domain.payload import GroupPayloads
+
+_logger = logging.getLogger("cairn.mlx")
 
 CLEAR_EVERY_STEPS = 256
 """Decode steps between returns of unused buffers to the system."""
@@ -57,7 +59,7 @@ class MlxModel:
         self._specs = specs
         self._make_sampler = make_sampler
         self._rows: dict[SequenceId, Row] = {}
-        self._left = LeftRows()
+        self._left: dict[SequenceId, _LeftRow] = {}
         self._num_steps = 0
         self._chunks = ChunkQueue(chunks_ahead)
         self._meter = meter or PeakMeter(description.memory, is_ahead=chunks_ahead > 0)
@@ -192,23 +194,36 @@ class MlxModel:
             mx.clear_cache()
 
     def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
-        found = self._left.keep(self._rows[id], may_copy=may_copy)
+        try:
+            left = _left_of(self._rows[id], may_copy=may_copy)
+            found = left.described() if left is not None else None
+        except Exception as error:
+            _logger.warning("the state of sequence %s could not be left: %s", id, error)
+            left = found = None
+        if left is not None:
+            self._left[id] = left
         self.close([id])
         return found
 
     def left_ids(self) -> frozenset[SequenceId]:
-        return self._left.ids()
+        return frozenset(self._left)
 
     def drop(self, ids: Sequence[SequenceId]) -> None:
-        if self._left.drop(ids) and not self._rows:
+        dropped = [left for id in ids if (left := self._left.pop(id, None)) is not None]
+        if dropped and not self._rows:
+            dropped.clear()
             mx.clear_cache()
 
     def take_over(self, id: SequenceId, left: SequenceId, position: int) -> None:
         row = self._row_of_prompt(id)
         if row.position:
             raise RuntimeError(f"sequence {id} holds something already")
-        row.caches = self._left.take(left, position)
-        row.position = position
+        taken = self._left.pop(left)
+        try:
+            cut_row(taken.caches, taken.num_tokens, position)
+        except Exception as error:
+            raise ComputeFailed(f"cannot take over a state at position {position}: {error}") from error
+        row.caches, row.position = taken.caches, position
 
     def give_back(self) -> None:
         """Let go of what batches keep for rows that may come."""
@@ -291,6 +306,30 @@ class MlxModel:
 
     def _forward(self, tokens: mx.array, caches: Caches) -> mx.array:
         return cast(mx.array, self._network(tokens, cache=caches))
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftRow:
+    """The state that a sequence left when it ended: plain caches of `num_tokens` tokens, for another to take over."""
+
+    caches: Caches
+    num_tokens: int
+
+    def described(self) -> LeftState:
+        size_bytes = sum(array.nbytes for array in live_arrays(self.caches))
+        return LeftState(self.num_tokens, first_position(self.caches, self.num_tokens), size_bytes)
+
+
+def _left_of(row: Row, *, may_copy: bool) -> _LeftRow | None:
+    """The state that a row leaves, which is in no group afterwards. None where that is nothing."""
+    if row.failure is not None or not row.position:
+        return None
+    caches = row.caches if row.group is None else row.group.part(row, may_copy=may_copy)
+    if not caches:
+        return None
+    # A recurrent state may still be a graph, which holds what it is to be computed from.
+    evaluate_soon(live_arrays(caches))
+    return _LeftRow(caches, row.position)
 
 
 def _distinct(rows: Sequence[Row]) -> list[DecodeGroup]:

@@ -148,8 +148,8 @@ def mlx_backend(settings: Settings) -> Backend:
     blas = _prepare_mlx()
     from adapters.mlx.device import on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.engine import MlxEngine
-    from adapters.mlx.landing import land, pays_to_land
     from adapters.mlx.memory_probe import MlxMemory
+    from adapters.mlx.payload import land, pays_to_land
     from adapters.mlx.planned_network import plan_model
     from adapters.mlx.preflight import check_source
 

@@ -6,8 +6,7 @@ import mlx.core as mx
 import pytest
 
 from adapters.mlx.caches.classes import lib, traits_of
-from adapters.mlx.caches.kv_growth import grow
-from adapters.mlx.caches.kv_rows import KVRows
+from adapters.mlx.caches.kv_rows import KVRows, grow
 from adapters.mlx.caches.leaf_state import cut_back, spare_tokens
 from adapters.mlx.caches.rows import make_room, make_room_ahead
 from domain.memory.buffer_slots import buffer_slots

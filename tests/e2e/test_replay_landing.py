@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapters.mlx import state_restore
-from adapters.mlx.landing import land
-from adapters.mlx.payload import DevicePayload
+from adapters.mlx.payload import DevicePayload, land
 from application.events import FaultObserved
 from domain.payload import StatePayload
 from tests.support.replay import Replay

@@ -11,9 +11,8 @@ import pytest
 from adapters.mlx import state_restore
 from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.layout import leaves, live_arrays
-from adapters.mlx.landing import PACK_BYTES, land
 from adapters.mlx.model import MlxModel
-from adapters.mlx.payload import ABSENT
+from adapters.mlx.payload import ABSENT, PACK_BYTES, land
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.payload import GroupPayloads, HostPayload, TensorSpec

@@ -10,15 +10,15 @@ same memory.
 """
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, TypeAlias
 
-from adapters.mlx.arrays import evaluate
-from adapters.mlx.caches.classes import children_of, label_of, lib, traits_of
-from adapters.mlx.caches.kv_growth import grow
-from adapters.mlx.caches.kv_rows import KVRows
+import mlx.core as mx
+
+from adapters.mlx.arrays import evaluate, token_array
+from adapters.mlx.caches.classes import children_of, known_traits, label_of, lib, traits_of
+from adapters.mlx.caches.kv_rows import KVRows, grow
 from adapters.mlx.caches.layout import Caches, leaves
-from adapters.mlx.caches.leaf_rows import first_rows, is_plain, narrowed, taken, with_rows
 from adapters.mlx.caches.leaf_state import can_cut, cut_back
 
 
@@ -59,19 +59,19 @@ def append_rows(batch: Caches, num_rows: int, rows: Sequence[Caches], capacity: 
         return
     targets = list(_places(batch))
     sources = [list(_places(row)) for row in rows]
-    was_plain = [is_plain(held[index]) for held, index in targets]
+    was_plain = [_is_plain(held[index]) for held, index in targets]
     done = 0
     try:
         for place, (held, index) in enumerate(targets):
             moving = [source[place] for source in sources]
-            held[index] = with_rows(held[index], [owner[at] for owner, at in moving], capacity)
+            held[index] = _with_rows(held[index], [owner[at] for owner, at in moving], capacity)
             for owner, at in moving:
                 owner[at] = None
             done += 1
     except Exception:
         _take_out(targets[:done], rows, sources, num_rows)
         for (held, index), plain in zip(targets[:done], was_plain, strict=False):
-            held[index] = first_rows(held[index], num_rows, plain)
+            held[index] = _first_rows(held[index], num_rows, plain)
         raise
 
 
@@ -79,14 +79,14 @@ def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
     """Keep these rows of a batch, as `domain.decode_groups.rows_in_place` puts them, and drop the others. When this
     raises, some layers may have done so."""
     for held, index in _places(batch):
-        held[index] = narrowed(held[index], rows)
+        held[index] = _narrowed(held[index], rows)
 
 
 def take_row(batch: Caches, row: int, *, is_last: bool = False) -> Caches:
     """A plain copy of one row. `is_last`: nobody needs the batch any more, so each layer of it goes with its copy."""
     found = _same_shape(batch)
     for (held, index), (copied, at) in zip(_places(batch), _places(found), strict=True):
-        copied[at] = taken(held[index], row)
+        copied[at] = _taken(held[index], row)
         if is_last:
             held[index] = None
     return found
@@ -141,7 +141,7 @@ def _take_out(
         for place, (held, index) in enumerate(done):
             for number, source in enumerate(sources):
                 owner, at = source[place]
-                owner[at] = taken(held[index], num_rows + number)
+                owner[at] = _taken(held[index], num_rows + number)
     except Exception:
         for row in rows:
             row.clear()
@@ -162,6 +162,94 @@ def _same_shape(caches: Sequence[Any]) -> Caches:
     return [
         cache if (children := children_of(cache)) is None else lib.CacheList(*_same_shape(children)) for cache in caches
     ]
+
+
+# ---- one leaf ------------------------------------------------------------------------------------------------------
+#
+# Each result is evaluated. Nothing returned shares memory with the batch it came from, unless it says so: while a view
+# is held every update copies all rows.
+
+
+def _is_plain(cache: Any) -> bool:
+    """Whether a batch has a class of its own for it."""
+    return type(cache) in (lib.KVCache, lib.RotatingKVCache)
+
+
+def _as_rows(cache: Any) -> Any:
+    """A batch of one from a plain leaf; recurrent states are the same either way."""
+    if type(cache) is lib.KVCache:
+        return KVRows(cache)
+    return cache.merge([cache]) if type(cache) is lib.RotatingKVCache else cache
+
+
+def _with_rows(cache: Any, plain: Sequence[Any], capacity: int) -> Any:
+    """The leaf, of a batch or plain, with these plain ones as further rows. When this raises it is what it was."""
+    rows = _as_rows(cache)
+    if type(rows) is KVRows:
+        rows.append(plain, capacity)
+    else:
+        rows = copy(rows)  # until the longer one is there, the shorter one counts
+        if type(rows) is lib.ArraysCache:
+            rows.cache = [_stacked(states) for states in zip(*(one.cache for one in (rows, *plain)), strict=True)]
+        else:
+            rows.extend(plain[0].merge(plain))
+        _evaluate(rows)
+    return rows
+
+
+def _stacked(states: Sequence[mx.array | None]) -> mx.array | None:
+    """Rows of one recurrent state. Raises ValueError where only some have it."""
+    found = [state for state in states if state is not None]
+    if len(found) not in (0, len(states)):
+        raise ValueError("a row's model used a state that another's did not")
+    return mx.concatenate(found) if found else None
+
+
+def _first_rows(cache: Any, count: int, was_plain: bool) -> Any:
+    """Undo `_with_rows` without needing memory for it."""
+    if type(cache) is KVRows:
+        cache.cut(count)
+        return cache.only_row() if was_plain else cache
+    cache = copy(cache)
+    if type(cache) is lib.ArraysCache:
+        cache.cache = [None if state is None else state[:count] for state in cache.cache]
+        return cache
+    cache.keys, cache.values = cache.keys[:count], cache.values[:count]
+    cache.offset, cache.left_padding = cache.offset[:count], cache.left_padding[:count]
+    return cache.extract(0) if was_plain else cache
+
+
+def _narrowed(cache: Any, rows: Sequence[int]) -> Any:
+    """Only these rows, in this order; full KV is narrowed in place."""
+    if type(cache) is KVRows:
+        cache.narrow(rows)
+        return cache
+    narrow = copy(cache)
+    narrow.filter(token_array(rows))
+    _evaluate(narrow)
+    return narrow
+
+
+def _taken(cache: Any, row: int) -> Any:
+    """A plain copy of one row."""
+    if type(cache) is KVRows:
+        return cache.take(row)
+    if type(cache) is not lib.ArraysCache:
+        alone = copy(cache)  # `extract` alone may give a view
+        alone.filter(token_array([row]))
+        plain = alone.extract(0)
+        _evaluate(plain)
+        return plain
+    plain = lib.ArraysCache(len(cache.cache))  # its own `extract` fails on slots that are empty
+    plain.cache = [None if tensor is None else mx.take(tensor, mx.array([row]), axis=0) for tensor in cache.cache]
+    _evaluate(plain)
+    return plain
+
+
+def _evaluate(cache: Any) -> None:
+    arrays = [tensor for tensor in known_traits(cache).tensors(cache) if tensor is not None]
+    kept = (getattr(cache, name, None) for name in ("left_padding", "offset"))
+    evaluate([*arrays, *(found for found in kept if isinstance(found, mx.array))])
 
 
 __all__ = (
