@@ -86,9 +86,6 @@ class RecordsEvicted:
     reason: str = "room"
 
 
-ROLLED_BACK = "rolled_back"
-
-
 @dataclass(frozen=True, slots=True)
 class StoreFault:
     """The first fault of its kind since the store was opened; later ones are only counted. Kinds: store-format.md."""
@@ -96,11 +93,6 @@ class StoreFault:
     kind: str
     message: str
     at_ns: int
-
-    @property
-    def was_promised(self) -> bool:
-        """Whether this is what the settings say would become of it: nothing is broken."""
-        return self.kind == ROLLED_BACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,6 @@ class StoreOpened:
 
 
 __all__ = (
-    "ROLLED_BACK",
     "CacheMeasured",
     "RecordsDropped",
     "RecordsEvicted",

@@ -13,8 +13,7 @@ import lmdb
 from adapters.lmdb import faults
 from adapters.lmdb.ages import AgeLimit
 from adapters.lmdb.announced import AnnouncedNamespaces
-from adapters.lmdb.clearing import erase
-from adapters.lmdb.compaction import shrink
+from adapters.lmdb.compaction import erase, shrink
 from adapters.lmdb.containment import FAILURES, Containment
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.encoders import Begun, Encoders
@@ -22,7 +21,7 @@ from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import FaultLog, classify
 from adapters.lmdb.integrity import IntegrityCheck
 from adapters.lmdb.opening import open_for_reading, open_for_writing
-from adapters.lmdb.read_ahead import ReadAhead
+from adapters.lmdb.probe import verify_payloads
 from adapters.lmdb.reading import CorruptRecord, Reader
 from adapters.lmdb.room import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES
 from adapters.lmdb.rows import Row
@@ -70,7 +69,6 @@ class LmdbOptions:
     """
 
     quota_bytes: int
-    durability: str = "safe"
     read_only: bool = False
     free_reserve_bytes: int = 0
     pause_s: float = 60.0
@@ -101,11 +99,9 @@ class LmdbBlockStore:
         self._environment = Environment(
             self._directory,
             map_bytes=0 if options.read_only else options.quota_bytes,
-            sync=options.durability == "safe",
             read_only=options.read_only,
         )
         self._reader = Reader(self._environment, codec)
-        self._read_ahead = ReadAhead(self._reader)
         self._uses = RecordUses()
         self._writer = Writer(self._environment, options.quota_bytes, self._uses.kept, self._note_evicted)
         self._ages = AgeLimit(self._environment, self._writer, clock, age) if (age := options.max_age_s) else None
@@ -152,8 +148,6 @@ class LmdbBlockStore:
             for _ in range(_GET_ATTEMPTS):
                 rows = self._rows(keys)
                 requests = list(zip(keys, rows, wanted, strict=True))
-                # The first ones are read at once by the threads that decode them.
-                self._read_ahead.start(requests[self._options.num_threads :])
                 found = self._spread(self._get_one, requests)
                 # Evicted between finding and reading: look again, so that the answer is that of one moment.
                 gone = [row for row, record in zip(rows, found, strict=True) if row is not None and record is None]
@@ -200,9 +194,16 @@ class LmdbBlockStore:
 
     def check_integrity(self, *, payloads: bool = False, advance: Advance = nobody_looks) -> IntegrityReport:
         quota_bytes = None if self._options.read_only else self._options.quota_bytes
-        check = IntegrityCheck(self._environment, self._reader, quota_bytes, advance, payloads=payloads)
+        check = IntegrityCheck(self._environment, quota_bytes, advance, payloads=payloads)
         problems = () if self._containment.is_closed else (f"cannot be read: {self._containment.broken}",)
         return self._read(check.run, IntegrityReport(0, problems))
+
+    def check_payloads(self, advance: Advance = nobody_looks) -> Sequence[str]:
+        """Check every payload in a process that may die of it; one line for each problem."""
+        try:
+            return verify_payloads(self._directory.path, advance)
+        except FAILURES as failure:
+            return [f"{self._directory.path}: {failure}"]
 
     def close(self) -> None:
         with self._containment.lock:
@@ -214,14 +215,11 @@ class LmdbBlockStore:
         self._lane.close()
         self._lane.join()
         self._encoders.close()
-        self._read_ahead.close()
         try:
-            # After the last commit: what the marker stands for is durable now, or the marker stays.
             self._environment.close(sync=not self._options.read_only)
-            if self._containment.broken is None and not self._options.read_only:
-                self._directory.clear_boot()
         except FAILURES as failure:
             self._faults.note(classify(failure), f"{self._directory.path} could not be synced: {failure}")
+        self._environment.notes.close()
         self._directory.release()
 
     def compact(self, advance: Advance = nobody_looks) -> CompactReport:
@@ -246,7 +244,7 @@ class LmdbBlockStore:
             open_for_reading(self._directory, self._environment)
             return
         self._writer.forget_names()
-        open_for_writing(self._directory, self._environment, self._writer, self._options.durability, self._faults)
+        open_for_writing(self._directory, self._environment, self._writer, self._faults)
         self._directory.drop_damaged_beyond(self._options.quota_bytes)
         self._writer.note_gone(None)
 

@@ -1,51 +1,49 @@
-"""Giving disk space back: live records are copied to a new file, which replaces the database.
+"""Giving disk space back, and removing for good: what is live is copied to a new file, which replaces the database.
 
-The copy needs free space for the live records. Without it the old file stays at its size: it grows no further, and
-eviction keeps its records below the quota.
+The copy is made entry by entry, so that nothing of a deleted record is in it, nor one that the disk cannot read. It
+needs free space for the live records. Without it the old file stays at its size: it grows no further, and eviction
+keeps its records below the quota. Where everything is to go, an empty file replaces the old one, which is unlinked and
+not overwritten: where a disk puts an overwritten byte is its own affair. Readers of other processes keep it until they
+open the store again.
 """
 
-import os
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import lmdb
 
 from adapters.lmdb import faults
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.environment import Environment
-from adapters.lmdb.faults import FaultLog, classify
-from adapters.lmdb.growth import growth_told
-from adapters.lmdb.private_files import open_private, sync_file
-from adapters.lmdb.room import Quota
+from adapters.lmdb.environment import TREES, Environment, Tree
+from adapters.lmdb.faults import Damaged, FaultLog, classify
+from adapters.lmdb.rows import QUARANTINED, Row, piece_key
 from adapters.lmdb.volume import free_bytes
-from application.ports.block_store import Advance, OpenFailure, StoreOpenError, nobody_looks
+from adapters.lmdb.writer import Writer
+from application.ports.block_store import (
+    Advance,
+    EraseReport,
+    NamespaceUsage,
+    OpenFailure,
+    StoreOpenError,
+    nobody_looks,
+)
 
 # What evicting may add to a full file before its pages can be given back.
 _SPARE_BYTES = 64 << 20
 # Names, and what other programs write meanwhile.
 _MARGIN_BYTES = 1 << 20
-
-
-class Shrinking(Protocol):
-    """Whoever evicts from a database."""
-
-    @property
-    def quota(self) -> Quota: ...
-
-    def shrink(self) -> int:
-        """Evict down to the limit; returns how many went."""
-        ...
+# A transaction of the copy: its large values are in memory until it is committed.
+_COPY_BYTES = 32 << 20
 
 
 def compact(directory: StoreDirectory, environment: Environment, advance: Advance = nobody_looks) -> None:
-    """Copy what is live, then swap; the store is as before when that fails or is interrupted, which shows once LMDB has
-    copied all. The caller has the environment to itself.
+    """Copy what is live, then swap; the store is as before when that fails or is interrupted. The caller keeps other
+    writers away.
 
     Raises StoreOpenError(VOLUME) when there is no room for the copy, or Damaged, lmdb.Error, OSError.
     """
     needed_bytes = environment.live_bytes() + _MARGIN_BYTES
     if free_bytes(directory.path) < needed_bytes:
         raise _no_room(directory, f"{needed_bytes} bytes")
-    environment.sync()  # copying may take minutes, in which a power cut is to leave all of it
     try:
         _copy(directory, environment, advance)
     except BaseException as failure:
@@ -63,7 +61,7 @@ def compact(directory: StoreDirectory, environment: Environment, advance: Advanc
 def shrink(
     directory: StoreDirectory,
     environment: Environment,
-    writer: Shrinking,
+    writer: Writer,
     *,
     always: bool = False,
     advance: Advance = nobody_looks,
@@ -86,7 +84,7 @@ def shrink(
             environment.resize()
 
 
-def fit(directory: StoreDirectory, environment: Environment, writer: Shrinking, log: FaultLog) -> None:
+def fit(directory: StoreDirectory, environment: Environment, writer: Writer, log: FaultLog) -> None:
     """When the quota was lowered: give the space back, if the volume has room for the copy. Raises Damaged."""
     quota = writer.quota
     is_fitting = environment.live_bytes() <= quota.limit_pages * quota.page_bytes
@@ -111,15 +109,91 @@ def fit(directory: StoreDirectory, environment: Environment, writer: Shrinking, 
         environment.open()
 
 
+def erase(
+    directory: StoreDirectory,
+    environment: Environment,
+    writer: Writer,
+    gone: Sequence[NamespaceUsage],
+    *,
+    is_everything: bool,
+) -> EraseReport:
+    """`gone`: what is to go. The caller keeps others from repairing and compacting. Raises what LMDB raises."""
+    num_bytes, problem = sum(space.stored_bytes for space in gone), ""
+    with environment.exclusive():
+        if is_everything:
+            num_records = sum(space.num_blocks + space.num_snapshots for space in gone)
+            environment.close()
+            try:
+                directory.empty()
+            finally:
+                environment.open()
+            writer.forget_names()
+        else:
+            num_records = sum(writer.delete_namespace(space.info.namespace) for space in gone)
+            try:
+                compact(directory, environment)
+            except StoreOpenError as failure:
+                problem = f"the records are gone, but what they were may be left in free pages of the file: {failure}"
+    # It may hold anything that ever was stored.
+    directory.drop_damaged()
+    return EraseReport(num_records, num_bytes, problem)
+
+
 def _copy(directory: StoreDirectory, environment: Environment, advance: Advance) -> None:
+    """Nobody opens the copy before it has its name: it needs no locks, and one sync at the end."""
     directory.copy.unlink(missing_ok=True)
-    handle = open_private(directory.copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    map_bytes = 2 * environment.live_bytes() + _SPARE_BYTES
+    copy = lmdb.open(
+        str(directory.copy), subdir=False, map_size=map_bytes, max_dbs=len(TREES), mode=0o600, lock=False, sync=False,
+        lib_version=0,
+    )  # fmt: skip
     try:
-        with growth_told(handle, advance):
-            environment.copy_compact(handle)
-        sync_file(handle)
+        with environment.viewing() as txn:
+            for name, tree in zip(TREES, environment.trees, strict=True):
+                target = copy.open_db(name.encode())
+                entries = _pieces(txn, environment, advance) if name == "dat" else _entries(txn, tree)
+                while True:
+                    with copy.begin(write=True) as copying, copying.cursor(target) as cursor:
+                        consumed, _ = cursor.putmulti(_portion(entries), append=True)
+                    if not consumed:
+                        break
+        copy.sync(True)
     finally:
-        os.close(handle)
+        copy.close()
+
+
+def _entries(txn: "lmdb.Transaction[memoryview]", tree: Tree) -> Iterator[tuple[bytes, memoryview]]:
+    """Of a tree other than `dat`, without the marks of records whose pages are not copied."""
+    with txn.cursor(tree) as cursor:
+        for key, value in cursor:
+            if not bytes(key).startswith(QUARANTINED):
+                yield bytes(key), value
+
+
+def _pieces(
+    txn: "lmdb.Transaction[memoryview]", environment: Environment, advance: Advance
+) -> Iterator[tuple[bytes, memoryview]]:
+    """Of records that can be read: to walk over `dat` would be to touch the others. Raises Damaged."""
+    rows = (Row.unpack(bytes(key), bytes(value)) for key, value in txn.cursor(environment.trees.rec))
+    for row_id, num_pieces, num_bytes in sorted((row.id, row.num_pieces, row.charged_bytes) for row in rows):
+        with environment.notes.of(row_id):
+            for piece in range(num_pieces + 1):
+                key = piece_key(row_id, piece)
+                value = txn.get(key, db=environment.trees.dat)
+                if value is None:
+                    raise Damaged("a piece of a record is missing")
+                yield key, value
+        advance(num_bytes)
+
+
+def _portion(entries: Iterator[tuple[bytes, memoryview]]) -> Iterator[tuple[bytes, memoryview]]:
+    """As many as one transaction takes."""
+    num_bytes = 0
+    for key, value in entries:
+        yield key, value
+        num_bytes += value.nbytes
+        if num_bytes >= _COPY_BYTES:
+            break
 
 
 def _is_full(directory: StoreDirectory, failure: Exception) -> bool:
@@ -132,4 +206,4 @@ def _no_room(directory: StoreDirectory, what: str) -> StoreOpenError:
     return StoreOpenError(OpenFailure.VOLUME, f"{directory.path} has no room for a copy of what is live ({what})")
 
 
-__all__ = ("Shrinking", "compact", "fit", "shrink")
+__all__ = ("compact", "erase", "fit", "shrink")

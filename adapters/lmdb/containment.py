@@ -1,8 +1,8 @@
 """Trouble of a store kept inside: reads answer nothing, writes are refused, and each fault is counted by name.
 
 open ──the volume failed──► paused: writes are refused for a while ──► open
-  └──damaged, the volume is gone, or a sync failed──► broken: reads miss; the next write opens again ──► open
-  └──► closed     (a damaged database is set aside before that; an unsynced one goes back to its last sync point)
+  └──damaged, or the volume is gone──► broken: reads miss; the next write opens again ──► open
+  └──► closed                          (a damaged database is set aside before that)
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import lmdb
 from adapters.lmdb import faults
 from adapters.lmdb.directory import StoreDirectory
 from adapters.lmdb.environment import ClosedError, Environment
-from adapters.lmdb.faults import Damaged, FaultLog, Unsynced, classify
+from adapters.lmdb.faults import Damaged, FaultLog, classify
 from application.ports.block_store import StoreOpenError
 from application.ports.clock import Clock
 
@@ -85,7 +85,7 @@ class Containment:
         if kind == faults.IO_ERROR and self._directory.is_volume_full():
             kind = faults.DISK_FULL
         self._log.note(kind, f"{self._directory.path}: {failure}")
-        if kind in {faults.DAMAGED, faults.VOLUME_GONE} or isinstance(failure, lmdb.PanicError | Unsynced):
+        if kind in {faults.DAMAGED, faults.VOLUME_GONE} or isinstance(failure, lmdb.PanicError):
             self.broken = kind
         if kind not in {faults.DAMAGED, faults.MAP_FULL}:  # a full file is full for this write; nothing ails the volume
             self._paused_until_ns = self._clock.now_ns() + int(self._pause_s * 1e9)

@@ -1,7 +1,6 @@
 """The directory of a store: whose it is, who may write, and whether its database can be mapped without harm."""
 
 import os
-import shutil
 from pathlib import Path
 
 from adapters.lmdb.faults import Damaged
@@ -19,50 +18,45 @@ from adapters.lmdb.private_files import (
     replace_durably,
     sync_folder,
 )
-from adapters.lmdb.recognition import BLOCKS, StoreKind, is_store_database
-from adapters.lmdb.sync_point import SyncPoint
-from adapters.lmdb.volume import boot_id, free_bytes, network_file_system
+from adapters.lmdb.volume import free_bytes, network_file_system
 from adapters.lmdb.writer_lock import WriterLock
 from application.ports.block_store import OpenFailure, StoreOpenError
 
 FORMAT = 1
 DOCUMENTS_FOLDER = "documents"
-"""In a block store's folder: a store of its own."""
+"""In a store's folder: what is stored beside its blocks."""
+
+_TITLE = b"cairn block store\nformat "
 
 _FULL_BYTES = 1 << 20
 # The last pages of a transaction may be free ones that were never written; more than this is a truncated file.
 _UNWRITTEN_BYTES = 1 << 20
 # LMDB maps its table of readers and writes to it: on a full volume a page that is not there would kill the process.
 _READERS_BYTES = 20 << 10
-_UNSYNCED = b"no boot: a sync failed\n"
 _OF_SYSTEM = {"lost+found", ".DS_Store"}
 
 
 class StoreDirectory:
     """Paths and checks only; nothing here keeps LMDB open."""
 
-    def __init__(self, path: Path, kind: StoreKind = BLOCKS) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.kind = kind
         self.data = path / "data.mdb"
         self.readers = path / "lock.mdb"
         self.damaged = path / "data.damaged"
         self.copy = path / "data.compact"
         self.quota = path / "quota"
-        self.rates = path / "rates.json"
-        self.point = SyncPoint(path / "synced", self.data)
+        self.notes = path / "notes"
         self._format = path / "format"
-        self._boot = path / "boot"
         self._lock = WriterLock(path / "writer.lock")
-        self._old_copy = path / "compact"  # where earlier versions copied to
-        self._has_failed = False  # to sync
+        # Of earlier versions, which did not sync each commit: while they had it open, and what they had synced.
+        self._boot, self._point, self._rates = path / "boot", path / "synced", path / "rates.json"
 
     @property
     def _files(self) -> tuple[Path, ...]:
-        lock = self.path / "writer.lock"
         return (
-            self.data, self.readers, self.damaged, self.copy, self.quota, self.rates, self._format, self._boot, lock,
-            self.point.path,
+            self.data, self.readers, self.damaged, self.copy, self.quota, self.notes, self._format,
+            self.path / "writer.lock", self._boot, self._point, self._rates,
         )  # fmt: skip
 
     def prepare(self) -> None:
@@ -105,7 +99,7 @@ class StoreDirectory:
             if not self.path.is_dir():
                 raise StoreOpenError(OpenFailure.VOLUME, f"there is no store in {self.path}")
             self._refuse_others()
-            if not self._is_marked() and not is_store_database(self.data, self.kind):
+            if not self._is_marked():
                 raise self._foreign()
         except OSError as failure:
             raise StoreOpenError(OpenFailure.VOLUME, f"{self.path} cannot be read: {failure.strerror}") from None
@@ -139,7 +133,6 @@ class StoreDirectory:
     def set_aside(self) -> None:
         """Move an unusable database out of the way. One is kept, the larger: what comes after a loss is smaller than
         what was lost. Never call it with the database open."""
-        self.point.forget()
         self.readers.unlink(missing_ok=True)
         if self.size_bytes < _size(self.damaged):
             self.data.unlink(missing_ok=True)
@@ -148,19 +141,11 @@ class StoreDirectory:
         self.sync()
 
     def empty(self) -> None:
-        """Never call it with the database open."""
-        remove_durably(self.point.path, self.readers, self.data)
-
-    def roll_back(self) -> float | None:
-        """To the last sync point, durably; its unix time, or None when there is none. Never call it with the database
-        open."""
-        # Whoever opened the database before tells LMDB by its table which header is the last one.
-        self.readers.unlink(missing_ok=True)
-        return self.point.restore()
+        """Remove all that was stored. Never call it with the database open."""
+        remove_durably(self.readers, self.data, self.damaged, self._boot)
 
     def swap_in(self, copy: Path) -> None:
         """Make a synced copy the database, durably. Never call it with the database open."""
-        self.point.forget()
         copy.replace(self.data)
         # Readers of other processes keep the old pair of files; a new pair keeps their slots out of ours.
         self.readers.unlink(missing_ok=True)
@@ -185,33 +170,9 @@ class StoreDirectory:
         except OSError:
             return False
 
-    def is_unsynced(self) -> bool:
-        """Whether a store that does not sync was left open by an earlier run of this machine, or its disk failed to."""
-        if self._has_failed:
-            return True
-        if not self._boot.exists():
-            return False
-        here = boot_id()
-        return not here or read_private(self._boot).decode(errors="replace").strip() != here
-
-    def mark_boot(self) -> None:
-        """Durable before anything is written that is not."""
-        replace_durably(self._boot, boot_id().encode())
-
-    def mark_unsynced(self) -> None:
-        """Whoever opens it next goes back to the last sync point. Not durable: after a power cut they do that anyway.
-        Raises OSError: then this process does, and one that comes after a kill does not."""
-        self._has_failed = self._boot.exists()  # without it all was synced before
-        handle = open_private(self._boot, os.O_WRONLY | os.O_TRUNC)
-        try:
-            os.write(handle, _UNSYNCED)
-        finally:
-            os.close(handle)
-
-    def clear_boot(self) -> None:
-        """Only once everything is synced."""
-        remove_durably(self._boot, self.point.path)
-        self._has_failed = False
+    def was_left_unsynced(self) -> bool:
+        """Whether an earlier version, which did not sync each commit, had it open when it ended."""
+        return self._boot.exists()
 
     def _refuse_others(self) -> None:
         refuse_folder_of_others(self.path)
@@ -221,48 +182,35 @@ class StoreDirectory:
     def _refuse_other_content(self) -> None:
         """So that a wrong setting neither fills nor closes a folder that is used for something else."""
         ours = {file.name for file in self._files} | {f"{file.name}.new" for file in self._files}
-        names = (
-            {entry.name for entry in os.scandir(self.path)}
-            - ours
-            - {self._old_copy.name, DOCUMENTS_FOLDER}
-            - _OF_SYSTEM
-        )
-        if names and not self._is_marked() and not is_store_database(self.data, self.kind):
+        names = {entry.name for entry in os.scandir(self.path)} - ours - {DOCUMENTS_FOLDER} - _OF_SYSTEM
+        if names and not self._is_marked():
             raise self._foreign()
 
     def _recognise_or_make(self) -> None:
         if self._is_marked():
             return
-        if _size(self.data) and not is_store_database(self.data, self.kind):
+        if _size(self.data):
             raise self._foreign()
-        replace_durably(self._format, b"%s%d\n" % (self._format_start, FORMAT))
+        replace_durably(self._format, b"%s%d\n" % (_TITLE, FORMAT))
 
     def _is_marked(self) -> bool:
-        """False: `format` is absent or torn. Raises StoreOpenError when it is of another kind or a later format."""
+        """False: there is no `format`. Raises StoreOpenError when it is of something else or a later format."""
         try:
             text = read_private(self._format)
         except FileNotFoundError:
             return False
-        whole = b"%s%d\n" % (self._format_start, FORMAT)
-        if whole.startswith(text.rstrip(b"\0")) and text != whole:
-            return False
-        number = text.removeprefix(self._format_start).strip()
-        if not text.startswith(self._format_start) or not number.isdigit():
+        number = text.removeprefix(_TITLE).strip()
+        if not text.startswith(_TITLE) or not number.isdigit():
             raise self._foreign()
         if int(number) > FORMAT:
             message = f"{self.path} has format {number.decode()}; this version reads {FORMAT}"
             raise StoreOpenError(OpenFailure.NEWER, message)
         return True
 
-    @property
-    def _format_start(self) -> bytes:
-        return self.kind.title + b"\nformat "
-
     def _remove_leftovers(self) -> None:
         """Of a process that was killed while it copied or wrote a file."""
-        if self._old_copy.is_dir() and not self._old_copy.is_symlink():
-            shutil.rmtree(self._old_copy, ignore_errors=True)
-        remove_durably(self.copy, *(file.with_name(f"{file.name}.new") for file in self._files))
+        unfinished = (file.with_name(f"{file.name}.new") for file in self._files)
+        remove_durably(self.copy, self._point, self._rates, *unfinished)
 
     def _reserve_readers(self) -> None:
         if self.readers.exists() or not hasattr(os, "posix_fallocate"):
@@ -278,7 +226,7 @@ class StoreDirectory:
 
     def _foreign(self) -> StoreOpenError:
         return StoreOpenError(
-            OpenFailure.FOREIGN, f"{self.path} is not a {self.kind.title.decode()}; name an empty folder or a store"
+            OpenFailure.FOREIGN, f"{self.path} is not a store of Cairn's; name an empty folder or a store"
         )
 
     def _unwritable(self, failure: OSError) -> StoreOpenError:

@@ -7,23 +7,21 @@ file no longer backs would kill the process.
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from errno import EAGAIN, ENODEV
 from mmap import PAGESIZE
 from threading import Condition, RLock
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
-from adapters.lmdb.faults import Damaged, Unsynced
-from adapters.lmdb.last_point import LastPoint
-from adapters.lmdb.page_file import PageFile
+from adapters.lmdb.faults import Damaged
+from adapters.lmdb.notes import INDEX, Notes
 from adapters.lmdb.pages import PageGeometry
-from adapters.lmdb.recognition import TREES
-from adapters.lmdb.verification import Verification
+
+TREES = ("sys", "ns", "rec", "kid", "lru", "dat")
 
 _META_PAGES = 2
 _MAX_READERS = 256
@@ -40,8 +38,7 @@ _Txn = TypeVar("_Txn")
 Tree = Any  # lmdb's database handles have a private type
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
+class Trees(NamedTuple):
     """The named trees of docs/store-format.md."""
 
     sys: Tree
@@ -71,52 +68,34 @@ class Environment:
     A file that is larger already stays as large and grows no further.
     """
 
-    def __init__(self, directory: StoreDirectory, *, map_bytes: int, sync: bool, read_only: bool) -> None:
+    def __init__(self, directory: StoreDirectory, *, map_bytes: int, read_only: bool) -> None:
         self._directory = directory
         self._map_bytes = map_bytes // PAGESIZE * PAGESIZE
-        self._sync = sync
         self._read_only = read_only
         self._write_lock = RLock()
         self._gate = Condition()
         self._num_readers = 0
         self._env: lmdb.Environment | None = None
         self._known_file = ((0, 0), 0)
-        self._last_point = LastPoint(directory.point, is_wanted=not sync and not read_only)
-        self._verification = Verification(directory.data, 4096, is_needed=False)
+        self.notes = Notes(directory.notes)
         self.trees = Trees(None, None, None, None, None, None)
         self.geometry = PageGeometry(4096)
-        self.file = PageFile(directory.data)
 
     def open(self) -> None:
-        """To write: nothing is committed before all that is there is whole on the disk. What an earlier life had not
-        synced is waited for, and a point of an earlier life is good until this one has its own.
-
-        Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then.
-        """
+        """Raises Damaged, SamePidError, lmdb.Error or OSError; nothing is open then."""
         self._directory.inspect()
-        # Nobody may walk a file that another process writes to.
-        is_new = not self._directory.size_bytes
         env = self._open_patiently()
         try:
             env.reader_check()
-            self.trees = self._open_trees(env)
             self.geometry = PageGeometry(env.stat()["psize"])
+            with self.notes.of(INDEX):
+                self.trees = self._open_trees(env)
             with env.begin() as txn:
                 if txn.stat(self.trees.dat)["psize"] != self.geometry.page_bytes:
                     raise Damaged("trees of different page sizes")
-            self._verification = Verification(
-                self._directory.data, self.geometry.page_bytes, is_needed=not is_new and not self._read_only
-            )
-            self._verification.start()
-            if not self._read_only:
-                with self._failure_marked():
-                    self._last_point.open(env, self.geometry.page_bytes)
-            self.file.open(self.geometry.page_bytes)
             self._note_file(env)
             self._env = env  # readers may come from here on
         except BaseException:
-            self._last_point.end()
-            self.file.close()
             env.close()
             raise
 
@@ -135,7 +114,6 @@ class Environment:
                     readonly=self._read_only,
                     create=not self._read_only,
                     writemap=False,
-                    sync=self._sync,
                     metasync=False,
                     lib_version=0,
                 )
@@ -170,8 +148,6 @@ class Environment:
                     self._check_file()
                     env.sync(True)
             finally:
-                self._last_point.end()  # nobody commits until `open` replaces it
-                self.file.close()
                 env.close()
 
     @property
@@ -181,16 +157,14 @@ class Environment:
     @contextmanager
     def reading(self) -> Generator["lmdb.Transaction[bytes]"]:
         """A snapshot whose values are bytes."""
-        with self._entered() as env, self._begun(env, env.begin) as txn:
+        with self._entered() as env, self.notes.of(INDEX), self._begun(env, env.begin) as txn:
             yield txn
 
     @contextmanager
     def viewing(self) -> Generator["lmdb.Transaction[memoryview]"]:
         """A snapshot whose values are views into the map: they end with it."""
-        with self._entered() as env:
-            self._verification.wait()
-            with self._begun(env, lambda: env.begin(buffers=True)) as txn:
-                yield txn
+        with self._entered() as env, self._begun(env, lambda: env.begin(buffers=True)) as txn:
+            yield txn
 
     @contextmanager
     def exclusive(self) -> Generator[None]:
@@ -202,9 +176,9 @@ class Environment:
     def writing(self) -> Generator["lmdb.Transaction[bytes]"]:
         """The one write transaction: committed on leaving, aborted by an exception."""
         with self._write_lock, self._entered() as env:
-            self._verification.wait()
-            with env.begin(write=True) as txn:
+            with self.notes.of(INDEX), env.begin(write=True) as txn:
                 yield txn
+            self.notes.settle()
             self._note_file(env)
 
     def info(self) -> tuple[int, int]:
@@ -217,7 +191,6 @@ class Environment:
         """Let a file that is larger than the map grow by `spare_bytes`, which evicting from it takes; 0: no further."""
         with self._write_lock, self._gate:
             if self._gate.wait_for(lambda: not self._num_readers, _RESIZE_WAIT_S) and self._env is not None:
-                self._last_point.forget()
                 self._env.set_mapsize(self._map_size(spare_bytes))
 
     def has_lagging_reader(self) -> bool:
@@ -232,45 +205,14 @@ class Environment:
             return oldest is not None and oldest < env.info()["last_txnid"] - 1
 
     def sync(self) -> None:
-        """Make durable what is committed, while others go on committing.
-
-        Where commits are not synced by themselves, a power cut leaves what the last sync that ended had begun with.
-        Raises Unsynced where that is all that can be relied on: nothing is to be committed before it is opened anew.
-        """
-        with ExitStack() as held:
-            with self._write_lock:
-                env = held.enter_context(self._entered())
-                begun = self._last_point.begin(env, self.geometry.page_bytes)
-            with self._failure_marked():
-                self._last_point.reach(begun, lambda: env.sync(True))
-
-    @contextmanager
-    def _failure_marked(self) -> Generator[None]:
-        try:
-            yield
-        except Unsynced:
-            with suppress(OSError):  # where that cannot be written either, this process remembers it
-                self._directory.mark_unsynced()
-            raise
-
-    def let_go(self) -> bool:
-        """Pages that were freed since the last sync can be used again; False when there are none. For the writer."""
+        """Make the last commit durable; all others are."""
         with self._entered() as env:
-            if (before := self._last_point.transaction) is None or before == env.info()["last_txnid"]:
-                return False
-        self.sync()
-        return self._last_point.transaction != before
+            env.sync(True)
 
     def live_bytes(self) -> int:
         """What a compact copy takes."""
         with self.reading() as txn:
             return self.trees.used_pages(txn) * self.geometry.page_bytes
-
-    def copy_compact(self, handle: int) -> None:
-        """Write what is live to a file."""
-        with self._write_lock, self._entered() as env:
-            self._verification.wait()
-            env.copyfd(handle, compact=True)
 
     def _begun(self, env: lmdb.Environment, begin: Callable[[], _Txn]) -> _Txn:
         """A read transaction, inside of `_entered`. A map that another process outgrew is replaced first."""
@@ -332,4 +274,4 @@ class Environment:
             raise Damaged(f"the database shrank from {sound_bytes} to {status.st_size} bytes")
 
 
-__all__ = ("ClosedError", "Environment", "SamePidError", "Tree", "Trees")
+__all__ = ("TREES", "ClosedError", "Environment", "SamePidError", "Tree", "Trees")

@@ -7,7 +7,6 @@ from threading import Lock
 
 import lmdb
 
-from application.cache_events import ROLLED_BACK
 from application.events import StoreFault
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
@@ -21,6 +20,7 @@ LOW_SPACE = "low_space"
 NO_ROOM = "no_room"
 EXPOSED = "exposed"
 READ_ONLY = "read_only"
+UNREADABLE = "unreadable"
 VOLUME_GONE = "volume_gone"
 ENCODE = "encode"
 DECODE = "decode"
@@ -28,11 +28,6 @@ DECODE = "decode"
 
 class Damaged(Exception):
     """The index contradicts itself or cannot be read: nothing in this file can be relied on."""
-
-
-class Unsynced(OSError):
-    """The disk failed to sync, and may call written the next time what it dropped: nothing since the last sync point
-    can be relied on, although it can be read."""
 
 
 _STRUCTURAL = (
@@ -106,10 +101,9 @@ __all__ = (
     "MAP_FULL",
     "NO_ROOM",
     "READ_ONLY",
-    "ROLLED_BACK",
+    "UNREADABLE",
     "VOLUME_GONE",
     "Damaged",
     "FaultLog",
-    "Unsynced",
     "classify",
 )

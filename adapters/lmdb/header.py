@@ -11,7 +11,7 @@ _PAGE_HEADER = Struct("<QHHI")
 _META = Struct("<IIQQ")
 _TREE = Struct("<IHHQQQQQ")
 _LAST = Struct("<QQ")
-_META_FLAG, _MAGIC, _DATA_VERSION, _INTEGER_KEYS = 0x08, 0xBEEFC0DE, 1, 0x08
+_META_FLAG, _MAGIC, _DATA_VERSION, _INTEGER_KEYS, _NO_FOLDER = 0x08, 0xBEEFC0DE, 1, 0x08, 0x4000
 _NO_ROOT = (1 << 64) - 1
 _MAX_DEPTH = 32
 
@@ -60,8 +60,9 @@ def _read_meta(page: bytes) -> Header:
     if _META.unpack_from(page, _PAGE_HEADER.size)[2]:
         raise Damaged("the database wants to be mapped at an address of its own")
     for offset, expected in ((trees, _INTEGER_KEYS), (trees + _TREE.size, 0)):
+        # How the file was named when it was made stands among the first tree's flags.
         _, tree_flags, depth, *_, root = _TREE.unpack_from(page, offset)
-        if tree_flags != expected or depth > _MAX_DEPTH or (root != _NO_ROOT and root > last_page):
+        if tree_flags & ~_NO_FOLDER != expected or depth > _MAX_DEPTH or (root != _NO_ROOT and root > last_page):
             raise Damaged("the header of the database points outside of it")
     if page_bytes not in (1 << shift for shift in range(9, 17)):
         raise Damaged(f"the database claims pages of {page_bytes} bytes")

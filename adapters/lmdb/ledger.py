@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import lmdb
 
-from adapters.lmdb.environment import Trees
+from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import Damaged
 from adapters.lmdb.pages import PageGeometry
 from adapters.lmdb.payload import EncodedRecord, cut
@@ -17,14 +17,17 @@ from adapters.lmdb.rows import (
     ROW_BYTES,
     STATE_KEY,
     NamespaceRow,
+    Quarantined,
     Row,
     State,
     block_name,
     child_prefix,
     clock_key,
     is_block,
+    linked,
     parse_key,
     piece_key,
+    quarantine_key,
     record_key,
     snapshot_prefix,
     space_of,
@@ -37,12 +40,11 @@ class Ledger:
     """Lives as long as its transaction. `spaces`: numbers of namespaces, remembered between transactions. `gone`: the
     records that it removed."""
 
-    def __init__(
-        self, txn: "lmdb.Transaction[bytes]", trees: Trees, geometry: PageGeometry, spaces: dict[int, Namespace]
-    ) -> None:
+    def __init__(self, txn: "lmdb.Transaction[bytes]", environment: Environment, spaces: dict[int, Namespace]) -> None:
         self._txn = txn
-        self._trees = trees
-        self._geometry = geometry
+        self._trees = trees = environment.trees
+        self._geometry = environment.geometry
+        self._notes = environment.notes
         self._spaces = spaces
         self._rows: dict[Namespace, NamespaceRow] = {}
         value = txn.get(STATE_KEY, db=trees.sys)
@@ -126,16 +128,23 @@ class Ledger:
             return None
         return int.from_bytes(cursor.key(), "big"), cursor.value()
 
-    def remove_leaf(self, key: bytes, row: Row) -> int | None:
-        """The clock of the parent when it has become a leaf. Raises Damaged when the record is only partly there."""
+    def remove_leaf(self, key: bytes, row: Row, *, is_readable: bool = True) -> int | None:
+        """The clock of the parent when it has become a leaf. Raises Damaged when the record is only partly there.
+        `is_readable` False: its pages are left alone, because the disk cannot read them, and stay in use."""
         if not self.is_leaf(key):
             raise Damaged("a record to remove is followed by others")
         space = space_of(key)
         found = [
             self._txn.delete(key, db=self._trees.rec),
             self._txn.delete(clock_key(row.clock), db=self._trees.lru),
-            *(self._txn.delete(piece_key(row.id, piece), db=self._trees.dat) for piece in range(row.num_pieces + 1)),
         ]
+        if is_readable:
+            with self._notes.of(row.id):
+                pieces = [piece_key(row.id, piece) for piece in range(row.num_pieces + 1)]
+                found += [self._txn.delete(piece, db=self._trees.dat) for piece in pieces]
+        else:
+            mark = quarantine_key(row.id)
+            self._txn.put(mark, self._quarantined(key, row).pack(mark), db=self._trees.sys)
         if is_block(key):
             found.append(self._txn.delete(child_prefix(space, row.parent) + key[5:], db=self._trees.kid))
         if not all(found):
@@ -149,6 +158,17 @@ class Ledger:
         self._txn.put(clock_key(parent[1].clock), parent[0], db=self._trees.lru)
         return parent[1].clock
 
+    def name_of(self, record_id: int) -> bytes | None:
+        """The key of a record. Costs a look at every row."""
+        return next((key for key, value in self._records if Row.unpack(key, value).id == record_id), None)
+
+    def _quarantined(self, key: bytes, row: Row) -> Quarantined:
+        geometry, sizes = self._geometry, self._geometry.piece_sizes(row.stream_bytes)
+        # Whole pages, which only a long head has.
+        head_bytes = row.charged_bytes - charged_bytes(geometry, key, 0, sizes)
+        pages = [geometry.overflow_pages(PIECE_KEY_BYTES, size) for size in sizes]
+        return Quarantined(key, row.num_pieces + 1, sum(pages) + head_bytes // geometry.page_bytes)
+
     def is_leaf(self, key: bytes) -> bool:
         return not is_block(key) or self.first_dependant(space_of(key), BlockHash(key[5:])) is None
 
@@ -159,7 +179,7 @@ class Ledger:
             return self._records.key()
         prefix = child_prefix(space, block)
         if self._kids.set_range(prefix) and self._kids.key().startswith(prefix):
-            return block_name(space, BlockHash(self._kids.key()[len(prefix) :]))
+            return block_name(space, linked(self._kids.key()))
         return None
 
     def finish(self) -> None:

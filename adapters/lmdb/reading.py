@@ -1,5 +1,4 @@
-"""Reading records: rows from one snapshot; payloads gathered (see `gathering`), or checked and decoded where they lie
-in the map.
+"""Reading records: rows from one snapshot; payloads checked and decoded where they lie in the map.
 
 What lies in the map is read twice, into its decoded form, and never copied in between: first for its check, which
 brings it into the processor's cache, then by the codec. What changes under the second reading is memory the first one
@@ -13,13 +12,13 @@ import lmdb
 
 from adapters.lmdb.environment import Environment, Trees
 from adapters.lmdb.faults import Damaged
-from adapters.lmdb.gathering import Gathering, Pieces, gather
 from adapters.lmdb.payload import GroupSpan, Head, check_of
 from adapters.lmdb.rows import (
     NamespaceRow,
     Row,
     child_prefix,
     identity,
+    linked,
     opened,
     parse_key,
     piece_key,
@@ -41,11 +40,9 @@ class CorruptRecord(Exception):
 class Reader:
     """Any thread."""
 
-    def __init__(self, environment: Environment, codec: StateCodec, gathering: Gathering | None = None) -> None:
-        """`gathering`: None where frames are read in the map only."""
+    def __init__(self, environment: Environment, codec: StateCodec) -> None:
         self._environment = environment
         self._codec = codec
-        self._gathering = gathering
 
     @property
     def _trees(self) -> Trees:
@@ -108,13 +105,13 @@ class Reader:
 
         A head names its record, and no id is given twice, so the row need not be read again unless something is wrong.
         """
-        with self._environment.viewing() as txn:
+        environment = self._environment
+        with environment.viewing() as txn, environment.notes.of(row.id):
             try:
-                head = self._head(txn, key, row)
-                spans = head.spans(wanted)
+                head = _head(environment, txn, key, row)
                 groups = {
-                    span.group: self._codec.decode(self._checked(key, span, self._frame(txn, row.id, span)))
-                    for span in spans
+                    span.group: self._codec.decode(_frame(environment, txn, key, row, span))
+                    for span in head.spans(wanted)
                 }
                 return Record(key, row.parent, row.position, head.token_ids, groups, row.provenance)
             except (CorruptRecord, ValueError) as failure:
@@ -123,17 +120,6 @@ class Reader:
                 if isinstance(failure, CorruptRecord):
                     raise
                 raise CorruptRecord(str(failure)) from None  # written by a version that looked less closely
-
-    def touch(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> None:
-        """Bring the pages that `record` would read into memory. Raises CorruptRecord, also when it has gone since."""
-        with self._environment.viewing() as txn:
-            for span in self._head(txn, key, row).spans(wanted):
-                self._parts(txn, row.id, span)
-
-    def verify(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
-        """Raises CorruptRecord when a check of the payload fails."""
-        for span in self._head(txn, key, row).groups:
-            self._checked(key, span, self._parts(txn, row.id, span))
 
     def _is_there(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> bool:
         """Whether the record is still the one of `row`."""
@@ -167,59 +153,57 @@ class Reader:
     def _blocks(
         self, txn: "lmdb.Transaction[bytes]", namespace: Namespace, space: int, parent: BlockHash
     ) -> Iterator[BlockKey]:
-        prefix = child_prefix(space, parent)
-        for link in _under(txn.cursor(self._trees.kid), prefix):
-            yield BlockKey(namespace, BlockHash(link[len(prefix) :]))
+        for link in _under(txn.cursor(self._trees.kid), child_prefix(space, parent)):
+            yield BlockKey(namespace, linked(link))
 
     def _tokens(self, txn: "lmdb.Transaction[bytes]", space: int, key: RecordKey) -> IdRow | None:
         row = self._row(txn, space, key)
         if row is None:
             raise Damaged("a link names a record that is not there")
+        with self._environment.notes.of(row.id):
+            value = txn.get(piece_key(row.id, 0), db=self._trees.dat)
         try:
-            return Head.unpack(identity(key), txn.get(piece_key(row.id, 0), db=self._trees.dat) or b"").token_ids
+            return Head.unpack(identity(key), value or b"").token_ids
         except (Damaged, ValueError):
             return None
 
-    def _head(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> Head:
-        value = txn.get(piece_key(row.id, 0), db=self._trees.dat)
-        try:
-            head = Head.unpack(identity(key), bytes(value or b""))
-        except (Damaged, ValueError):
-            raise CorruptRecord("the head does not match its checksum") from None
-        if any(span.offset + span.length > row.stream_bytes for span in head.groups):
-            raise CorruptRecord("the head points outside of the stream")
-        return head
 
-    def _checked(self, key: RecordKey, span: GroupSpan, frame: list[memoryview]) -> list[memoryview]:
-        """The frame itself. Raises CorruptRecord."""
-        if check_of(identity(key), span.group, frame) != span.check:
-            raise CorruptRecord(f"group {span.group} does not match its checksum")
-        return frame
+def verify(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
+    """Raises CorruptRecord when a check of the payload fails."""
+    with environment.notes.of(row.id):
+        for span in _head(environment, txn, key, row).groups:
+            _frame(environment, txn, key, row, span)
 
-    def _frame(self, txn: "lmdb.Transaction[memoryview]", record_id: int, span: GroupSpan) -> list[memoryview]:
-        """A group's frame in one piece where that pays and can be. Raises CorruptRecord, Damaged, OSError."""
-        file, gathering = self._environment.file, self._gathering
-        if gathering is not None and span.length >= gathering.worth_bytes and file.is_usable:
-            frame = gathering.take_memory(span.length)
-            pieces = Pieces.of(record_id, span.offset, span.length, self._environment.geometry.piece_bytes)
-            if gather(txn, self._trees, file, pieces, frame):
-                return [frame]
-        return self._parts(txn, record_id, span)
 
-    def _parts(self, txn: "lmdb.Transaction[memoryview]", record_id: int, span: GroupSpan) -> list[memoryview]:
-        """A group's frame as it lies in the map. Raises CorruptRecord."""
-        size = self._environment.geometry.piece_bytes
-        found: list[memoryview] = []
-        position, end = span.offset, span.offset + span.length
-        while position < end:
-            piece, within = divmod(position, size)
-            value = txn.get(piece_key(record_id, piece + 1), db=self._trees.dat)
-            length = min(size - within, end - position)
-            if value is None or value.nbytes < within + length:
-                raise CorruptRecord("a piece is missing or too short")
-            found.append(value[within : within + length])
-            position += length
-        return found
+def _head(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> Head:
+    value = txn.get(piece_key(row.id, 0), db=environment.trees.dat)
+    try:
+        head = Head.unpack(identity(key), bytes(value or b""))
+    except (Damaged, ValueError):
+        raise CorruptRecord("the head does not match its checksum") from None
+    if any(span.offset + span.length > row.stream_bytes for span in head.groups):
+        raise CorruptRecord("the head points outside of the stream")
+    return head
+
+
+def _frame(
+    environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row, span: GroupSpan
+) -> list[memoryview]:
+    """A group's frame as it lies in the map. Raises CorruptRecord."""
+    size = environment.geometry.piece_bytes
+    found: list[memoryview] = []
+    position, end = span.offset, span.offset + span.length
+    while position < end:
+        piece, within = divmod(position, size)
+        value = txn.get(piece_key(row.id, piece + 1), db=environment.trees.dat)
+        length = min(size - within, end - position)
+        if value is None or value.nbytes < within + length:
+            raise CorruptRecord("a piece is missing or too short")
+        found.append(value[within : within + length])
+        position += length
+    if check_of(identity(key), span.group, found) != span.check:
+        raise CorruptRecord(f"group {span.group} does not match its checksum")
+    return found
 
 
 def _own_snapshots(
@@ -249,4 +233,4 @@ def _under(cursor: "lmdb.Cursor[bytes]", prefix: bytes) -> Iterator[bytes]:
         more = cursor.next()
 
 
-__all__ = ("CorruptRecord", "Reader")
+__all__ = ("CorruptRecord", "Reader", "verify")

@@ -36,11 +36,6 @@ class Quota:
         return max(_MIN_RESERVE_PAGES, self.quota_bytes // self.page_bytes // _RESERVE_SHARE)
 
     @property
-    def spare_bytes(self) -> int:
-        """What a sync point may keep from being used again, of the reserve, before the writer makes a new one."""
-        return self.reserve_pages * self.page_bytes // 2
-
-    @property
     def limit_pages(self) -> int:
         """What may be in use when a put has ended."""
         return self.quota_bytes // self.page_bytes - self.reserve_pages

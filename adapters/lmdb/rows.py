@@ -19,10 +19,14 @@ _NAMESPACE = Struct("<IQQQQHI")
 _SPACE = Struct(">I")
 _PARTIAL = Struct(">H")
 _CLOCK = Struct(">Q")
+_LINK_BYTES = _SPACE.size + 2 * ID_BYTES
 _PIECE = Struct(">QI")
+_QUARANTINED = Struct("<IQ")
 _PROVENANCES = (Provenance.PREFILL, Provenance.DECODE)
 
 STATE_KEY = b"state"
+QUARANTINED = b"bad"
+"""What keys in `sys` begin with that name records whose pages are left alone."""
 ROW_BYTES = _ROW.size + _CHECK.size
 PIECE_KEY_BYTES = _PIECE.size
 BLOCK, SNAPSHOT = b"\x00", b"\x01"
@@ -159,6 +163,13 @@ def child_prefix(space: int, parent: BlockHash) -> bytes:
     return _SPACE.pack(space) + parent
 
 
+def linked(link: bytes) -> BlockHash:
+    """The block of an entry of `kid`. Raises Damaged."""
+    if len(link) != _LINK_BYTES:
+        raise Damaged("a link has another size")
+    return BlockHash(link[-ID_BYTES:])
+
+
 def space_of(key: bytes) -> int:
     return int.from_bytes(key[:4], "big")
 
@@ -177,6 +188,11 @@ def parse_key(namespace: Namespace, key: bytes) -> RecordKey:
     raise Damaged("a record key cannot be read")
 
 
+def described(key: bytes) -> str:
+    """A record for people."""
+    return f"{'block' if is_block(key) else 'snapshot'} {key[5:37].hex()[:16]} of namespace {space_of(key)}"
+
+
 def clock_key(clock: int) -> bytes:
     return _CLOCK.pack(clock)
 
@@ -185,21 +201,50 @@ def piece_key(record_id: int, piece: int) -> bytes:
     return _PIECE.pack(record_id, piece)
 
 
+def quarantine_key(record_id: int) -> bytes:
+    return QUARANTINED + _CLOCK.pack(record_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """What is left of a record that cannot be read from the disk: its key in `rec`, and what it takes in `dat`."""
+
+    name: bytes
+    num_pieces: int
+    num_pages: int
+
+    def pack(self, key: bytes) -> bytes:
+        return sealed(key, _QUARANTINED.pack(self.num_pieces, self.num_pages) + self.name)
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> "Quarantined":
+        body = opened(key, value)
+        try:
+            return cls(body[_QUARANTINED.size :], *_QUARANTINED.unpack_from(body))
+        except error:
+            raise Damaged("a quarantined record cannot be read") from None
+
+
 __all__ = (
     "PIECE_KEY_BYTES",
+    "QUARANTINED",
     "ROW_BYTES",
     "STATE_KEY",
     "NamespaceRow",
+    "Quarantined",
     "Row",
     "State",
     "block_name",
     "child_prefix",
     "clock_key",
+    "described",
     "identity",
     "is_block",
+    "linked",
     "opened",
     "parse_key",
     "piece_key",
+    "quarantine_key",
     "record_key",
     "sealed",
     "snapshot_prefix",

@@ -1,8 +1,5 @@
-"""What the machine says about the place a store lies in: its file system, its free space, which volume it is, and since
-when it runs.
-"""
+"""What the machine says about the place a store lies in: its file system and its free space."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,20 +46,4 @@ def free_bytes(path: Path) -> int:
     return disk_usage(path).free
 
 
-def volume_id(path: Path) -> str:
-    """The file system's own id: a device's number may be another after a start, and ZFS changes a volume's size as
-    others fill. Where a system makes the id of the device's number it may change too, or is 0. Raises OSError."""
-    return f"{os.statvfs(path).f_fsid:x}"
-
-
-def boot_id() -> str:
-    """Differs after every start of the machine; empty when unknown, which counts as another boot."""
-    if sys.platform == "darwin":
-        return _output("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid").strip()
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-__all__ = ("boot_id", "free_bytes", "network_file_system", "volume_id")
+__all__ = ("free_bytes", "network_file_system")

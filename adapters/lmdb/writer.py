@@ -13,7 +13,7 @@ from adapters.lmdb.faults import Damaged
 from adapters.lmdb.ledger import Ledger
 from adapters.lmdb.payload import EncodedRecord
 from adapters.lmdb.room import Quota, evict_slice, needed_pages
-from adapters.lmdb.rows import NamespaceRow, is_block, record_key, space_of
+from adapters.lmdb.rows import NamespaceRow, described, is_block, record_key, space_of
 from application.ports.block_store import NoteGone
 from application.ports.record_writer import PutOutcome
 from domain.ids import BlockHash
@@ -57,7 +57,6 @@ class Writer:
         self.note_gone: NoteGone = lambda _: None
         self._spaces: dict[int, Namespace] = {}
         self._swept_to: bytes | None = b""
-        self._freed_bytes = 0  # since a sync point was made here
 
     @property
     def quota(self) -> Quota:
@@ -74,8 +73,6 @@ class Writer:
                 try:
                     return self._put(batch, needed)
                 except lmdb.MapFullError:
-                    if self._let_go():
-                        continue
                     # Either a reader keeps free pages from being used, and evicting would only feed it; or they lie
                     # too scattered for a piece.
                     if self._environment.has_lagging_reader():
@@ -97,6 +94,23 @@ class Writer:
     def delete(self, key: RecordKey) -> int:
         """With everything that follows it."""
         return self._in_slices(lambda ledger: self._start_of(ledger, key))
+
+    def quarantine(self, record_id: int) -> str:
+        """Remove a record that the disk cannot read, with everything that follows it, and leave its pages alone.
+        Returns what it was, for people."""
+        with self._environment.reading() as txn:
+            name = Ledger(txn, self._environment, {}).name_of(record_id)
+        if name is None:
+            return "a record"
+        if is_block(name):
+            self._in_slices(lambda ledger: ledger.first_dependant(space_of(name), BlockHash(name[5:])))
+        with self._environment.writing() as txn:
+            ledger = self._ledger(txn)
+            if (row := ledger.row(name)) is not None:
+                ledger.remove_leaf(name, row, is_readable=False)
+            ledger.finish()
+        self._report(ledger, 0, "")
+        return described(name)
 
     def delete_namespace(self, namespace: Namespace) -> int:
         return self._in_slices(lambda ledger: self._first_of(ledger, namespace))
@@ -127,8 +141,6 @@ class Writer:
     def _put(self, batch: Batch, needed: int) -> PutOutcome | None:
         max_used = self.quota.limit_pages - needed
         while True:
-            if self._freed_bytes > self.quota.spare_bytes:
-                self._let_go()
             with self._environment.writing() as txn:
                 ledger = self._ledger(txn)
                 self._touch(ledger, batch.touched)
@@ -138,7 +150,6 @@ class Writer:
                 wait = evicted > 0 and self.quota.is_large(needed)
                 outcome = self._insert(ledger, batch) if fits and not wait else PutOutcome.FULL
                 ledger.finish()
-            self._freed_bytes += ledger.freed_bytes
             batch.touched, self._swept_to = (), swept_to
             self._report(ledger, evicted, "room")
             if fits and not wait:
@@ -208,15 +219,10 @@ class Writer:
                 return total
 
     def _advance(self) -> None:
-        """Pages freed by a transaction can be used two transactions later, and once no sync point keeps them."""
+        """Pages freed by a transaction can be used two transactions later."""
         for _ in range(2):
             with self._environment.writing() as txn:
                 self._ledger(txn).finish()
-        self._let_go()
-
-    def _let_go(self) -> bool:
-        self._freed_bytes = 0
-        return self._environment.let_go()
 
     def _in_slices(self, find: Callable[[Ledger], bytes | None]) -> int:
         removed, max_records = 0, _DELETE_RECORDS
@@ -229,8 +235,6 @@ class Writer:
                         count += _remove_below(ledger, start, max_records - count)
                     ledger.finish()
             except lmdb.MapFullError:
-                if self._let_go():
-                    continue
                 # A fragmented full map refuses large deletions and takes small ones.
                 if max_records == 1:
                     raise
@@ -261,7 +265,7 @@ class Writer:
         return row.space if row is not None else None
 
     def _ledger(self, txn: "lmdb.Transaction[bytes]") -> Ledger:
-        return Ledger(txn, self._environment.trees, self._environment.geometry, self._spaces)
+        return Ledger(txn, self._environment, self._spaces)
 
 
 def _remove_below(ledger: Ledger, start: bytes, max_records: int) -> int:

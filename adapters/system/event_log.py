@@ -104,8 +104,7 @@ class EventLog(EventRouter):
         self._write_sparsely(logging.ERROR, f"fault in {event.where}", event.message)
 
     def _store_fault(self, event: StoreFault) -> None:
-        level, what = (logging.WARNING, "store") if event.was_promised else (logging.ERROR, "fault in store")
-        self._write_sparsely(level, f"{what}: {event.kind}", event.message)
+        self._write_sparsely(logging.ERROR, f"fault in store: {event.kind}", event.message)
 
     def _store_opened(self, event: StoreOpened) -> None:
         line = f"the store is ours after {event.waited_ns / 1e9:.0f}s: what is computed from now on is stored"

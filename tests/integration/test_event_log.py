@@ -139,7 +139,6 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
             RequestRefused(ModelId("demo"), "queue_full", at(0)),
             RecordsDropped(2, 500, "queue_full", at(0)),
             StoreFault("corrupt", "bad checksum", at(0)),
-            StoreFault("rolled_back", "the machine went down", at(0)),
             StoreOpened(35_000_000_000, at(35)),
         ],
     ) == [
@@ -148,7 +147,6 @@ def test_models_refusals_and_drops(capture: Capture) -> None:
         ("WARNING", "request refused model='demo' error=queue_full"),
         ("WARNING", "records not stored: queue_full (occurrence 1): 2 records"),
         ("ERROR", "fault in store: corrupt (occurrence 1): bad checksum"),
-        ("WARNING", "store: rolled_back (occurrence 1): the machine went down"),
         ("WARNING", "the store is ours after 35s: what is computed from now on is stored"),
     ]
 

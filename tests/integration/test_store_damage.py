@@ -11,9 +11,7 @@ import lmdb
 import pytest
 
 from adapters.fake.clock import FakeClock
-from adapters.lmdb import verification
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
-from adapters.lmdb.verification import verify_structure
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
@@ -63,6 +61,8 @@ def test_thousands_of_flipped_bits(scratch: Path) -> None:
     ]  # fmt: skip
     counts = [json.loads(finish(run, 250)) for run in runs]
     assert sum(count["bits"] for count in counts) >= 16 * num_files
+    # LMDB trusts its pages: of one file in fifty it may die, and serves nothing wrong before.
+    assert sum(count[kind] for count in counts for kind in count if "died" in kind) <= scaled(5)
     # The trial means something only if all three happen: nothing, a bad payload, a bad structure.
     for kind in ("harmless", "checksum", "damaged"):
         assert sum(count.get(kind, 0) for count in counts) > scaled(2)
@@ -204,20 +204,6 @@ def test_a_bad_payload_is_quarantined_with_what_hangs_on_it(tmp_path: Path) -> N
     assert store.check_integrity(payloads=True).problems == ()
     assert store.usage().faults == {"checksum": 1}
     store.close()
-
-
-def test_a_large_file_is_verified_by_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "store")
-    monkeypatch.setattr(verification, "_SMALL_BYTES", 0)
-    verify_structure(tmp_path / "store" / "data.mdb", PAGE_BYTES)
-    data = bytearray((tmp_path / "store" / "data.mdb").read_bytes())
-    # The lower bound of free space in the last leaf page that is in use.
-    leaves = [at for at in range(2 * PAGE_BYTES, len(data), PAGE_BYTES) if data[at + 10 : at + 12] == b"\x02\x00"]
-    for at in leaves:
-        data[at + 12] ^= 0x40
-    (tmp_path / "store" / "data.mdb").write_bytes(data)
-    with pytest.raises(Exception, match="structure of the database is wrong"):
-        verify_structure(tmp_path / "store" / "data.mdb", PAGE_BYTES)
 
 
 def test_the_sample_of_the_trial_survives_when_nothing_is_flipped(tmp_path: Path) -> None:

@@ -12,11 +12,10 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
-from application.ports.record_writer import PutOutcome
 from tests.support.io_log import Op, build_recorder, read_log, recording_environment
 from tests.support.power_cuts import cut_often
 from tests.support.processes import fast_folder, finish, start
-from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
+from tests.support.store_records import EventList, namespace_of
 
 INFO = namespace_of("one")
 FORMAT = b"cairn block store\nformat 1\n"
@@ -69,48 +68,13 @@ def test_the_first_start_makes_format_durable_before_the_database(folder: Path) 
     assert "sync store" in steps[database:]
 
 
-TORN = [None, b"", b"cairn bl", FORMAT[:-2], FORMAT[:-1], bytes(27), FORMAT[:9] + bytes(18)]
-
-
-@pytest.mark.parametrize("text", TORN)
-def test_a_torn_format_is_written_again_where_the_database_is_ours(tmp_path: Path, text: bytes | None) -> None:
-    path, events, blocks = tmp_path / "store", EventList(), chain(INFO, 3)
-    store = open_store(path)
-    assert store.put(blocks) is PutOutcome.STORED
-    store.close()
-    (path / "format").unlink()
-    if text is not None:
-        (path / "format").write_bytes(text)
-    reader = open_store(path, read_only=True)
-    assert all(map(same, reader.get(keys_of(blocks)), blocks))
-    reader.close()
-    assert not (path / "format").exists() if text is None else (path / "format").read_bytes() == text
-    store = open_store(path, events)
-    assert all(map(same, store.get(keys_of(blocks)), blocks))
-    assert (path / "format").read_bytes() == FORMAT
-    assert faults(events) == []
-    store.close()
-
-
-@pytest.mark.parametrize("text", TORN)
-def test_a_torn_format_without_a_database_is_a_new_store(tmp_path: Path, text: bytes | None) -> None:
-    path = tmp_path / "store"
-    path.mkdir(mode=0o700)
-    (path / "data.mdb").touch()
-    if text is not None:
-        (path / "format").write_bytes(text)
-    store = open_store(path)
-    assert store.put(chain(INFO, 1)) is PutOutcome.STORED
-    store.close()
-
-
 @pytest.mark.parametrize("content", [b"x" * 9000, bytes(8192), b"short"])
-def test_a_torn_format_beside_something_else_is_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_database_without_a_format_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "store"
     path.mkdir(mode=0o700)
-    (path / "format").touch()
     (path / "data.mdb").write_bytes(content)
     with pytest.raises(StoreOpenError) as refused:
         open_store(path)
     assert refused.value.failure is OpenFailure.FOREIGN
-    assert ((path / "format").read_bytes(), (path / "data.mdb").read_bytes()) == (b"", content)
+    assert [file.name for file in path.iterdir()] == ["writer.lock", "data.mdb"]
+    assert (path / "data.mdb").read_bytes() == content

@@ -18,7 +18,7 @@ from interfaces.composition.store import open_lmdb_store, quota_bytes
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
 
 INFO = namespace_of("one")
-FILES = ("format", "data.mdb", "lock.mdb", "writer.lock", "data.damaged", "quota")
+FILES = ("format", "data.mdb", "lock.mdb", "writer.lock", "data.damaged", "quota", "notes")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 
 

@@ -194,11 +194,8 @@ def test_a_quota_of_the_size_of_the_file_leaves_room_to_write(tmp_path: Path) ->
 def test_what_a_killed_compaction_left_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     open_store(path, SMALL_BYTES).close()
-    (path / "compact").mkdir()
-    (path / "compact" / "data.mdb").write_bytes(bytes(1000))
     (path / "data.compact").write_bytes(bytes(1000))
     open_store(path, SMALL_BYTES).close()
-    assert not (path / "compact").exists()
     assert not (path / "data.compact").exists()
 
 

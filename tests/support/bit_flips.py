@@ -1,13 +1,17 @@
 """Flip bits of a store's file or cut it short, open it, use it, and compare every byte that comes back.
 
-A process of its own, so that a crash is an exit status: `python -m tests.support.bit_flips STORE SCRATCH flip|cut
-FIRST COUNT SEED`. Prints one JSON line with counts by what happened; exits non-zero when a wrong byte was served or
-something raised, with what it did last on stderr.
+`python -m tests.support.bit_flips STORE SCRATCH flip|cut FIRST COUNT SEED`. LMDB may die of what it reads: so each file
+is used by a process of its own, and by another one when that died, as a server's engine is. Prints one JSON line with
+counts by what happened; exits non-zero when a wrong byte was served or something raised, with what was done last on
+stderr.
 """
 
 import json
+import os
 import shutil
+import signal
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +26,8 @@ from tests.support.store_records import EventList, chain, empty, keys_of, namesp
 
 QUOTA_BYTES = 4 << 20
 INFO = namespace_of("flipped")
+MAX_LIVES, LIFE_S = 4, 20
+DEATHS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT}
 
 
 def sample() -> list[Record]:
@@ -74,6 +80,30 @@ def use(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
     return "damaged" if "damaged" in faults else ",".join(sorted(faults)) or ("missing" if missing else "harmless")
 
 
+def use_in_lives(path: Path, records: Sequence[Record], extra: Sequence[Record]) -> str:
+    """What the first process found that lived to its end, with `died` before it when others had not."""
+    for life in range(MAX_LIVES):
+        into, out = os.pipe()
+        if (child := os.fork()) == 0:
+            signal.alarm(LIFE_S)
+            try:
+                os.write(out, use(path, records, extra).encode())
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        os.close(out)
+        with open(into) as found:
+            outcome = found.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status in DEATHS:
+            sys.stderr.write(f"died of {signal.Signals(-status).name}\n")
+            continue
+        assert status == 0, f"status {status}"
+        return f"died, {outcome}" if life else outcome
+    return "died each time"
+
+
 def flip(data: bytearray, random: Random) -> str:
     bits = [random.randrange(len(data) * 8) for _ in range(random.choice([1, 1, 2, 4, 8, 16, 32]))]
     for bit in bits:
@@ -102,7 +132,7 @@ def main(origin: Path, scratch: Path, mode: str, first: int, count: int, seed: i
         shutil.copy(origin / "format", scratch / "format")
         (scratch / "data.mdb").write_bytes(data)
         sys.stderr.write(f"{number} {what}\n")
-        outcomes[use(scratch, records, extra)] += 1
+        outcomes[use_in_lives(scratch, records, extra)] += 1
     sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
