@@ -10,7 +10,6 @@ import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
 from adapters.mlx.caches.layout import new_caches
-from adapters.mlx.caches.short_queries import cost_of, noting
 from adapters.mlx.caches.state_costs import state_costs
 from adapters.mlx.device import most_ahead_bytes, preferred_grid
 from domain.memory.config_shape import step_of_config
@@ -23,8 +22,7 @@ _SAMPLING_COPIES = 6
 
 def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any]) -> MemoryShape:
     """Before anything was measured. On the thread that computes."""
-    with noting() as noted:
-        logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
+    logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
     num_logits, dtype_bytes = int(logits.shape[-1]), int(logits.dtype.size)
     return MemoryShape(
         weight_bytes=sum(array.nbytes for _, array in parameters(network)),
@@ -32,7 +30,6 @@ def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any
         step=step_of_config(config, dtype_bytes, preferred_grid(), most_ahead_bytes()),
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
-        scores=cost_of(noted),
     )
 
 

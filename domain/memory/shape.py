@@ -9,7 +9,6 @@ for each token of the chunk, for each token it looks at, or for both.
 from dataclasses import dataclass
 
 from domain.memory.buffer_slots import buffer_slots
-from domain.memory.score_cost import ScoreCost
 
 NUM_LAST_TOKENS = 512
 """Tokens whose logits are computed at the end of a prompt, at most (`StepLimits.max_last_chunk` of any device)."""
@@ -67,8 +66,7 @@ class MemoryShape:
     """One model. The default costs nothing: nobody estimated it.
 
     `states`: by state group, in the layout's order. `step`: of a forward pass without its logits. `logit_bytes`: for
-    each token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits. `scores`: what
-    chunks of a few tokens have beside `step`.
+    each token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits.
     """
 
     weight_bytes: int = 0
@@ -76,7 +74,6 @@ class MemoryShape:
     step: StepCost = StepCost()
     logit_bytes: int = 0
     sample_bytes: int = 0
-    scores: ScoreCost = ScoreCost()
 
     def state_bytes(self, num_tokens: int, chunk: int = 0) -> int:
         """The live caches of one sequence at this length. `chunk`: how many tokens were prefilled last."""
@@ -95,7 +92,7 @@ class MemoryShape:
 
     def chunk_bytes(self, chunk: int, end: int) -> int:
         """As `peak_bytes`, without any logits."""
-        return self.step.bytes_at(chunk, end) + self.scores.num_layers * self.scores.layer_bytes(chunk, end)
+        return self.step.bytes_at(chunk, end)
 
     def decode_bytes(self, num_rows: int, num_tokens: int) -> int:
         """Beyond the states: what a decode step of `num_rows` sequences of `num_tokens` each needs at once."""

@@ -33,7 +33,6 @@ from domain.explanation import Divergence, Explanation, StopReason
 from domain.fork_point import ForkKind, ForkPoint
 from domain.ids import ModelId, RequestId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
-from domain.memory.score_cost import ScoreCost
 from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.model_card import DecodeMode, ModelDescription, ModelSource
 from domain.request import FinishReason, Usage
@@ -217,7 +216,6 @@ OTHERS = (
                 step=StepCost(base_bytes=7, token_bytes=8, seen_bytes=9, pair_bytes=10),
                 logit_bytes=11,
                 sample_bytes=12,
-                scores=ScoreCost(pair_bytes=13, num_layers=14),
             ),
         ),
         "a note",

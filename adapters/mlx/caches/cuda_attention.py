@@ -18,10 +18,6 @@ from adapters.mlx.file_limit import mlx_lm_module
 
 _FAMILIES, _NAME = "mlx_lm.models.", "scaled_dot_product_attention"
 
-_MOST_SCORE_BYTES = 512 << 20
-"""All that one layer makes takes no more, since some layers are alive at once. By 32 heads on 8 of 128: 16 queries on
-46,000 keys, 64 on 24,000, 428 on 5,000, 1,400 on themselves."""
-
 _base: Any = mlx_lm_module("models.base")
 
 Attention: TypeAlias = Callable[..., mx.array]
@@ -54,7 +50,7 @@ class CudaAttention:
 
 
 def _ways() -> dict[type, Sequence[Way]]:
-    return {KVRows: (FusedRows(),), lib.KVCache: (ShortQueries(_MOST_SCORE_BYTES),)}
+    return {KVRows: (FusedRows(),), lib.KVCache: (ShortQueries(),)}
 
 
 def replace_attention() -> CudaAttention:
