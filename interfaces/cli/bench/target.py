@@ -113,32 +113,39 @@ class Target:
         return body | {"ignore_eos": True} if self.ignores_eos else body
 
     async def _stream(self, body: dict[str, Any], leave_after_s: float | None) -> Timeline:
-        import httpx
-
-        path = f"{self.url}/v1/chat/completions"
-        timeline = Timeline(time.monotonic())
         left_s = max(0.1, self.allowance.left_s)
-        try:
-            async with (
-                asyncio.timeout(left_s if leave_after_s is None else min(leave_after_s, left_s)),
-                self._client.stream("POST", path, json=body) as response,
-            ):
-                timeline.status = response.status_code
-                if response.status_code != 200:
-                    timeline.error = _refusal(path, response.status_code, await content_of(response))
-                    return timeline
-                await _read(response, timeline, MAX_LINE_BYTES + MAX_BYTES_A_TOKEN * int(body["max_tokens"]))
-        except TimeoutError:
-            if leave_after_s is None or leave_after_s >= left_s:
-                raise Spent("--max-time passed in the middle of an answer") from None
-            timeline.error = LEFT
-        except httpx.HTTPError as error:
-            raise BenchFailed(_unreachable(path, error)) from None
-        except (ValueError, AttributeError, TypeError) as error:
-            raise BenchFailed(f"{path} does not stream as OpenAI does: {shown(str(error))}") from None
-        finally:
-            timeline.end_s = time.monotonic()
+        leaves_first = leave_after_s is not None and leave_after_s < left_s
+        url = f"{self.url}/v1/chat/completions"
+        timeline = await stream(self._client, url, body, leave_after_s if leaves_first else left_s)
+        if timeline.error == LEFT and not leaves_first:
+            raise Spent("--max-time passed in the middle of an answer")
         return timeline
+
+
+async def stream(client: "httpx.AsyncClient", url: str, body: dict[str, Any], leave_after_s: float | None) -> Timeline:
+    """POST `body` and read the answer's events to their end, or leave after `leave_after_s`: the timeline's error is
+    LEFT then. A refusal is in its status and error. Raises BenchFailed for a server that cannot be reached, or does
+    not stream as OpenAI's do."""
+    import httpx
+
+    timeline = Timeline(time.monotonic())
+    try:
+        async with asyncio.timeout(leave_after_s), client.stream("POST", url, json=body) as response:
+            timeline.status = response.status_code
+            timeline.headers = {name.lower(): value for name, value in response.headers.items()}
+            if response.status_code != 200:
+                timeline.error = _refusal(url, response.status_code, await content_of(response))
+                return timeline
+            await _read(response, timeline, MAX_LINE_BYTES + MAX_BYTES_A_TOKEN * int(body.get("max_tokens", 0)))
+    except TimeoutError:
+        timeline.error = LEFT
+    except httpx.HTTPError as error:
+        raise BenchFailed(_unreachable(url, error)) from None
+    except (ValueError, AttributeError, TypeError) as error:
+        raise BenchFailed(f"{url} does not stream as OpenAI does: {shown(str(error))}") from None
+    finally:
+        timeline.end_s = time.monotonic()
+    return timeline
 
 
 async def _read(response: "httpx.Response", timeline: Timeline, max_bytes: int) -> None:
@@ -181,4 +188,4 @@ def _unreachable(path: str, error: Exception) -> str:
     return f"asking {path} failed: {shown(str(error)) or type(error).__name__}"
 
 
-__all__ = ("LEFT", "REST_S", "BenchFailed", "Target", "new_client")
+__all__ = ("LEFT", "REST_S", "BenchFailed", "Target", "new_client", "stream")
