@@ -20,9 +20,13 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
 
 from adapters.system.private_file import private_file, read_secret
 from domain.client import DEFAULT_NAME, Client, Key
@@ -36,15 +40,18 @@ Stamp: TypeAlias = tuple[int, ...]
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _POSITION = re.compile(r"\(at .*\)$")
-_TYPES: Mapping[str, tuple[type, str]] = {
-    "sha256": (str, "text"),
-    "salt": (str, "text"),
-    "requests_per_minute": (int, "a whole number"),
-    "max_concurrent": (int, "a whole number"),
-    "models": (list, "a list of names"),
-    "priority": (str, "text"),
-    "admin": (bool, "true or false"),
-}
+
+
+class _Table(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What the file says of one key."""
+
+    sha256: str = ""
+    salt: str = ""
+    requests_per_minute: int | None = None
+    max_concurrent: int | None = None
+    models: list[str] | None = None
+    priority: str = Priority.INTERACTIVE.value
+    admin: bool = False
 
 
 class KeyFile:
@@ -63,7 +70,9 @@ class KeyFile:
 
     def read(self) -> tuple[Key, ...]:
         """Raises InvalidKeys."""
-        return self._parsed(self._text())
+        text = self._text()
+        with self._named():
+            return parse_keys(text)
 
     def change(self, change: Callable[[str], str]) -> None:
         """Write what `change` makes of the text, which is empty where there is no file. One such change at a time.
@@ -75,11 +84,9 @@ class KeyFile:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             text = self._text() if self.path.exists() else ""
-            try:
+            with self._named():
                 changed = change(text)
-            except InvalidKeys as error:
-                raise InvalidKeys(f"{self.path} {error.message}") from None
-            self._parsed(changed)
+                parse_keys(changed)
             with private_file(self.path) as stream:
                 stream.write(changed.encode())
         except OSError as error:
@@ -102,9 +109,11 @@ class KeyFile:
         except ValueError as error:
             raise InvalidKeys(f"{self.path} {error}") from None
 
-    def _parsed(self, text: str) -> tuple[Key, ...]:
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """Errors inside name the file."""
         try:
-            return parse_keys(text)
+            yield
         except InvalidKeys as error:
             raise InvalidKeys(f"{self.path} {error.message}") from None
 
@@ -125,86 +134,51 @@ def parse_keys(text: str) -> tuple[Key, ...]:
 def with_key(text: str, key: Key) -> str:
     """`text` and a further key. Raises InvalidKeys when there is one of its name."""
     before, client = parse_keys(text), key.client
-    if client.name in _names(before):
+    if any(known.client.name == client.name for known in before):
         raise InvalidKeys(f"has a key named '{client.name}' already")
-    fields: dict[str, Any] = {
-        "sha256": key.digest.hex(),
-        "salt": client.salt or None,
-        "requests_per_minute": client.requests_per_minute,
-        "max_concurrent": client.max_concurrent,
-        "models": sorted(client.models) if client.models is not None else None,
-        "priority": client.priority.value if client.priority is not Priority.INTERACTIVE else None,
-        "admin": client.is_admin or None,
-    }
-    lines = [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
+    table = _Table(
+        sha256=key.digest.hex(),
+        salt=client.salt,
+        requests_per_minute=client.requests_per_minute,
+        max_concurrent=client.max_concurrent,
+        models=sorted(client.models) if client.models is not None else None,
+        priority=client.priority.value,
+        admin=client.is_admin,
+    )
+    lines = [f"{name} = {_toml(value)}" for name, value in msgspec.to_builtins(table).items()]
     gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
-    return _checked("\n".join([f"{text}{gap}[keys.{client.name}]", *lines, ""]), (*before, key))
+    return "\n".join([f"{text}{gap}[keys.{client.name}]", *lines, ""])
 
 
 def without_key(text: str, name: str) -> str:
-    """`text` without a key's table. Raises InvalidKeys when there is none, or it is written in another way."""
-    before = parse_keys(text)
-    if name not in _names(before):
+    """`text` without a key's table, up to the next table or comment. Raises InvalidKeys when there is no such key, or
+    its table is written in another way."""
+    left = [key for key in parse_keys(text) if key.client.name != name]
+    kept = re.sub(rf"(?m)^\[keys\.{re.escape(name)}\][^\n]*\n(?:(?![\[#])[^\n]*(?:\n|\Z))*", "", text)
+    if len(left) == len(parse_keys(text)):
         raise InvalidKeys(f"has no key named '{shown(name)}'")
-    kept: list[str] = []
-    is_inside, about_next = False, list[str]()
-    for line in text.splitlines(keepends=True):
-        if line.lstrip().startswith("["):
-            is_inside = line.partition("#")[0].strip() == f"[keys.{name}]"
-            kept += about_next
-            about_next = []
-        if not is_inside:
-            kept.append(line)
-        else:
-            about_next = [*about_next, line] if line.lstrip().startswith("#") else []
-    return _checked("".join(kept), tuple(key for key in before if key.client.name != name))
-
-
-def _checked(text: str, expected: Sequence[Key]) -> str:
-    """Text that was edited as text means what it should, or it is not used."""
-    if parse_keys(text) != tuple(expected):
+    if kept == text or list(parse_keys(kept)) != left:
         raise InvalidKeys("is not written as `cairn keys` writes it: change it by hand")
-    return text
+    return kept
 
 
-def _names(keys: Sequence[Key]) -> set[str]:
-    return {key.client.name for key in keys}
-
-
-def _key(name: str, table: object) -> Key:
+def _key(name: str, content: object) -> Key:
     where = f"keys.{shown(name)}"
     if name == DEFAULT_NAME or not name:
         raise InvalidKeys(f"{where}: the name is taken by server.api_key")
-    if not isinstance(table, dict):
-        raise InvalidKeys(f"{where} must be a table")
-    fields = cast("dict[str, Any]", table)
-    for field, value in fields.items():
-        if field not in _TYPES:
-            raise InvalidKeys(f"{where} has the unknown field '{shown(field)}'")
-        kind, meaning = _TYPES[field]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise InvalidKeys(f"{where}.{field} must be {meaning}")
-    if not _HEX.fullmatch(fields.get("sha256", "")):
-        raise InvalidKeys(f"{where}.sha256 must be 64 hexadecimal digits: the SHA-256 of the key")
     try:
-        return Key(bytes.fromhex(fields["sha256"]), _client(name, fields))
+        table = msgspec.convert(content, _Table)
+    except msgspec.ValidationError as error:
+        raise InvalidKeys(f"{where}: {shown(str(error))}") from None
+    if not _HEX.fullmatch(table.sha256):
+        raise InvalidKeys(f"{where}.sha256 must be 64 hexadecimal digits: the SHA-256 of the key")
+    models = None if table.models is None else frozenset(table.models)
+    limits = table.requests_per_minute, table.max_concurrent
+    try:
+        client = Client(name, table.salt, table.admin, models, *limits, named_priority(table.priority))
     except InvalidRequest as error:
         raise InvalidKeys(f"{where}: {error.message}") from None
-
-
-def _client(name: str, fields: Mapping[str, Any]) -> Client:
-    models = fields.get("models")
-    if models is not None and not all(isinstance(model, str) and model for model in models):
-        raise InvalidRequest("models must be a list of names", param="models")
-    return Client(
-        name,
-        fields.get("salt", ""),
-        fields.get("admin", False),
-        None if models is None else frozenset(models),
-        fields.get("requests_per_minute"),
-        fields.get("max_concurrent"),
-        named_priority(fields.get("priority", Priority.INTERACTIVE.value)),
-    )
+    return Key(bytes.fromhex(table.sha256), client)
 
 
 def _toml(value: Any) -> str:

@@ -17,7 +17,7 @@ from interfaces.http.admin.figures_body import LatencyBody, ReuseBody
 from interfaces.http.admin.overview import OverviewBody
 from interfaces.http.admin.request_body import RequestBody
 from interfaces.http.admin.requests import RequestListBody
-from interfaces.http.engine_body import EngineBody
+from interfaces.http.health import EngineBody
 from interfaces.http.memory_body import MemoryBody
 from interfaces.http.tier_bodies import TiersBody
 

@@ -11,9 +11,8 @@ from adapters.config.locations import config_file
 from adapters.config.shown_settings import shown_settings
 from application.settings import Settings
 from interfaces.composition.container import Container
-from interfaces.http.admin_services import AdminServices
 from interfaces.http.app import create_app
-from interfaces.http.services import Services
+from interfaces.http.services import AdminServices, Services
 
 
 def cairn_version() -> str:

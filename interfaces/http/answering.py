@@ -18,10 +18,10 @@ from interfaces.http.collected import collect
 from interfaces.http.dialect import Asked, BodyT, Operation, Started
 from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors, streamable
+from interfaces.http.errors import renamed
 from interfaces.http.event_stream import open_stream
 from interfaces.http.fan_in import FanIn
 from interfaces.http.json_body import decoded_body
-from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.start import start_all
 from interfaces.http.visit import GENERATES, visit_of

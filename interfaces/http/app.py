@@ -33,9 +33,8 @@ from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.guard import RequestGuard, allowed_hosts
-from interfaces.http.health import health_routes
+from interfaces.http.health import health_routes, metrics_route
 from interfaces.http.json_body import LargeBodies
-from interfaces.http.metrics import metrics_route
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.routes import native_routes
 from interfaces.http.pages.routes import assets, page_paths, page_routes

@@ -4,7 +4,9 @@ No 5xx but 503 is ever the answer to something a client sent; 500 is a failed co
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -155,6 +157,23 @@ def _invalid(error: ValidationException) -> Problem:
     return Problem(400, "invalid_request", f"{name}: {reason}", name)
 
 
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Generator[None, None, None]:
+    """Names fields in errors as the client sent them: inside, an InvalidRequest about a domain field in `names` is
+    raised anew under the wire's name for it, with all else that it says."""
+    try:
+        yield
+    except InvalidRequest as error:
+        param = error.param or ""
+        name = names.get(param)
+        if name is None:
+            raise
+        told = copy(error)
+        told.message, told.param = error.message.replace(param, name, 1), name
+        told.args = (told.message,)
+        raise told from None
+
+
 __all__ = (
     "CLIENT_LEFT_STATUS",
     "STATUS",
@@ -164,4 +183,5 @@ __all__ = (
     "memory_numbers",
     "overflow_words",
     "problem_of",
+    "renamed",
 )

@@ -18,13 +18,14 @@ from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.typing import FieldDefinition
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
 from domain.shown import shown
 from interfaces.http.body_limits import check_nodes
 
 T = TypeVar("T")
+StructT = TypeVar("StructT", bound=Struct)
 
 MAX_REASON_CHARS = 300
 """Of what is said about a value; it may quote the value."""
@@ -151,11 +152,32 @@ class LargeBodies(ASGIMiddleware):
         await next_app(scope, receive, send)
 
 
+def by_type(raw: Mapping[str, Any], kinds: Mapping[str, type[StructT]], path: str) -> StructT | None:
+    """The object as the kind that its `type` names; None for a type that is not among `kinds`: new kinds of content
+    appear with every release of a client, in histories that it cannot take back, and msgspec's tagged unions refuse
+    them. Raises InvalidRequest, naming the field below `path`."""
+    name = raw.get("type")
+    if not isinstance(name, str):
+        raise InvalidRequest(f"{path}.type is missing", param=f"{path}.type")
+    kind = kinds.get(name)
+    return None if kind is None else converted(raw, kind, path)
+
+
+def converted(raw: Mapping[str, Any], kind: type[StructT], path: str) -> StructT:
+    """Raises InvalidRequest, naming the field below `path`."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise refusal(error, path) from None
+
+
 __all__ = (
     "JsonBody",
     "LargeBodies",
     "RefusedFields",
     "body_decoder",
+    "by_type",
+    "converted",
     "decode_json",
     "decoded_body",
     "json_body",

@@ -1,18 +1,30 @@
-"""Request fields that mean the same in every dialect, and how they become a request."""
+"""Request fields that mean the same in every dialect, and how they become a request.
+
+Tiers that clients pay for elsewhere (`priority`, `fast`, ...) are an ordinary request here; there are new ones every
+year, so that an unknown one is no error.
+
+Images, documents and sound are refused by name as long as nothing is lost by it: in a conversation that has no answer
+yet. Later a client cannot take them back (agents keep a turn that failed, so a refusal would end the session), and
+where a tool returned them it never could: the model reads that something was left out.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Struct
 
+from domain.chat import Json
 from domain.errors import InvalidRequest
 from domain.grammar import Grammar
 from domain.ids import ModelId, RequestId
 from domain.priority import Priority
-from domain.request import GenerationRequest, Prompt
+from domain.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.sampling import SamplingParams, StopRules
 from interfaces.http.dialect import Asked
 from interfaces.http.parameters import supported
+
+_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+"""Templates know three efforts."""
 
 
 class SamplingFields(Struct, kw_only=True):
@@ -91,4 +103,43 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-__all__ = ("SamplingFields", "generation_request")
+def thinking_kwargs(is_on: bool | None, effort: str | None) -> dict[str, Json]:
+    """Whether and how hard a model is to think, as arguments of its chat template; a template that knows neither
+    ignores both. `is_on` None leaves it to the model. An unknown effort is passed on as it is."""
+    kwargs: dict[str, Json] = {} if is_on is None else dict.fromkeys(THINKING_SWITCHES, is_on)
+    if effort is not None:
+        kwargs["reasoning_effort"] = _EFFORTS.get(effort, effort)
+    return kwargs
+
+
+def tier_priority(tier: str | None) -> Priority:
+    """`flex` is OpenAI's name for requests that may wait, `batch` Anthropic's."""
+    return Priority.BATCH if tier in ("flex", "batch") else Priority.INTERACTIVE
+
+
+def openai_tier(priority: Priority) -> str:
+    """The tier that a request was served in, which its key may have lowered."""
+    return "flex" if priority is Priority.BATCH else "default"
+
+
+def anthropic_tier(priority: Priority) -> str:
+    """See `openai_tier`."""
+    return "batch" if priority is Priority.BATCH else "standard"
+
+
+def unseen(what: str, path: str, *, is_refused: bool) -> str:
+    """The text that the model reads instead. `what`: singular, as "image". Raises InvalidRequest if `is_refused`."""
+    if is_refused:
+        raise InvalidRequest(f"{path}: {what} input is not supported, only text", param=path)
+    return f"[{what} left out: this model reads text only]"
+
+
+__all__ = (
+    "SamplingFields",
+    "anthropic_tier",
+    "generation_request",
+    "openai_tier",
+    "thinking_kwargs",
+    "tier_priority",
+    "unseen",
+)

@@ -8,7 +8,10 @@ from application.ports.clock import Clock
 from application.ports.engine import EngineStatus
 from application.ports.event_sink import EventSink
 from application.ports.id_source import IdSource
+from application.ports.shown_setting import ShownSetting
+from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
+from application.services.live_figures import LiveFigures
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.count_tokens import CountTokens
 from application.use_cases.explain_prompt import ExplainPrompt
@@ -17,8 +20,8 @@ from application.use_cases.list_models import ListModels
 from application.use_cases.manage_models import ManageModels
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.warm_prompt import WarmPrompt
+from application.use_cases.watch_requests import WatchRequests
 from domain.request import GenerationRequest
-from interfaces.http.admin_services import AdminServices
 
 
 def no_trace_context() -> Mapping[str, str]:
@@ -29,6 +32,16 @@ def no_trace_context() -> Mapping[str, str]:
 async def as_named(requests: Sequence[GenerationRequest]) -> Sequence[GenerationRequest]:
     """For a server without aliases."""
     return requests
+
+
+@dataclass(frozen=True, slots=True)
+class AdminServices:
+    """`settings`: what is set, read when it is asked for."""
+
+    figures: LiveFigures
+    requests: WatchRequests
+    readings: CacheReadings
+    settings: Callable[[], Sequence[ShownSetting]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +73,4 @@ class Services:
     answering: Callable[[Sequence[GenerationRequest]], Awaitable[Sequence[GenerationRequest]]] = as_named
 
 
-__all__ = ("Services", "as_named", "no_trace_context")
+__all__ = ("AdminServices", "Services", "as_named", "no_trace_context")

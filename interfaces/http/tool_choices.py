@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from domain.errors import InvalidRequest
 from domain.shown import shown
 from domain.tool_choice import CallMode, ToolChoice, named_tool
-from interfaces.http.by_type import converted
+from interfaces.http.json_body import converted
 
 _MODES = {mode.value: mode for mode in CallMode}
 

@@ -232,7 +232,7 @@ def test_models_by_id_slashes_included() -> None:
 
 
 def test_routes_and_methods(service: FakeService) -> None:
-    for path in ("/", "/v1", "/v1/chat", "/v2/chat/completions", "/schema/swagger", "/v1/%00", "/%ff"):
+    for path in ("/v1", "/v1/chat", "/v2/chat/completions", "/schema/swagger", "/v1/%00", "/%ff"):
         assert error_of(service.client.get(path), 404)["code"] == "not_found"
     response = service.client.get(CHAT)
     assert error_of(response, 405)["code"] == "method_not_allowed"

@@ -55,12 +55,11 @@ from domain.load_room import LoadRoom
 from domain.scheduling import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.http import event_stream
-from interfaces.http.admin_services import AdminServices
 from interfaces.http.connection_limits import ConnectionLimits
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
 from interfaces.http.server import HttpServer, new_event_loop
-from interfaces.http.services import Services
+from interfaces.http.services import AdminServices, Services
 from tests.support.lent_app import lent_app
 from tests.support.patience import PATIENCE_S
 from tests.support.recording import RecordingEvents

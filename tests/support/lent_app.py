@@ -15,11 +15,10 @@ from litestar import Litestar
 from adapters.fake.clock import FakeClock
 from application.settings import ServerSettings
 from domain.client import KeyRing
-from interfaces.http.admin_services import AdminServices
 from interfaces.http.app import create_app
 from interfaces.http.dialect import Dialects
 from interfaces.http.dialects import DIALECTS
-from interfaces.http.services import Services
+from interfaces.http.services import AdminServices, Services
 
 _VERSION = "9.9"
 _MAX_KINDS = 8

@@ -12,8 +12,8 @@ from domain.request import ChatPrompt
 from domain.tool_choice import CallMode, ToolChoice, named_tool
 from interfaces.http.anthropic import prompt as anthropic
 from interfaces.http.anthropic.messages_request import MessagesRequest
+from interfaces.http.errors import renamed
 from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_prompt
-from interfaces.http.renamed import renamed
 from interfaces.http.responses import prompt as responses
 from interfaces.http.responses.responses_request import ResponsesRequest
 

@@ -10,10 +10,9 @@ from application.use_cases.check_health import Health
 from domain.live_windows import LATENCY_WINDOW_S
 from interfaces.http.admin.figures_body import FiguresBody, figures_body
 from interfaces.http.admin.reading import admin_get
-from interfaces.http.admin_services import AdminServices
-from interfaces.http.engine_body import EngineBody, engine_body
+from interfaces.http.health import EngineBody, engine_body
 from interfaces.http.memory_body import MemoryBody, memory_body
-from interfaces.http.services import Services
+from interfaces.http.services import AdminServices, Services
 from interfaces.http.tier_bodies import TiersBody, tiers_body
 
 

@@ -10,7 +10,7 @@ from domain.stream import ContentDelta, Finished, ReasoningDelta, TextDelta
 from interfaces.http.answer_parts import num_reasoning_tokens, visible_parts
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.collected import Collected
-from interfaces.http.service_tier import anthropic_tier
+from interfaces.http.sampling_fields import anthropic_tier
 
 
 class TextBody(Struct, tag_field="type", tag="text"):

@@ -16,8 +16,8 @@ from interfaces.http.anthropic.blocks import (
     TextSource,
     ToolReferenceBlock,
 )
-from interfaces.http.by_type import by_type, converted
-from interfaces.http.unseen import unseen
+from interfaces.http.json_body import by_type, converted
+from interfaces.http.sampling_fields import unseen
 
 BETWEEN = "\n"
 """Between blocks of one message. A string means the same as one block of text."""

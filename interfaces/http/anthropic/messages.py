@@ -18,7 +18,7 @@ from interfaces.http.anthropic.prompt import (
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
 from interfaces.http.json_body import body_decoder
-from interfaces.http.service_tier import tier_priority
+from interfaces.http.sampling_fields import tier_priority
 
 
 class Messages(Operation[MessagesRequest]):

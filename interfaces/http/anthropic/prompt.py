@@ -12,7 +12,7 @@ from interfaces.http.anthropic.messages_request import MessagesRequest, PromptFi
 from interfaces.http.anthropic.tools import tool_choice, tool_specs
 from interfaces.http.grammar_fields import response_format_grammar
 from interfaces.http.parameters import refuse_unsupported
-from interfaces.http.thinking import thinking_kwargs
+from interfaces.http.sampling_fields import thinking_kwargs
 
 FORMAT = "output_config.format"
 _NAMES = {"stop": "stop_sequences", "reasoning_budget": "thinking.budget_tokens"}

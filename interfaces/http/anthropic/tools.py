@@ -12,7 +12,7 @@ from domain.chat import Json, ToolSpec
 from domain.errors import InvalidRequest
 from domain.shown import shown
 from domain.tool_choice import CallMode, ToolChoice, named_tool
-from interfaces.http.by_type import converted
+from interfaces.http.json_body import converted
 
 
 class Tool(Struct):

@@ -15,9 +15,9 @@ from domain.request import GenerationRequest
 from interfaces.http.cache.bodies import PromptWarmed, WarmedBody
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors
+from interfaces.http.errors import renamed
 from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
-from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.visit import GENERATES, visit_of
 

@@ -18,6 +18,7 @@ from domain.ids import ModelId
 from domain.request import GenerationRequest, TokenPrompt
 from interfaces.http.dialect import Asked
 from interfaces.http.documented import errors, linked
+from interfaces.http.errors import renamed
 from interfaces.http.json_body import decoded_body, json_body
 from interfaces.http.native.bodies import (
     DetokenizeRequest,
@@ -29,7 +30,6 @@ from interfaces.http.native.bodies import (
 )
 from interfaces.http.plain_answer import plain_answer
 from interfaces.http.prompt_body import PromptBodies, PromptBody
-from interfaces.http.renamed import renamed
 from interfaces.http.services import Services
 from interfaces.http.visit import visit_of
 

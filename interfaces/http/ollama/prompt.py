@@ -15,7 +15,7 @@ from interfaces.http.dialect import Asked
 from interfaces.http.ollama.bodies import AnswerFields, ChatRequest, GenerateRequest, Message
 from interfaces.http.ollama.options import Options, sampling_params, stop_rules
 from interfaces.http.parameters import refuse_unsupported
-from interfaces.http.thinking import thinking_kwargs
+from interfaces.http.sampling_fields import thinking_kwargs
 
 _ROLES = {role.value: role for role in Role}
 _LATEST = ":latest"

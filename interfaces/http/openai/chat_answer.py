@@ -15,7 +15,7 @@ from interfaces.http.openai.chunk_framing import ChunkFraming, plain_text
 from interfaces.http.openai.logprobs import ChatLogprobs, chat_logprobs
 from interfaces.http.openai.prompt_logprobs import PromptLogprobsBody, ScoredPrompt, Scores
 from interfaces.http.openai.usage import UsageBody, usage_body
-from interfaces.http.service_tier import openai_tier
+from interfaces.http.sampling_fields import openai_tier
 
 _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls", FinishReason.STOP: "stop"}
 

@@ -9,8 +9,7 @@ from domain.request import GenerationRequest, Prompt
 from interfaces.http.dialect import Asked
 from interfaces.http.grammar_fields import GRAMMAR_FIELDS, FieldGrammar, grammar_of
 from interfaces.http.parameters import mapped, supported
-from interfaces.http.sampling_fields import SamplingFields, generation_request
-from interfaces.http.service_tier import tier_priority
+from interfaces.http.sampling_fields import SamplingFields, generation_request, tier_priority
 
 MAX_CHOICES = 128
 """Completions one HTTP request may ask for, over all its prompts."""

@@ -24,7 +24,7 @@ from interfaces.http.responses.output_items import (
 )
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
-from interfaces.http.service_tier import openai_tier
+from interfaces.http.sampling_fields import openai_tier
 
 
 class CachedTokens(Struct):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from interfaces.http.by_type import by_type
+from interfaces.http.json_body import by_type
 from interfaces.http.responses.items import (
     PARTS,
     AudioPart,
@@ -14,7 +14,7 @@ from interfaces.http.responses.items import (
     RefusalPart,
     TextPart,
 )
-from interfaces.http.unseen import unseen
+from interfaces.http.sampling_fields import unseen
 
 _BETWEEN = "\n"
 

@@ -14,7 +14,7 @@ from interfaces.http.responses.conversation import conversation, tools_in
 from interfaces.http.responses.resolved import earlier_items
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.tools import Tools
-from interfaces.http.thinking import thinking_kwargs
+from interfaces.http.sampling_fields import thinking_kwargs
 from interfaces.http.tool_choices import openai_tool_choice
 
 FORMAT = "text.format"

@@ -27,7 +27,7 @@ from interfaces.http.responses.resolved import resolved
 from interfaces.http.responses.responses_request import ResponsesRequest
 from interfaces.http.responses.stored import keep
 from interfaces.http.responses.stored_routes import STORED_LINKS
-from interfaces.http.service_tier import tier_priority
+from interfaces.http.sampling_fields import tier_priority
 from interfaces.http.visit import owner_of, requested_salt
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from domain.chat import Json, TextGrammar, ToolSpec
-from interfaces.http.by_type import by_type
+from interfaces.http.json_body import by_type
 
 _BETWEEN = "__"
 
