@@ -124,8 +124,8 @@ def main() -> None:
     source = ModelSource(ModelId(options.model), str(embedded_folder(ModelId(options.model)) or options.model))
     tokenizers, engine = HfTokenizerLoader(), MlxEngine()
     tokenizer, model = tokenizers.load(source), whole(engine.load(source, LoadOptions()))
-    compiler = LlguidanceCompiler(Lane("bench-grammar", NUM_WORKERS), tokenizers.vocabulary)
-    compiler.attach(source)
+    compiler = LlguidanceCompiler(Lane("bench-grammar", NUM_WORKERS))
+    compiler.attach(source.id, tokenizer.vocabulary())
     compare = Compare(model, compiler, source, tokenizer.encode("Tell me about the sea. " * 8).token_ids)
     share_s = options.seconds / (len(options.rows) * len(GRAMMARS))
     for num_rows in options.rows:

@@ -1,6 +1,7 @@
 """What is known of a model before and after it is loaded."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from domain.ids import ModelId
@@ -31,17 +32,29 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A model's tokens. `tokens`: the bytes of each by id, empty for an id without text. `special`: the names of those
+    that no text spells, by id. `eos_token_ids`: those that end an answer."""
+
+    tokens: tuple[bytes, ...]
+    special: Mapping[int, str] = field(default_factory=dict[int, str])
+    eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a model is to be loaded. `dtype`: what to compute in, `float32`, `bfloat16` or `float16`; `auto` leaves that
     to the engine. `salt`: the model's own, which enters its prefixes beside the server's and a request's.
     `weight_bytes`: what its weights are expected to take; 0 where nobody knows. `room_bytes`: what measuring it may
-    take beyond them; None: any amount. `note`: a warning of the text side that the report of the load repeats."""
+    take beyond them; None: any amount. `note`: a warning of the text side that the report of the load repeats.
+    `vocabulary`: None where answers cannot be held to a grammar."""
 
     dtype: str = "auto"
     salt: str = ""
     weight_bytes: int = 0
     room_bytes: int | None = None
     note: str = ""
+    vocabulary: Vocabulary | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,4 +92,4 @@ class ModelDescription:
         return replace(self, context_length=context_length)
 
 
-__all__ = ("DecodeMode", "LoadOptions", "ModelDescription", "ModelSource")
+__all__ = ("DecodeMode", "LoadOptions", "ModelDescription", "ModelSource", "Vocabulary")

@@ -8,7 +8,7 @@ from application.ports.token_constraint import AllowedTokens, TokenConstraint
 from domain.errors import ComputeFailed
 from domain.grammar import Grammar, GrammarKind
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import Vocabulary
 
 
 class FakeConstraint:
@@ -59,8 +59,8 @@ class FakeCompiler:
         self._models: set[ModelId] = set()
         self._wake: Callable[[], None] = lambda: None
 
-    def attach(self, source: ModelSource) -> None:
-        self._models.add(source.id)
+    def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
+        self._models.add(id)
 
     def detach(self, id: ModelId) -> None:
         self._models.discard(id)

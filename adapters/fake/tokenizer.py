@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from adapters.fake.options import EOS_ID, VOCAB_SIZE
 from application.ports.output_parser import OutputParser
-from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import (
     Detokenizer,
     EncodedPrompt,
@@ -30,7 +29,7 @@ from application.services.text_side.token_parser import TokenParser
 from domain.chat import SYSTEM_ROLES, ChatMessage, Role, ToolSpec, late_system_as_user
 from domain.errors import TemplateFailed
 from domain.grammar import Reasoning
-from domain.model_card import ModelSource
+from domain.model_card import ModelSource, Vocabulary
 from domain.output.family import Family, ReasoningTags, Section
 from domain.output.named_calls import NamedCalls
 from domain.output.output_format import OutputFormat, prepare_format
@@ -91,6 +90,9 @@ class FakeTokenizer:
     @property
     def has_token_bytes(self) -> bool:
         return True
+
+    def vocabulary(self) -> Vocabulary | None:
+        return fake_vocabulary()
 
     @property
     def note(self) -> str:
@@ -230,8 +232,8 @@ def _check_count(token_ids: Sequence[int], max_tokens: int | None) -> None:
         raise PromptTooLong(len(token_ids))
 
 
-def fake_vocabulary(_source: ModelSource) -> Vocabulary:
-    """What a token side reads of any toy model."""
+def fake_vocabulary() -> Vocabulary:
+    """The tokens of any toy model."""
     tokens = (*(bytes([byte]) for byte in range(256)), *(b"" for _ in SPECIALS))
     return Vocabulary(tokens, SPECIALS, frozenset({EOS_ID}))
 

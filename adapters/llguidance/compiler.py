@@ -1,6 +1,7 @@
 """A ConstraintCompiler: per model the tokens as the library wants them, per salt and grammar a matcher to copy from.
 
-Both are made once, in a worker, when they are first needed; who needs them meanwhile waits for that one.
+Both are made once, in a worker: the tokens while the model is loaded, the matcher when it is first needed. Requests
+that need them meanwhile wait for that worker.
 """
 
 from collections import OrderedDict
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from adapters.llguidance.constraint import LlguidanceConstraint
 from adapters.llguidance.library import new_matcher, new_tokenizer
 from adapters.llguidance.rendering import rendered
-from application.ports.token_constraint import TokenConstraint, Vocabulary
+from application.ports.token_constraint import TokenConstraint
 from application.services.lane import Lane
 from domain.errors import ComputeFailed, ServerUnavailable
 from domain.grammar import Grammar
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -60,12 +61,10 @@ class _Made(Generic[K, V]):
 
 
 class _Model:
-    """One loaded model's tokens and grammars."""
+    """One model's tokens, made by a worker of `lane`, and its grammars."""
 
-    def __init__(self, source: ModelSource, vocabulary_of: Callable[[ModelSource], Vocabulary]) -> None:
-        self._source = source
-        self._vocabulary_of = vocabulary_of
-        self._tokenizers: _Made[None, LLTokenizer] = _Made(1)
+    def __init__(self, lane: Lane, vocabulary: Vocabulary) -> None:
+        self.tokenizer: Future[LLTokenizer] = lane.submit(new_tokenizer, vocabulary)
         self._matchers: _Made[tuple[str, Grammar], LLMatcher] = _Made(MAX_GRAMMARS)
         self._copying = Lock()
 
@@ -81,8 +80,7 @@ class _Model:
             raise ComputeFailed(f"the grammar could not be compiled: {error}") from error
 
     def _compiled(self, grammar: Grammar) -> "LLMatcher":
-        tokenizer = self._tokenizers.get(None, lambda: new_tokenizer(self._vocabulary_of(self._source)))
-        matcher = new_matcher(tokenizer, rendered(grammar))
+        matcher = new_matcher(self.tokenizer.result(), rendered(grammar))
         if matcher.is_error():
             raise ComputeFailed(f"the grammar could not be compiled: {matcher.get_error()}")
         return matcher
@@ -91,15 +89,14 @@ class _Model:
 class LlguidanceCompiler:
     """See the port. Holds no thread: `lane` does the work, and its owner ends it."""
 
-    def __init__(self, lane: Lane, vocabulary_of: Callable[[ModelSource], Vocabulary]) -> None:
-        """`vocabulary_of`: reads a model's tokens; in a worker, may raise."""
+    def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._vocabulary_of = vocabulary_of
         self._models: dict[ModelId, _Model] = {}
         self._wake: Callable[[], None] = _nobody
 
-    def attach(self, source: ModelSource) -> None:
-        self._models[source.id] = _Model(source, self._vocabulary_of)
+    def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
+        if vocabulary is not None:
+            self._models[id] = _Model(self._lane, vocabulary)
 
     def detach(self, id: ModelId) -> None:
         self._models.pop(id, None)
@@ -107,7 +104,7 @@ class LlguidanceCompiler:
     def compile(self, id: ModelId, grammar: Grammar, eos_token_ids: frozenset[int], salt: str = "") -> TokenConstraint:
         model = self._models.get(id)
         if model is None or not eos_token_ids:
-            raise ComputeFailed(f"{id} is not loaded, or has no token that ends an answer")
+            raise ComputeFailed(f"{id} is not loaded, its tokens have no bytes, or none of them ends an answer")
         try:
             make_matcher = partial(model.matcher, grammar, salt)
             return LlguidanceConstraint(self._lane, make_matcher, eos_token_ids, self._wake)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from application.ports.token_constraint import Vocabulary
+from domain.model_card import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -26,13 +26,18 @@ def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 
 
 def new_tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
-    """A second of work and some 20 MB for 150,000 tokens. Raises ValueError."""
+    """Half a second of work and some 20 MB for 150,000 tokens. Raises ValueError.
+
+    The library holds the interpreter's lock meanwhile, so it is called in two parts of about equal length, between
+    which other threads run.
+    """
     from llguidance import LLTokenizer, TokenizerWrapper
 
     ends = sorted(id for id in vocabulary.eos_token_ids if id < len(vocabulary.tokens))
     if not ends:
         raise ValueError("the tokenizer has no token that ends an answer")
-    return LLTokenizer(TokenizerWrapper(_Tokens(vocabulary, ends)), eos_token=ends)
+    plain = LLTokenizer(TokenizerWrapper(_Tokens(vocabulary, ends)), eos_token=ends, slices=[])
+    return plain.with_slices(LLTokenizer.general_slices())
 
 
 class _Tokens:

@@ -10,12 +10,12 @@ from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes
 from application.ports.output_parser import OutputParser
-from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Detokenizer, EncodedPrompt, PromptTooLong, TemplateFeatures
 from application.services.text_side.token_parser import TokenParser
 from domain.errors import TemplateFailed
 from domain.grammar import Reasoning
 from domain.id_row import IdRow
+from domain.model_card import Vocabulary
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
 from domain.output.written_calls import WrittenCalls
@@ -73,10 +73,9 @@ class HfTokenizer:
     def has_token_bytes(self) -> bool:
         return self._token_bytes is not None
 
-    def vocabulary(self) -> Vocabulary:
-        """For the token side; tenths of a second for a large one. Raises ValueError if tokens have no bytes."""
+    def vocabulary(self) -> Vocabulary | None:
         if self._token_bytes is None:
-            raise ValueError("this tokenizer's tokens do not stand for bytes of their own")
+            return None
         tokens = tuple(self._token_bytes.of(id) for id in range(self._vocab_size))
         return Vocabulary(tokens, {id: name for name, id in self.special_tokens.items()}, self._eos_token_ids)
 

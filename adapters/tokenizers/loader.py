@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 from adapters.tokenizers.chat_template import ChatTemplate
 from adapters.tokenizers.control_tokens import ControlTokens, control_texts
@@ -22,7 +21,6 @@ from adapters.tokenizers.library import (
 from adapters.tokenizers.parser_names import PARSER_NAMES
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
-from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
 from domain.model_card import ModelSource
@@ -40,23 +38,13 @@ class HfTokenizerLoader:
 
     def __init__(self, parsers: Mapping[str, str] | None = None) -> None:
         self._parsers = {model: family_named(name) for model, name in (parsers or {}).items()}
-        self._alive: WeakValueDictionary[str, HfTokenizer] = WeakValueDictionary()
 
     def load(self, source: ModelSource) -> Tokenizer:
-        return self._load(source)
-
-    def vocabulary(self, source: ModelSource) -> Vocabulary:
-        """Of the tokenizer that was loaded from there, if somebody still holds it. Raises ModelLoadFailed, and
-        ValueError if tokens have no bytes."""
-        return (self._alive.get(source.path) or self._load(source)).vocabulary()
-
-    def _load(self, source: ModelSource) -> HfTokenizer:
         folder = Path(source.path)
         if not folder.is_dir():
             raise ModelLoadFailed(f"{source.id}: {folder} is not a folder")
         try:
-            loaded = self._alive[source.path] = _load(folder, self._parsers.get(source.id))
-            return loaded
+            return _load(folder, self._parsers.get(source.id))
         except Exception as error:
             reason = str(error).strip().split("\n", maxsplit=1)[0]
             raise ModelLoadFailed(

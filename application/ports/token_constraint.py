@@ -11,22 +11,12 @@ token that its grammar does not allow. What fails is ComputeFailed, of that sequ
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from domain.grammar import Grammar
 from domain.ids import ModelId
-from domain.model_card import ModelSource
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """A model's tokens. `tokens`: the bytes of each by id, empty for an id without text. `special`: the names of those
-    that no text spells, by id. `eos_token_ids`: what ends an answer."""
-
-    tokens: tuple[bytes, ...]
-    special: Mapping[int, str] = field(default_factory=dict[int, str])
-    eos_token_ids: frozenset[int] = frozenset()
+from domain.model_card import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +53,9 @@ class TokenConstraint(Protocol):
 class ConstraintCompiler(Protocol):
     """The token side. Any thread; nothing blocks."""
 
-    def attach(self, source: ModelSource) -> None:
-        """A model was loaded: its sequences may be constrained. Its vocabulary is read when the first one is."""
+    def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
+        """A model is being loaded: its sequences may be constrained from now on. A worker prepares its `vocabulary`
+        meanwhile, once a model. Without a vocabulary every compilation fails."""
         ...
 
     def detach(self, id: ModelId) -> None:
@@ -95,4 +86,4 @@ class GrammarChecker(Protocol):
         ...
 
 
-__all__ = ("AllowedTokens", "ConstraintCompiler", "GrammarChecker", "TokenConstraint", "Vocabulary")
+__all__ = ("AllowedTokens", "ConstraintCompiler", "GrammarChecker", "TokenConstraint")

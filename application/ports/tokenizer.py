@@ -13,7 +13,7 @@ from typing import Protocol
 from application.ports.output_parser import OutputParser
 from domain.fork_point import ForkKind, ForkPoint
 from domain.grammar import Reasoning
-from domain.model_card import ModelSource
+from domain.model_card import ModelSource, Vocabulary
 from domain.output.written_calls import WrittenCalls
 from domain.prompt_content import EncodedPrompt
 from domain.reasoning_budget import ReasoningMarks
@@ -71,6 +71,11 @@ class Tokenizer(Protocol):
     @property
     def has_token_bytes(self) -> bool:
         """Whether every token stands for bytes of its own, so that an answer can be held to a grammar."""
+        ...
+
+    def vocabulary(self) -> Vocabulary | None:
+        """The tokens as the token side needs them to hold answers to a grammar; None without `has_token_bytes`. Takes
+        tenths of a second for a large one."""
         ...
 
     @property

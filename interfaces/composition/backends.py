@@ -17,7 +17,6 @@ from adapters.system.memory_probe import SystemMemory
 from application.ports.compute import ComputeEngine
 from application.ports.memory_probe import MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelPreview, ModelRepository
-from application.ports.token_constraint import Vocabulary
 from application.ports.tokenizer import TokenizerLoader
 from application.services.faults import described
 from application.services.prefix.stored_tier import Land
@@ -42,17 +41,13 @@ def _no_plan(source: ModelSource, _options: LoadOptions) -> PlannedModel:
     raise ValueError(f"nobody can tell what {source.id} needs")
 
 
-def _no_vocabulary(source: ModelSource) -> Vocabulary:
-    raise ValueError(f"the tokens of {source.id} are not known")
-
-
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`engine_factory` runs on the compute thread. `default_grid`: prefill grid in tokens when none is set.
     `max_last_chunk`: as in StepLimits. `land`: brings state from the store to the device, called by its readers; None
     where nothing is gained. `memory`: reads what it computes in, and `holds_host` whether that is the host's memory.
-    `check`: what is looked at before anything is unloaded to make room for a model. `vocabulary_of`: reads the tokens
-    of a model whose answers a grammar is to hold; in a worker. `plan`: what a model would need before it is loaded.
+    `check`: what is looked at before anything is unloaded to make room for a model. `plan`: what a model would need
+    before it is loaded.
     """
 
     engine_factory: Callable[[], ComputeEngine]
@@ -64,7 +59,6 @@ class Backend:
     memory: MemoryProbe = field(default_factory=SystemMemory)
     holds_host: bool = True
     check: ModelCheck = _nothing_to_check
-    vocabulary_of: Callable[[ModelSource], Vocabulary] = _no_vocabulary
     plan: ModelPlanner = _no_plan
 
 
@@ -123,14 +117,13 @@ def fake_backend(settings: Settings) -> Backend:
     """The deterministic toy engine: the whole service without MLX."""
     from adapters.fake.engine import FakeEngine
     from adapters.fake.memory import plan_toy
-    from adapters.fake.tokenizer import FakeTokenizers, fake_vocabulary
+    from adapters.fake.tokenizer import FakeTokenizers
 
     return Backend(
         FakeEngine,
         model_repository(settings),
         FakeTokenizers(),
         default_grid=settings.engine.block_size,
-        vocabulary_of=fake_vocabulary,
         plan=plan_toy,
     )
 
@@ -164,7 +157,6 @@ def mlx_backend(settings: Settings) -> Backend:
         memory=MlxMemory(SystemMemory()),
         holds_host=on_cpu(),
         check=check_source,
-        vocabulary_of=tokenizers.vocabulary,
         plan=plan_model,
     )
 

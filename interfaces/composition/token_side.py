@@ -76,9 +76,7 @@ class TokenSide(containers.DeclarativeContainer):
     )
     guard = providers.Singleton(build_guard, memory, backend, cache, limits, engine_events, clock)
     grammar_lane = providers.Singleton(Lane, "grammar", NUM_GRAMMAR_THREADS)
-    constraints = providers.Singleton(
-        LlguidanceCompiler, lane=grammar_lane, vocabulary_of=backend.provided.vocabulary_of
-    )
+    constraints = providers.Singleton(LlguidanceCompiler, lane=grammar_lane)
     engine_thread = providers.Singleton(
         EngineThread,
         make_backend=backend.provided.engine_factory,

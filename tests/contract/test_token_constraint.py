@@ -7,11 +7,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pytest
 
 from adapters.fake.options import EOS_ID
+from adapters.fake.tokenizer import fake_vocabulary
 from application.ports.token_constraint import AllowedTokens, ConstraintCompiler, TokenConstraint
 from domain.errors import ComputeFailed
 from domain.grammar import choice_grammar
 from domain.ids import ModelId
-from domain.model_card import ModelSource
 from tests.support.constraint_compilers import COMPILERS
 from tests.support.patience import PATIENCE_S
 
@@ -30,7 +30,7 @@ def workers() -> Iterator[Executor]:
 @pytest.fixture(params=COMPILERS)
 def compiler(request: pytest.FixtureRequest, workers: Executor) -> ConstraintCompiler:
     compiler = COMPILERS[request.param](workers)
-    compiler.attach(ModelSource(MODEL, "fake:toy"))
+    compiler.attach(MODEL, fake_vocabulary())
     return compiler
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from adapters.llguidance.compiler import LlguidanceCompiler
 from adapters.tokenizers.loader import HfTokenizerLoader
+from domain.errors import ComputeFailed
 from domain.grammar import Grammar, Marker, Reasoning, after_reasoning, choice_grammar, json_schema_grammar
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import LoadOptions, ModelSource
 from tests.support.patience import PATIENCE_S
 from tests.support.tiny_tokenizers import FAMILIES, write_folder
 
@@ -26,13 +27,12 @@ WITH_ALL_BYTES = ("byte_level", "llama_2", "gemma")
 @pytest.mark.parametrize("family", WITH_ALL_BYTES)
 def test_what_is_read_is_what_the_grammar_saw(family: str, tmp_path: Path):
     source = ModelSource(ModelId(family), str(write_folder(tmp_path / family, FAMILIES[family]())))
-    loader = HfTokenizerLoader()
-    tokenizer, draw = loader.load(source), Random(3)
+    tokenizer, draw = HfTokenizerLoader().load(source), Random(3)
     start, answered = tokenizer.special_tokens["<|im_start|>"], 0
     grammar = after_reasoning(json_schema_grammar(SCHEMA, "x"), Reasoning((Marker("<|im_start|>", start),)))
     with ThreadPoolExecutor(1) as workers:
-        compiler = LlguidanceCompiler(workers, loader.vocabulary)
-        compiler.attach(source)
+        compiler = LlguidanceCompiler(workers)
+        compiler.attach(source.id, tokenizer.vocabulary())
         for _ in range(5):
             constraint, token_ids = compiler.compile(source.id, grammar, tokenizer.eos_token_ids), list[int]()
             constraint.accept(start)
@@ -52,11 +52,10 @@ def test_what_is_read_is_what_the_grammar_saw(family: str, tmp_path: Path):
 
 def test_words_are_spelled_with_their_marks_as_spaces(tmp_path: Path):
     source = ModelSource(ModelId("x"), str(write_folder(tmp_path / "x", FAMILIES["metaspace"]())))
-    loader = HfTokenizerLoader()
-    tokenizer, draw, said = loader.load(source), Random(3), list[int]()
+    tokenizer, draw, said = HfTokenizerLoader().load(source), Random(3), list[int]()
     with ThreadPoolExecutor(1) as workers:
-        compiler = LlguidanceCompiler(workers, loader.vocabulary)
-        compiler.attach(source)
+        compiler = LlguidanceCompiler(workers)
+        compiler.attach(source.id, tokenizer.vocabulary())
         constraint = compiler.compile(source.id, choice_grammar(["the lazy dog"], "x"), tokenizer.eos_token_ids)
         while not (mask := constraint.allowed()).must_end:
             said.append(draw.choice([id for id in range(tokenizer.vocab_size) if mask.allows(id)]))
@@ -66,18 +65,23 @@ def test_words_are_spelled_with_their_marks_as_spaces(tmp_path: Path):
 
 def test_tokens_without_bytes_of_their_own_are_told(tmp_path: Path):
     source = ModelSource(ModelId("x"), str(write_folder(tmp_path / "x", FAMILIES["word_piece"]())))
-    loader = HfTokenizerLoader()
-    assert not loader.load(source).has_token_bytes
-    with pytest.raises(ValueError, match="bytes of their own"):
-        loader.vocabulary(source)
+    tokenizer = HfTokenizerLoader().load(source)
+    assert not tokenizer.has_token_bytes
+    assert tokenizer.vocabulary() is None
+    with ThreadPoolExecutor(1) as workers:
+        compiler = LlguidanceCompiler(workers)
+        compiler.attach(source.id, None)
+        with pytest.raises(ComputeFailed, match="bytes"):
+            compiler.compile(source.id, choice_grammar(["x"], "x"), tokenizer.eos_token_ids)
 
 
-def test_a_tokenizer_that_is_there_is_not_read_again(tmp_path: Path):
+def test_the_vocabulary_is_the_tokenizers_and_crosses_the_engine_port(tmp_path: Path):
     folder = write_folder(tmp_path / "x", FAMILIES["byte_level"]())
-    source, loader = ModelSource(ModelId("x"), str(folder)), HfTokenizerLoader()
-    tokenizer = loader.load(source)
-    (folder / "tokenizer.json").unlink()
-    vocabulary = loader.vocabulary(source)
+    tokenizer = HfTokenizerLoader().load(ModelSource(ModelId("x"), str(folder)))
+    options = LoadOptions(vocabulary=tokenizer.vocabulary())
+    vocabulary = msgspec.msgpack.decode(msgspec.msgpack.encode(options), type=LoadOptions).vocabulary
+    assert vocabulary == options.vocabulary
+    assert vocabulary is not None
     assert len(vocabulary.tokens) == tokenizer.vocab_size
     assert vocabulary.eos_token_ids == tokenizer.eos_token_ids
     assert {name: id for id, name in vocabulary.special.items()} == tokenizer.special_tokens

@@ -1,6 +1,7 @@
 """Grammars take time, and none of it is anybody else's."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -9,11 +10,10 @@ from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
-from application.ports.token_constraint import Vocabulary
 from domain.errors import ComputeFailed
 from domain.grammar import choice_grammar, json_object_grammar
 from domain.ids import ModelId
-from domain.model_card import ModelSource
+from domain.model_card import ModelSource, Vocabulary
 from domain.request import FinishReason
 from domain.stream import Finished, StreamItem
 from interfaces.composition.service import Service, build_service
@@ -75,16 +75,20 @@ def test_a_request_may_leave_while_its_grammar_is_compiled():
     asyncio.run(main())
 
 
-def test_a_grammar_that_fails_to_compile_is_its_requests_failure():
-    def unreadable(_source: ModelSource) -> Vocabulary:
-        raise OSError("the folder is gone")
+class NoEnd(LlguidanceCompiler):
+    """A compiler that is given vocabularies which the library refuses."""
 
+    def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
+        super().attach(id, replace(fake_vocabulary(), eos_token_ids=frozenset()))
+
+
+def test_a_grammar_that_fails_to_compile_is_its_requests_failure():
     workers = HeldWorkers()
     workers.release()
     requests = [asking(1, None), asking(2, json_object_grammar()), asking(3, None)]
-    first, failed, last = answers(requests, constraints=LlguidanceCompiler(workers, unreadable))
+    first, failed, last = answers(requests, constraints=NoEnd(workers))
     assert isinstance(failed.error, ComputeFailed)
-    assert "the folder is gone" in failed.error.message
+    assert "no token that ends an answer" in failed.error.message
     assert first.error is None
     assert last.error is None
 
@@ -95,10 +99,16 @@ def test_an_engine_without_constraints_says_so():
     assert isinstance(failed.error, ComputeFailed)
 
 
+def test_the_tokens_of_a_model_are_prepared_while_it_is_loaded():
+    workers = HeldWorkers()
+    LlguidanceCompiler(workers).attach(SOURCE.id, fake_vocabulary())
+    assert workers.num_held == 1
+
+
 def test_a_compilation_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constraint_module, "COMPILE_TIMEOUT_S", -1.0)
-    compiler = LlguidanceCompiler(HeldWorkers(), fake_vocabulary)
-    compiler.attach(SOURCE)
+    compiler = LlguidanceCompiler(HeldWorkers())
+    compiler.attach(SOURCE.id, fake_vocabulary())
     constraint = compiler.compile(SOURCE.id, json_object_grammar(), frozenset({EOS_ID}))
     for _ in range(2):
         with pytest.raises(ComputeFailed, match="compiling"):

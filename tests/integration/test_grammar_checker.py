@@ -166,8 +166,8 @@ def test_the_message_holds_no_page_of_the_grammar(checker: LlguidanceChecker):
 @pytest.mark.parametrize("name", COSTLY)
 def test_what_passes_can_be_followed_or_fails(name: str):
     with ThreadPoolExecutor(1) as workers:
-        compiler = LlguidanceCompiler(workers, fake_vocabulary)
-        compiler.attach(SOURCE)
+        compiler = LlguidanceCompiler(workers)
+        compiler.attach(SOURCE.id, fake_vocabulary())
         constraint = compiler.compile(SOURCE.id, COSTLY[name], frozenset({EOS_ID}))
         draw, reason = Random(0), ""
         try:

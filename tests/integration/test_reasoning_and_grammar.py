@@ -27,8 +27,8 @@ MARKS = {"a token": (END_ID,), "a token and text": (END_ID, ord("\n"))}
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[LlguidanceCompiler]:
     with ThreadPoolExecutor(1) as workers:
-        compiler = LlguidanceCompiler(workers, fake_vocabulary)
-        compiler.attach(SOURCE)
+        compiler = LlguidanceCompiler(workers)
+        compiler.attach(SOURCE.id, fake_vocabulary())
         yield compiler
 
 

@@ -37,8 +37,8 @@ MAX_TOKENS = 1_500
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[LlguidanceCompiler]:
     with ThreadPoolExecutor(1) as workers:
-        compiler = LlguidanceCompiler(workers, fake_vocabulary)
-        compiler.attach(SOURCE)
+        compiler = LlguidanceCompiler(workers)
+        compiler.attach(SOURCE.id, fake_vocabulary())
         yield compiler
 
 

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from adapters.fake.constraint import FakeCompiler
-from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
 from application.ports.token_constraint import ConstraintCompiler
 
 COMPILERS: dict[str, Callable[[Executor], ConstraintCompiler]] = {
     "fake": lambda workers: FakeCompiler(workers),
-    "llguidance": lambda workers: LlguidanceCompiler(workers, fake_vocabulary),
+    "llguidance": lambda workers: LlguidanceCompiler(workers),
 }
 
 __all__ = ("COMPILERS",)

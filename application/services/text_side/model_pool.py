@@ -267,7 +267,12 @@ class ModelPool:
     async def _load(self, found: FoundModel) -> None:
         id = found.source.id
         try:
-            options = replace(found.options, weight_bytes=found.weight_bytes, note=found.tokenizer.note)
+            options = replace(
+                found.options,
+                weight_bytes=found.weight_bytes,
+                note=found.tokenizer.note,
+                vocabulary=await self.workers.run(found.tokenizer.vocabulary),
+            )
             model = await self._engine.load(found.source, options)
         except Exception as error:
             self._finder.note_failure(found.source, error)

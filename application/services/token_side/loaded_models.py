@@ -81,10 +81,14 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             return ModelExceedsMemory(f"{source.id} does not fit: {why}", param="model")
         try:
             options = replace(options, room_bytes=self._guard.ledger.room_bytes if self._guard.ledger else None)
-            model = yield from self._watched(engine, source, options)
+            if self._constraints is not None:
+                self._constraints.attach(source.id, options.vocabulary)
+            model = yield from self._watched(engine, source, replace(options, vocabulary=None))
             description = model.description
             note = self._prefix_cache.attach(description, options.salt)
         except Exception as error:
+            if self._constraints is not None:
+                self._constraints.detach(source.id)
             if model is not None:
                 self._outlet.attempt("engine.unload", partial(engine.unload, model))
             self._guard.unloaded(source.id)
@@ -94,8 +98,6 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             return ModelLoadFailed(f"{source.id} could not be loaded: {described(error)}")
         self._models[source.id] = model
         self._guard.loaded(source.id, description.weight_bytes)
-        if self._constraints is not None:
-            self._constraints.attach(source)
         return EngineModel(description, note)
 
     def _watched(
