@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapters.huggingface.embedded_models import EMBEDDED_IDS
+from application.services.text_side.answer import Answer
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId
@@ -84,7 +85,7 @@ async def client(service: Service, number: int, deadline: float, counts: dict[st
         )
         generation = await service.container.generate().start(request)
         try:
-            async for _ in generation:
+            async for _ in Answer([generation]):
                 if turn % 11 == 10:
                     break  # one that leaves
         finally:

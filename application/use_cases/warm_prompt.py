@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from application.ports.clock import Clock
 from application.ports.engine import EngineCache
-from application.services.text_side.generation import Generation
+from application.services.text_side.answer import Answer, failure
 from application.services.text_side.model_pool import ModelPool
 from application.services.text_side.preparations import Preparations
 from application.use_cases.generate import Generate
 from domain.errors import InvalidRequest, RequestCancelled
 from domain.ids import ModelId
-from domain.request import ChatPrompt, FinishReason, GenerationRequest, Usage
+from domain.request import ChatPrompt, GenerationRequest, Usage
 from domain.sampling import SamplingParams, StopRules
-from domain.stream import Failed, Finished
+from domain.stream import Finished
 from domain.tool_choice import CallMode, ToolChoice
 
 FLUSH_TIMEOUT_S = 30.0
@@ -62,10 +62,11 @@ class WarmPrompt:
                     f"prompts of {served.source.id} cannot be kept: {served.reuse_note}", param="model"
                 )
             generation = await self._generate.start(_prompt_only(request), beside=served)
+            answer = Answer([generation])
             try:
-                usage = await _usage(generation)
+                usage = await _usage(answer)
             finally:
-                generation.close()
+                answer.close()
             await self._cache.settle(FLUSH_TIMEOUT_S)
             num_stored = await self._cache.num_stored(served.source.id, generation.prompt_ids, request.cache_salt)
         finally:
@@ -95,12 +96,12 @@ def _prompt_only(request: GenerationRequest) -> GenerationRequest:
     )
 
 
-async def _usage(generation: Generation) -> Usage:
-    """Once the generation has ended well."""
-    async for _, item in generation:
-        if isinstance(item, Failed):
-            raise item.error
-        if isinstance(item, Finished) and item.reason is not FinishReason.CANCELLED:
+async def _usage(answer: Answer) -> Usage:
+    """Once the answer has ended well."""
+    async for _, item in answer:
+        if (error := failure(item)) is not None:
+            raise error
+        if isinstance(item, Finished):
             return item.usage
     raise RequestCancelled
 

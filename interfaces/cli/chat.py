@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from application.services.text_side.answer import Answer
 from domain.chat import ChatMessage, Role
 from domain.errors import DomainError
 from domain.ids import ModelId
@@ -13,7 +14,7 @@ from interfaces.composition.service import Service
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """`is_complete` is False when it was cut off by length or cancelled."""
 
     text: str
@@ -30,7 +31,7 @@ class Chat:
         self._stop = stop
         self.history: list[ChatMessage] = [ChatMessage(Role.SYSTEM, system)] if system else []
 
-    async def ask(self, text: str, show: Callable[[str], None]) -> Answer:
+    async def ask(self, text: str, show: Callable[[str], None]) -> Reply:
         """One turn; `show` gets the answer piece by piece. Raises DomainError, and then the turn is not kept.
 
         When the calling task is cancelled the model stops within a step, and the turn is kept.
@@ -43,11 +44,11 @@ class Chat:
             sampling=self._sampling,
             stop=self._stop,
         )
-        generation = await self._service.container.generate().start(request)
+        answer = Answer([await self._service.container.generate().start(request)])
         pieces: list[str] = []
         is_failed = False
         try:
-            async for _, item in generation:
+            async for _, item in answer:
                 if isinstance(item, TextDelta) and item.text:
                     pieces.append(item.text)
                     show(item.text)
@@ -55,12 +56,12 @@ class Chat:
                     is_failed = True
                     raise item.error
                 elif isinstance(item, Finished):
-                    return Answer("".join(pieces), item.usage, item.reason is FinishReason.STOP)
+                    return Reply("".join(pieces), item.usage, item.reason is FinishReason.STOP)
             raise DomainError("the answer ended without a reason")
         finally:
-            generation.close()
+            answer.close()
             if not is_failed:
                 self.history += [turn, ChatMessage(Role.ASSISTANT, "".join(pieces))]
 
 
-__all__ = ("Answer", "Chat")
+__all__ = ("Chat", "Reply")

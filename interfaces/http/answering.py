@@ -11,6 +11,7 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 
+from application.services.text_side.answer import Answer
 from domain.ids import ModelId
 from domain.request import GenerationRequest
 from interfaces.http.cache_header import cache_headers
@@ -20,7 +21,6 @@ from interfaces.http.disconnect import unless_client_leaves
 from interfaces.http.documented import errors, streamable
 from interfaces.http.errors import renamed
 from interfaces.http.event_stream import open_stream
-from interfaces.http.fan_in import FanIn
 from interfaces.http.json_body import decoded_body
 from interfaces.http.services import Services
 from interfaces.http.start import start_all
@@ -57,29 +57,29 @@ async def _answer(operation: Operation[BodyT], body: BodyT, asked: Asked, keepal
     body = await operation.resolved(body, asked)
     named = [replace(one, operation=operation.operation_id) for one in await operation.requests(body, asked)]
     wanted = asked.visit.admit(await asked.services.answering(named))
-    choices = await start_all(asked, wanted)
+    answer = await start_all(asked, wanted)
     try:
-        started = _started(asked, wanted, choices, named[0].model)
+        started = _started(asked, wanted, answer, named[0].model)
         if body.stream:
-            return await open_stream(choices, operation.framing(body, started), keepalive_s, operation.stream_type)
-        collected = await collect(choices, asked.services.clock)
+            return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)
+        collected = await collect(answer, asked.services.clock)
         if any(choice.scores for choice in collected):  # long to write down
-            answer = await asyncio.to_thread(operation.answer, body, started, collected)
+            whole = await asyncio.to_thread(operation.answer, body, started, collected)
         else:
-            answer = operation.answer(body, started, collected)
+            whole = operation.answer(body, started, collected)
     except BaseException:
-        choices.close()
+        answer.close()
         raise
-    choices.close()
-    return Response(answer, headers=cache_headers(choices.explanations))
+    answer.close()
+    return Response(whole, headers=cache_headers(answer.explanations))
 
 
-def _started(asked: Asked, wanted: Sequence[GenerationRequest], choices: FanIn, model: ModelId) -> Started:
-    first = choices.generations[0]
+def _started(asked: Asked, wanted: Sequence[GenerationRequest], answer: Answer, model: ModelId) -> Started:
+    first = answer.generations[0]
     return Started(
         asked=asked,
         requests=tuple(wanted),
-        prompts=tuple(generation.prompt_ids for generation in choices.generations),
+        prompts=tuple(generation.prompt_ids for generation in answer.generations),
         model=model,
         tokenizer=first.model.tokenizer,
         submitted_ns=asked.services.clock.now_ns(),

@@ -4,19 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from application.ports.clock import Clock
-from domain.errors import DomainError, RequestCancelled
-from domain.request import FinishReason
-from domain.stream import (
-    ContentDelta,
-    Failed,
-    Finished,
-    PromptLogprobs,
-    ReasoningDelta,
-    StreamItem,
-    TextDelta,
-    TokenLogprob,
-)
-from interfaces.http.fan_in import FanIn
+from application.services.text_side.answer import Answer, failure
+from domain.stream import ContentDelta, Finished, PromptLogprobs, ReasoningDelta, TextDelta, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +41,13 @@ class Collected:
         return [run[0].merged(run[1:]) for run in runs]
 
 
-async def collect(choices: FanIn, clock: Clock) -> list[Collected]:
-    """In order of index. Raises the error of the first choice that failed. The caller closes `choices`."""
-    deltas: list[list[ContentDelta]] = [[] for _ in range(choices.num_choices)]
-    scores: list[list[TokenLogprob | None]] = [[] for _ in range(choices.num_choices)]
+async def collect(answer: Answer, clock: Clock) -> list[Collected]:
+    """In order of index. Raises the error of the first choice that failed. The caller closes `answer`."""
+    deltas: list[list[ContentDelta]] = [[] for _ in range(answer.num_choices)]
+    scores: list[list[TokenLogprob | None]] = [[] for _ in range(answer.num_choices)]
     finished: dict[int, Finished] = {}
     first_ns: dict[int, int] = {}
-    while choices.is_open:
-        index, item = await choices.next()
+    async for index, item in answer:
         if (error := failure(item)) is not None:
             raise error
         if isinstance(item, ContentDelta):
@@ -75,14 +63,4 @@ async def collect(choices: FanIn, clock: Clock) -> list[Collected]:
     ]
 
 
-def failure(item: StreamItem) -> DomainError | None:
-    """The error to report for a choice that ends with this item, if it ends badly. One that the server cancelled does:
-    an answer cut short must not look complete."""
-    if isinstance(item, Failed):
-        return item.error
-    if isinstance(item, Finished) and item.reason is FinishReason.CANCELLED:
-        return RequestCancelled()
-    return None
-
-
-__all__ = ("Collected", "collect", "failure")
+__all__ = ("Collected", "collect")

@@ -17,6 +17,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
+from application.services.text_side.answer import Progress
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
@@ -25,7 +26,6 @@ from domain.stream import StreamItem
 from interfaces.http.collected import Collected
 from interfaces.http.documented import Links
 from interfaces.http.errors import Problem
-from interfaces.http.keep_alive import Progress
 from interfaces.http.services import Services
 from interfaces.http.visit import Visit
 

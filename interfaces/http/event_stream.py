@@ -1,10 +1,13 @@
-"""A streamed response that releases what it holds however it ends: to its end, cut off, or never begun.
+"""A streamed answer: items in, bytes out, and the dialect's sign of life when nothing was sent for too long.
 
 Nothing is sent before its requests have been admitted (or wait for too long), so that the headers can say what is
-reused and what fails until then has a status.
+reused and what fails until then has a status. The answer is closed however the response ends: to its end, cut off, or
+never begun.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from litestar.connection import Request
@@ -12,12 +15,14 @@ from litestar.response.base import ASGIResponse, Response
 from litestar.response.streaming import ASGIStreamingResponse
 from litestar.types import Receive, Scope, Send
 
+from application.services.text_side.answer import Answer, failure
+from domain.errors import ComputeFailed, DomainError
+from domain.stream import StreamItem
 from interfaces.http import sse
-from interfaces.http.admission import until_admitted
 from interfaces.http.cache_header import cache_headers
 from interfaces.http.dialect import Framing
-from interfaces.http.fan_in import FanIn
-from interfaces.http.stream_events import stream_events
+
+_log = logging.getLogger("cairn.http")
 
 HEADERS_BY_S = 1.0
 """Clients and proxies give up on servers that send no headers; a request still queued by then says `pending`."""
@@ -60,12 +65,51 @@ class EventStream(Response[Any]):
         )
 
 
-async def open_stream(choices: FanIn, framing: Framing, keepalive_s: float, media_type: str) -> EventStream:
-    """The response that streams `choices`, once there is something to say or HEADERS_BY_S passed. Owns them from when
-    it returns: they are closed when the stream ends. Raises what they fail with before."""
-    await until_admitted(choices, min(keepalive_s, HEADERS_BY_S))
-    headers = cache_headers(choices.explanations)
-    return EventStream(stream_events(choices, framing, keepalive_s), choices.close, headers, media_type)
+async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, media_type: str) -> EventStream:
+    """The response that streams `answer`, once there is something to say or HEADERS_BY_S passed. Owns it from when it
+    returns. Raises what it fails with before."""
+    await answer.admitted(min(keepalive_s, HEADERS_BY_S))
+    headers = cache_headers(answer.explanations)
+    return EventStream(stream_events(answer, framing, keepalive_s), answer.close, headers, media_type)
 
 
-__all__ = ("EventStream", "open_stream")
+async def stream_events(answer: Answer, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
+    """Closes `answer` however it ends; an error becomes an event, for the status has gone out already."""
+    try:
+        if opening := framing.begin():
+            yield opening
+        speak_by = _now_s() + keepalive_s
+        while answer.is_open:
+            items = await answer.items(speak_by)
+            data, error = _framed(items, framing) if items else (framing.keep_alive(answer.progress), None)
+            if data:
+                yield data
+            if data or not items:
+                speak_by = _now_s() + keepalive_s
+            if error is not None:
+                raise error
+        yield framing.end()
+    except DomainError as error:
+        yield framing.fail(error)
+    except Exception:
+        _log.exception("a stream broke")
+        yield framing.fail(ComputeFailed("internal error; the server's log has the details"))
+    finally:
+        answer.close()
+
+
+def _framed(items: Sequence[tuple[int, StreamItem]], framing: Framing) -> tuple[bytes, DomainError | None]:
+    """What arrived together goes out together: the bytes, and the error that ends them if there is one."""
+    parts: list[bytes] = []
+    for index, item in items:
+        if (error := failure(item)) is not None:
+            return b"".join(parts), error
+        parts.append(framing.feed(index, item))
+    return b"".join(parts), None
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+__all__ = ("EventStream", "open_stream", "stream_events")

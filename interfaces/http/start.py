@@ -2,27 +2,27 @@
 
 from collections.abc import Sequence
 
+from application.services.text_side.answer import Answer
 from application.services.text_side.generation import Generation
 from application.use_cases.list_models import ModelEntry
 from domain.client import Client
 from domain.errors import InvalidRequest, ModelNotFound
 from domain.request import GenerationRequest
 from interfaces.http.dialect import Asked
-from interfaces.http.fan_in import FanIn
 from interfaces.http.services import Services
 
 MAX_PROMPT_LOGPROBS = 2**19
 """Values of prompt tokens and their alternatives in one answer: some 100 MB while it is made."""
 
 
-async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> FanIn:
+async def start_all(asked: Asked, requests: Sequence[GenerationRequest]) -> Answer:
     """Whatever is wrong with any of them is raised here, before any byte is sent; then nothing is left running."""
     started: list[Generation] = []
     try:
         for request in requests:
             started.append(await asked.services.generate.start(request, started[0].model if started else None))
             _check_scores(started)
-        return FanIn(started)
+        return Answer(started)
     except ModelNotFound as error:
         _close(started)
         raise await naming_what_is_served(asked.services, error, asked.visit.client) from None

@@ -10,6 +10,7 @@ from adapters.fake.constraint import FakeCompiler
 from adapters.fake.options import EOS_ID
 from adapters.fake.tokenizer import fake_vocabulary
 from adapters.llguidance.compiler import LlguidanceCompiler
+from application.services.text_side.answer import Answer
 from domain.errors import ComputeFailed
 from domain.grammar import choice_grammar, json_object_grammar
 from domain.ids import ModelId
@@ -28,7 +29,7 @@ async def _items(service: Service, number: int, *, is_held: bool) -> list[Stream
     grammar = choice_grammar(["yes", "no"], "x") if is_held else None
     generation = await service.container.generate().start(asking(number, grammar))
     try:
-        return [item async for _, item in generation]
+        return [item async for _, item in Answer([generation])]
     finally:
         generation.close()
 

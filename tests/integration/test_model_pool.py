@@ -16,6 +16,7 @@ from adapters.fake.tokenizer import FakeTokenizers
 from application.model_table import ModelTable
 from application.ports.compute import LoadSteps
 from application.ports.model_repository import ModelPreview
+from application.services.text_side.answer import Answer
 from application.services.text_side.generation import Generation
 from application.services.text_side.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.text_side.open_requests import OpenRequests
@@ -260,7 +261,7 @@ def test_a_lease_ends_with_its_request_though_nobody_has_read_the_answer() -> No
     async def work() -> None:
         generation = await bench.start(A)
         await bench.use(B)
-        assert isinstance([item async for _, item in generation][-1], Finished)
+        assert isinstance([item async for _, item in Answer([generation])][-1], Finished)
         generation.close()
         generation.close()
         assert bench.pool.num_leases(A) == bench.pool.num_leases(B) == 0

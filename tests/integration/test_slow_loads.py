@@ -8,6 +8,7 @@ import pytest
 
 from adapters.fake.options import FakeOptions
 from application.ports.engine import EngineModel
+from application.services.text_side.answer import Answer
 from application.services.text_side.generation import Generation
 from application.services.text_side.served_model import ServedModel
 from domain.errors import ModelLoadFailed, ServerUnavailable
@@ -20,7 +21,7 @@ from tests.support.patience import PATIENCE_S
 
 async def read(generation: Generation) -> None:
     """To its end."""
-    assert isinstance([item async for _, item in generation][-1], Finished)
+    assert isinstance([item async for _, item in Answer([generation])][-1], Finished)
     generation.close()
 
 

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from adapters.fake.options import FakeOptions, reply_with
 from application.events import PrefillChunkComputed, RequestEnded, RequestQueued
+from application.services.text_side.answer import Answer
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId
@@ -79,7 +80,7 @@ def test_stopping_a_service_hands_over_what_both_sides_and_the_workers_told() ->
         await service.ready()
         request = GenerationRequest(RequestId("r"), ModelId("fake-hybrid"), TextPrompt("x" * 300), stop=StopRules(9))
         generation = await service.container.generate().start(request)
-        async for _ in generation:
+        async for _ in Answer([generation]):
             break
         generation.close()  # and so its end is told while the service stops
         assert await service.stop(PATIENCE_S)

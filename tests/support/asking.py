@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from application.services.text_side.answer import Answer
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.chat import ChatMessage, Role
@@ -78,7 +79,7 @@ async def _answer(service: Service, request: GenerationRequest) -> Answered:
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     try:
-        async for _, item in generation:
+        async for _, item in Answer([generation]):
             if isinstance(item, TextDelta):
                 text.append(item.text)
                 logprobs += item.logprobs

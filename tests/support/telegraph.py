@@ -7,6 +7,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
+from application.services.text_side.answer import Progress
 from domain.errors import DomainError
 from domain.request import GenerationRequest, TextPrompt
 from domain.stream import Admitted, ContentDelta, Finished, StreamItem, TextDelta
@@ -15,7 +16,6 @@ from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Dialect, Framing, Operation, Started
 from interfaces.http.errors import Problem, problem_of
 from interfaces.http.json_body import body_decoder
-from interfaces.http.keep_alive import Progress
 from interfaces.http.sampling_fields import SamplingFields, generation_request
 from interfaces.http.services import Services
 

@@ -8,11 +8,10 @@ from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
 from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
 from application.ports.output_parser import OutputParser
-from application.services.text_side.generation import Generation
+from application.services.text_side.generation import MAX_HELD_BYTES, Generation
 from application.services.text_side.open_requests import OpenRequests
 from application.services.text_side.output_pipeline import OutputPipeline
 from application.services.text_side.token_parser import PlainParser
-from application.services.text_side.unread import MAX_HELD_BYTES
 from domain.chat import ToolSpec
 from domain.explanation import Explanation, StopReason
 from domain.ids import ModelId, RequestId

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from application.services.text_side.answer import Progress
 from domain.errors import ComputeFailed, DomainError, QueueFull, RequestCancelled
 from domain.explanation import Explanation, StopReason
 from domain.request import FinishReason, Usage
@@ -19,7 +20,6 @@ from domain.stream import (
 )
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Framing
-from interfaces.http.keep_alive import Progress
 
 NUM_PROMPT = 1_000
 

@@ -12,7 +12,8 @@ from application.answer_events import AnswerParsed
 from application.events import DecodeStarted, Event, FaultObserved, RequestEnded, ToolCallProblems
 from application.ports.engine import Ended, EngineError, Tokens
 from application.ports.output_parser import OutputParser
-from application.services.text_side.unread import MERGE_ABOVE
+from application.services.text_side.answer import Answer
+from application.services.text_side.generation import MERGE_ABOVE
 from domain.chat import ChatMessage, Role, ToolSpec
 from domain.errors import QueueFull, ServerUnavailable
 from domain.ids import RequestId
@@ -35,7 +36,7 @@ def test_items_arrive_in_order_with_their_choice() -> None:
         side.say("ab", choice=1)
         side.end(choice=1, num_tokens=2)
         side.end()
-        return [entry async for entry in generation]
+        return [entry async for entry in Answer([generation])]
 
     items = asyncio.run(consume())
     assert [(number, type(item).__name__) for number, item in items] == [
@@ -51,13 +52,13 @@ def test_a_stop_string_ends_its_choice_at_once_and_what_was_computed_beyond_is_d
     side.say("one STOP and more")
     assert side.engine.cancelled == [(ID, 0, FinishReason.STOP, 8)]
     finished = Finished(FinishReason.STOP, Usage(2, 8, {"hot": 1}), "STOP")
-    items = generation.take()
+    items = Answer([generation]).take()
     assert text_of(items) == "one "
     assert items[-1] == (0, finished)
     assert ends(side) == []  # the engine has not ended it yet
     side.say("even more")
     side.end(num_tokens=99)  # it had come to its end before it heard of it
-    assert generation.take() == []
+    assert Answer([generation]).take() == []
     assert ends(side) == [(ID, "stop", finished.usage)]
     assert (side.num_released, side.requests.num_open) == (0, 1)  # the other choice runs on
     side.end(FinishReason.STOP, choice=1)
@@ -69,7 +70,7 @@ def test_a_stop_string_that_the_last_flush_completes_is_a_stop() -> None:
     generation = side.open(rules=StopRules(stop=("�",)))
     side.tell(Tokens((97, 0xE2)))
     side.end(FinishReason.LENGTH, num_tokens=2)
-    assert generation.take()[-1] == (0, Finished(FinishReason.STOP, Usage(2, 2, {"hot": 1}), "�"))
+    assert Answer([generation]).take()[-1] == (0, Finished(FinishReason.STOP, Usage(2, 2, {"hot": 1}), "�"))
     assert [reason for _, reason, _ in ends(side)] == ["stop"]
 
 
@@ -105,7 +106,7 @@ def test_a_slow_reader_gets_merged_text_and_loses_nothing() -> None:
     side.tell(*(PrefillProgress(done, 500) for done in range(500)))
     side.tell(*(Tokens((97 + at % 26,)) for at in range(1_000)))
     side.end(num_tokens=1_000)
-    items = generation.take()
+    items = Answer([generation]).take()
     assert len(items) <= MERGE_ABOVE + 4
     tokens = [token for _, item in items if isinstance(item, TextDelta) for token in item.token_ids]
     assert tokens == [97 + at % 26 for at in range(1_000)]
@@ -118,7 +119,7 @@ def test_a_choice_that_is_never_read_fails_at_its_bound_and_holds_nothing_else()
     side.say("x" * 1_000)
     side.say("y", choice=1)
     assert side.engine.cancelled == [(ID, 0, FinishReason.CANCELLED, None)]
-    (zero, failed), *others = generation.take()
+    (zero, failed), *others = Answer([generation]).take()
     assert zero == 0
     assert isinstance(failed, Failed)
     assert "not read" in failed.error.message
@@ -133,7 +134,7 @@ def test_an_answer_that_is_read_may_be_longer_than_the_bound() -> None:
     num_read = 0
     for _ in range(40):
         side.say("x" * 50)
-        num_read += len(text_of(generation.take()))
+        num_read += len(text_of(Answer([generation]).take()))
     assert num_read == 40 * 50
 
 
@@ -157,10 +158,10 @@ def test_a_parser_that_raises_costs_its_choice_alone(num_tokens: int) -> None:
     side.say("x" * num_tokens)
     side.end()
     side.say("y", id=RequestId("s"))
-    (last,) = broken.take()
+    (last,) = Answer([broken]).take()
     assert isinstance(last[1], Failed)
     assert [reason for _, reason, _ in ends(side)] == ["error"]
-    assert text_of(sound.take()) == "y"
+    assert text_of(Answer([sound]).take()) == "y"
     assert names(side) == ["FaultObserved", "AnswerParsed", "RequestEnded"]
     assert side.requests.num_open == 1
     faults = [event.message for event in side.recorded.events if isinstance(event, FaultObserved)]
@@ -176,7 +177,7 @@ def test_an_error_of_the_engine_is_the_clients_error() -> None:
     side = TextSide()
     generation = side.open()
     side.tell(Ended(Usage(2, 0), None, EngineError("server_unavailable", "it was unloaded")))
-    ((_, failed),) = generation.take()
+    ((_, failed),) = Answer([generation]).take()
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, ServerUnavailable)
     (event,) = [event for event in side.recorded.events if isinstance(event, RequestEnded)]
@@ -196,7 +197,7 @@ def test_an_answer_with_calls_ends_with_them_and_what_is_wrong_with_them_is_told
     generation = side.open(parser=fake_parser, tools=TOOLS)
     side.say("<call>add {}</call><call>sub {}</call>")
     side.end(FinishReason.STOP, num_tokens=9)
-    (_, last) = generation.take()[-1]
+    (_, last) = Answer([generation]).take()[-1]
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.TOOL_CALLS
     kinds = ("schema_mismatch", "unknown_tool")
@@ -213,7 +214,7 @@ def test_an_answer_whose_calls_are_sound_tells_of_no_problem() -> None:
     generation = side.open(parser=fake_parser, tools=TOOLS)
     side.say('<call>add {"a": 1}</call>')
     side.end(FinishReason.STOP)
-    assert generation.take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
+    assert Answer([generation]).take()[-1] == (0, Finished(FinishReason.TOOL_CALLS, Usage(2, 0, {"hot": 1})))
     assert names(side) == ["AnswerParsed", "RequestEnded"]
 
 
@@ -222,7 +223,7 @@ def test_a_call_that_the_length_cuts_ends_with_the_length() -> None:
     generation = side.open(parser=fake_parser, tools=TOOLS)
     side.say('<call>add {"a')
     side.end(FinishReason.LENGTH)
-    (_, last) = generation.take()[-1]
+    (_, last) = Answer([generation]).take()[-1]
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.LENGTH
     assert [problem.kind.value for problem in last.call_problems] == ["malformed_arguments"]
@@ -261,7 +262,7 @@ def test_an_event_sink_that_raises_costs_nothing() -> None:
     side = TextSide(events)
     generation = side.open()
     side.tell(Tokens((97,)), Ended(Usage(2, 1), FinishReason.LENGTH), events=(DecodeStarted(ID, 4),))
-    assert text_of(generation.take()) == "a"
+    assert text_of(Answer([generation]).take()) == "a"
     told = [type(event).__name__ for event in events.events]
     assert told == ["DecodeStarted", "TokensReceived", "AnswerParsed", "RequestEnded"]
 

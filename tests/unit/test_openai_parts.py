@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from adapters.fake.clock import FakeClock
 from adapters.fake.tokenizer import FakeTokenizer
+from application.services.text_side.answer import Progress
 from domain.chat import ChatMessage, Role
 from domain.client import ANYBODY, ClientMeter
 from domain.ids import ModelId, RequestId
@@ -26,9 +27,9 @@ from domain.stream import (
     TokenLogprob,
     ToolCallDelta,
 )
+from interfaces.http.body_limits import BodyBudget
 from interfaces.http.collected import Collected
 from interfaces.http.dialect import Asked, Framing, Operation, Started
-from interfaces.http.keep_alive import Progress
 from interfaces.http.openai.chat import ChatCompletions
 from interfaces.http.openai.completions import Completions
 from interfaces.http.services import Services
@@ -50,7 +51,7 @@ CALLS: list[ContentDelta] = [
 
 def started(prompt: Prompt, num_choices: int = 1) -> Started:
     request = GenerationRequest(RequestId("id-1"), ModelId("m"), prompt, num_choices=num_choices)
-    visit = Visit(ClientMeter(ANYBODY), FakeClock())
+    visit = Visit(ClientMeter(ANYBODY), FakeClock(), BodyBudget(0), "")
     asked = Asked(cast(Services, None), "m", visit)  # these operations ask for nothing
     return Started(asked, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000)
 

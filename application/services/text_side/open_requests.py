@@ -14,7 +14,6 @@ from application.ports.engine import Ended, Engine, StepBatch, Tokens
 from application.ports.event_sink import EventSink
 from application.services.event_fan_out import EventFanOut
 from application.services.faults import placed
-from application.services.text_side.answer_watch import AnswerWatch
 from application.services.text_side.generation import Generation
 from application.services.text_side.preparations import Preparations
 from application.token_events import TokensReceived
@@ -47,7 +46,6 @@ class OpenRequests:
         self._clock = clock
         self.max_queue = max_queue
         self._explained = explained
-        self._watch = AnswerWatch(clock)
         self.preparations = Preparations()
         self._open: dict[RequestId, Generation] = {}
         self._is_cut_off = False
@@ -122,14 +120,13 @@ class OpenRequests:
                 has_failed = True
                 self._events.emit(FaultObserved("text.output", placed(error), self._clock.now_ns()))
                 generation.fail(choice, ComputeFailed(f"the answer could not be made into text: {placed(error)}"))
-            if isinstance(item, Tokens | Ended):
-                self._watch.read(generation, choice, item, started_ns, has_failed=has_failed)
+            generation.note_parsing(choice, item, started_ns, self._clock.now_ns(), has_failed=has_failed)
             if isinstance(item, Tokens):
                 counts.append((choice_id(id, choice), len(item.token_ids)))
             elif isinstance(item, Admitted):
                 self._explained(choice_id(id, choice), generation.request, item.explanation)
             elif isinstance(item, Ended) and (outcome := generation.left_engine(choice)) is not None:
-                ended += self._watch.ended(generation, choice, outcome)
+                ended += generation.parsed(choice, self._clock.now_ns())
                 ended += _ended(generation, choice, outcome, batch.at_ns)
         received = (TokensReceived(tuple(counts), batch.at_ns),) if counts else ()
         for event in (*batch.events, *received, *ended):

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from application.services.text_side.answer import Progress
 from domain.errors import DomainError
 from domain.priority import Priority
 from domain.request import Usage
@@ -27,7 +28,6 @@ from interfaces.http.anthropic.answer import (
     usage_body,
 )
 from interfaces.http.anthropic.errors import error_event
-from interfaces.http.keep_alive import Progress
 
 
 class MessageFraming:
