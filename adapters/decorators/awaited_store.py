@@ -1,10 +1,11 @@
-"""A block store that another process has: absent until it can be opened, tried again now and then, and then that store.
+"""A block store that cannot be opened yet, because another process has it or its volume failed: absent until it can be
+opened, tried again now and then, and then that store.
 
     absent ──usage(), and RETRY_S have passed since it was tried──► opened ──close──► closed
        └──────────────────────────close─────────────────────────────────────────────────┘
 
-Until then nothing is in it and nothing can be put into it. Only `usage` tries, which a server asks for every few
-seconds, so that no lookup waits for an opening.
+Until then nothing is in it and nothing can be put into it; clearing everything removes its files. Only `usage` tries,
+which a server asks for every few seconds, so that no lookup waits for an opening.
 """
 
 from collections import OrderedDict
@@ -22,7 +23,6 @@ from application.ports.block_store import (
     EraseReport,
     IntegrityReport,
     NoteGone,
-    OpenFailure,
     StoreOpenError,
     StoreUsage,
     nobody_looks,
@@ -44,14 +44,21 @@ MAX_NAMESPACES = 4096
 
 
 class AwaitedStore(ForwardingStore):
-    """`opens` raises StoreOpenError while it cannot be; called in one thread at a time."""
+    """`opens` raises StoreOpenError while it cannot be; called in one thread at a time. `empties` removes everything
+    that is stored without opening it, and raises StoreOpenError."""
 
     def __init__(
-        self, opens: Callable[[], BlockStore], failure: StoreOpenError, events: EventSink, clock: Clock
+        self,
+        opens: Callable[[], BlockStore],
+        empties: Callable[[], None],
+        failure: StoreOpenError,
+        events: EventSink,
+        clock: Clock,
     ) -> None:
         """`failure`: why it could not be opened just now."""
-        super().__init__(_AbsentStore(failure))
+        super().__init__(_AbsentStore(failure, empties))
         self._opens = opens
+        self._failure = failure.failure
         self._events = events
         self._clock = clock
         self._namespaces: OrderedDict[Namespace, NamespaceInfo] = OrderedDict()
@@ -100,7 +107,8 @@ class AwaitedStore(ForwardingStore):
         try:
             store = self._opens()
         except StoreOpenError as failure:
-            if failure.failure is not OpenFailure.BUSY:
+            if failure.failure is not self._failure:
+                self._failure = failure.failure
                 self._events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), self._clock.now_ns()))
             self._wait_s = min(2 * self._wait_s, MAX_RETRY_S)
             self._next_ns = self._clock.now_ns() + int(self._wait_s * 1e9)
@@ -124,8 +132,9 @@ class AwaitedStore(ForwardingStore):
 class _AbsentStore:
     """A BlockStore in which nothing is; see the port."""
 
-    def __init__(self, failure: StoreOpenError) -> None:
+    def __init__(self, failure: StoreOpenError, empties: Callable[[], None]) -> None:
         self._failure = failure
+        self._empties = empties
 
     def lookup(self, keys: Sequence[BlockKey]) -> Sequence[Presence]:
         return [Presence.MISS] * len(keys)
@@ -169,7 +178,13 @@ class _AbsentStore:
         return ()
 
     def erase(self, includes: Callable[[NamespaceInfo], bool] | None = None) -> EraseReport:
-        return EraseReport(0, 0, f"nothing was removed from the store: {self._failure}")
+        if includes is not None:
+            return EraseReport(0, 0, f"nothing was removed from the store: {self._failure}")
+        try:
+            self._empties()
+        except StoreOpenError as failure:
+            return EraseReport(0, 0, f"nothing was removed from the store: {failure}")
+        return EraseReport(0, 0)
 
     def usage(self) -> StoreUsage:
         """A quota of nothing: it is nobody's to use here."""

@@ -5,6 +5,7 @@
 A mark is made at most once an hour, and only where a maximum age is set. A record whose clock is not after a mark's was
 last used before that mark. So all leaves up to the newest mark that is older than the maximum age are expired, the
 oldest first; their parents follow, if they are as old. Before the first mark nothing is known, and nothing expires.
+Where the machine's clock was set back, all marks are, so that what they say of each other's age stays true.
 """
 
 from collections.abc import Callable
@@ -51,13 +52,16 @@ class AgeLimit:
 
     def _age(self, txn: "lmdb.Transaction[bytes]", ledger: Ledger, is_kept: Callable[[bytes], bool]) -> int:
         now_s = self._clock.unix_ns() // 1_000_000_000
-        marks = [(at, clock) for at, clock in self._marks(txn) if at <= now_s + MARK_EVERY_S]
-        for at, _ in self._marks(txn):
-            if at > now_s + MARK_EVERY_S:  # the machine's clock was wrong
+        marks = self._marks(txn)
+        ahead_s = marks[-1][0] - now_s if marks else 0
+        if ahead_s > MARK_EVERY_S:
+            for at, _ in marks:
                 self._remove(txn, at)
+            marks = sorted({max(0, at - ahead_s): clock for at, clock in marks}.items())
+            for at, clock in marks:
+                self._put(txn, at, clock)
         if not marks or now_s >= marks[-1][0] + MARK_EVERY_S:
-            key = _PREFIX + _TIME.pack(now_s)
-            txn.put(key, sealed(key, _CLOCK.pack(ledger.clock)), db=self._environment.trees.sys)
+            self._put(txn, now_s, ledger.clock)
         old = [(at, clock) for at, clock in marks if at <= now_s - self._max_age_s]
         for at, _ in old[:-1]:
             self._remove(txn, at)
@@ -78,6 +82,10 @@ class AgeLimit:
                 raise Damaged("a mark of time cannot be read") from None
             more = cursor.next()
         return found
+
+    def _put(self, txn: "lmdb.Transaction[bytes]", at_s: int, clock: int) -> None:
+        key = _PREFIX + _TIME.pack(at_s)
+        txn.put(key, sealed(key, _CLOCK.pack(clock)), db=self._environment.trees.sys)
 
     def _remove(self, txn: "lmdb.Transaction[bytes]", at_s: int) -> None:
         txn.delete(_PREFIX + _TIME.pack(at_s), db=self._environment.trees.sys)

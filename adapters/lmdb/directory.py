@@ -130,6 +130,16 @@ class StoreDirectory:
         """Make the names of what was created or replaced durable."""
         sync_folder(self.path)
 
+    def empty_unopened(self) -> None:
+        """Remove all that was stored, whatever keeps it from being opened. Raises StoreOpenError."""
+        self.claim()
+        try:
+            self.empty()
+        except OSError as failure:
+            raise self._unwritable(failure) from None
+        finally:
+            self.release()
+
     def set_aside(self) -> None:
         """Move an unusable database out of the way. One is kept, the larger: what comes after a loss is smaller than
         what was lost. Never call it with the database open."""

@@ -39,12 +39,11 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """With its parents, durably; only the last one is private. Raises OSError."""
+    """With its parents, durably; all that are made are private. Raises OSError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         with suppress(FileExistsError):
-            folder.mkdir(mode=FOLDER_MODE if folder == path else 0o777)
-        if folder == path:
+            folder.mkdir(mode=FOLDER_MODE)
             folder.chmod(FOLDER_MODE)
         with suppress(PermissionError):  # a folder that may be written to and not read
             sync_folder(folder.parent)

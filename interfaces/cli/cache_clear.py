@@ -2,6 +2,7 @@
 the store itself."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from interfaces.cli.options import ApiKey, AsJson, settings_with
 if TYPE_CHECKING:
     from adapters.lmdb.block_store import LmdbBlockStore
     from application.ports.document_store import DocumentStore
+    from application.settings import StoreSettings
     from domain.namespace_choice import NamespaceChoice
 
 Salt = Annotated[
@@ -38,8 +40,10 @@ def clear(
     from domain.namespace_choice import NamespaceChoice
 
     choice = NamespaceChoice.of(model, salt, settings_with({}).settings.cache.salt)
-    opened = None if url is not None else _own(store)
-    if opened is None:
+    opened = None if url is not None else _own(store, is_everything=model is None and salt is None)
+    if isinstance(opened, str):
+        removed = _unopened(opened, store, yes)
+    elif opened is None:
         _confirm(_read_count(choice) if url is None else None, yes)
         removed = _by_server(url, api_key, model, salt)
     else:
@@ -52,8 +56,9 @@ def clear(
         raise typer.Exit(FAILED)
 
 
-def _own(directory: str | None) -> "LmdbBlockStore | None":
-    """The store, opened for writing; None when a server has it and that server can be asked."""
+def _own(directory: str | None, *, is_everything: bool) -> "LmdbBlockStore | str | None":
+    """The store, opened for writing; None when a server has it and that server can be asked; or why its volume keeps it
+    from being opened, where everything is to go, which needs no opening."""
     from application.ports.block_store import OpenFailure, StoreOpenError
 
     try:
@@ -61,6 +66,8 @@ def _own(directory: str | None) -> "LmdbBlockStore | None":
     except StoreOpenError as failure:
         if failure.failure is OpenFailure.BUSY and directory is None:
             return None
+        if failure.failure is OpenFailure.VOLUME and is_everything and _store_settings(directory)[1].is_dir():
+            return str(failure)
         hint = "; name its server with --url" if failure.failure is OpenFailure.BUSY else ""
         fail(f"{failure}{hint}")
 
@@ -87,6 +94,33 @@ def _by_itself(
         "removed_documents": gone.num_documents if gone is not None else 0,
         "problem": problems or None,
     }
+
+
+def _unopened(problem: str, directory: str | None, yes: bool) -> dict[str, object]:
+    from application.ports.block_store import StoreOpenError
+    from domain.namespace_choice import EVERYTHING
+    from interfaces.composition.store import empty_store
+
+    typer.echo(f"cairn: {problem}", err=True)
+    _confirm(None, yes)
+    documents = _documents(directory)
+    try:
+        empty_store(_store_settings(directory)[0])
+        gone = documents.erase(EVERYTHING) if documents is not None else None
+    except StoreOpenError as failure:
+        fail(str(failure))
+    finally:
+        if documents is not None:
+            documents.close()
+    num_documents, why = (gone.num_documents, gone.problem) if gone is not None else (0, "")
+    return {"removed": None, "removed_bytes": None, "removed_documents": num_documents, "problem": why or None}
+
+
+def _store_settings(directory: str | None) -> "tuple[StoreSettings, Path]":
+    from interfaces.composition.store import store_dir
+
+    settings = settings_with({"store.dir": ("--store", directory)}).settings.store
+    return settings, store_dir(settings)
 
 
 def _documents(directory: str | None) -> "DocumentStore | None":

@@ -1,6 +1,7 @@
 """The `cairn` command. Modules of commands import what is heavy inside the command, so that help is instant."""
 
 import faulthandler
+import os
 import signal
 import sys
 
@@ -50,9 +51,14 @@ def cairn(
     """An LLM inference server on MLX that never computes a prompt twice."""
 
 
+_OTHERS = 0o022
+"""Nobody else may write to what is made, the cache folder above all, whatever umask the process was given."""
+
+
 def main() -> None:
     """Entry point. A crash in native code, and SIGUSR1, write every thread's stack to stderr."""
     faulthandler.enable()
+    os.umask(os.umask(_OTHERS) | _OTHERS)
     if sys.platform != "win32":
         faulthandler.register(signal.SIGUSR1)
     try:

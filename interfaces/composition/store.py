@@ -74,8 +74,9 @@ def free_reserve_bytes(path: Path) -> int:
 def build_store(
     settings: StoreSettings, events: EventSink, clock: Clock, *, keeps_planes: bool = False
 ) -> BlockStore | None:
-    """The store of a server. None for `off`, and when it cannot be opened: the server says so and goes on without, for
-    good, or as long as another process has it. `keeps_planes`: as in the codec."""
+    """The store of a server. None for `off`, and when the folder holds something else: the server says so and goes on
+    without, for good; or until it can be opened, where another process has it or its volume failed.
+    `keeps_planes`: as in the codec."""
     if settings.kind == "off":
         return None
     if settings.kind == "memory":
@@ -86,12 +87,20 @@ def build_store(
         return opens()
     except StoreOpenError as failure:
         events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
-        return AwaitedStore(opens, failure, events, clock) if failure.failure is OpenFailure.BUSY else None
+        if failure.failure not in {OpenFailure.BUSY, OpenFailure.VOLUME}:
+            return None
+        return AwaitedStore(opens, partial(empty_store, settings), failure, events, clock)
+
+
+def empty_store(settings: StoreSettings) -> None:
+    """Remove all that is stored, whatever keeps it from being opened. Raises StoreOpenError."""
+    StoreDirectory(store_dir(settings)).empty_unopened()
 
 
 __all__ = (
     "READ_TIMEOUT_S",
     "build_store",
+    "empty_store",
     "free_reserve_bytes",
     "open_lmdb_store",
     "quota_bytes",

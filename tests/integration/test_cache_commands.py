@@ -135,3 +135,13 @@ def test_no_store_is_said_so(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "there is no store" in result.stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_nobody_else_may_write_to_the_cache_folder(tmp_path: Path) -> None:
+    """Whatever umask the process was given."""
+    program = "import os, sys; os.umask(0); from interfaces.cli.main import main; sys.argv[1:] = ['doctor']; main()"
+    process = start("-c", program, environment={"XDG_CACHE_HOME": str(tmp_path / "new")})
+    process.communicate(timeout=60)
+    folders = [tmp_path / "new", *(folder for folder in (tmp_path / "new").rglob("*") if folder.is_dir())]
+    assert tmp_path / "new/cairn/store" in folders
+    assert [folder.stat().st_mode & 0o022 for folder in folders] == [0] * len(folders)

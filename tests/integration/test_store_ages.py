@@ -166,6 +166,21 @@ def test_marks_are_an_hour_apart_and_go_when_they_are_old(tried: Tried) -> None:
     assert 47 <= tried.num_marks() <= 50
 
 
+def test_a_clock_that_is_set_back_makes_nothing_younger(tried: Tried) -> None:
+    old = tried.put(chain(INFO, 2))
+    tried.days(20)
+    new = tried.put(chain(INFO, 2, seed=1))
+    tried.days(1)
+    tried.clock = FakeClock(unix_offset_ns=tried.clock.unix_ns() - 10**9 * 60 * DAY_S)
+    tried.reopen()
+    tried.days(5)
+    assert (tried.present(old), tried.present(new)) == (2, 2)
+    tried.days(6)
+    assert (tried.present(old), tried.present(new)) == (0, 2)
+    tried.days(20)
+    assert tried.present(new) == 0
+
+
 def test_a_clock_that_was_wrong_for_a_while_ends_nothing_for_ever(tmp_path: Path) -> None:
     tried = Tried(tmp_path / "store")
     tried.clock = FakeClock(unix_offset_ns=tried.clock.unix_ns() + 10**9 * 400 * DAY_S)

@@ -57,6 +57,7 @@ def test_every_file_of_a_store_is_its_owners(tmp_path: Path) -> None:
     store = open_lmdb_store(settings, EventList(), FakeClock())
     assert store.put(chain(INFO, 2)) is PutOutcome.STORED
     store.flush()
+    assert S_IMODE(path.parent.stat().st_mode) == 0o700
     assert set(modes(path)) == {"store", *FILES}
     assert modes(path) == {"store": 0o700} | dict.fromkeys(FILES, 0o600)
     store.compact()

@@ -1,5 +1,6 @@
 """The volume under a store: full, limited, read-only, gone and back, and shared with other processes."""
 
+import json
 import os
 import resource
 import subprocess
@@ -10,16 +11,22 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from adapters.decorators.awaited_store import MAX_RETRY_S
 from adapters.fake.clock import FakeClock
 from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.events import StoreFault
 from application.ports.block_store import OpenFailure, StoreOpenError
 from application.ports.record_writer import PutOutcome
+from application.settings import StoreSettings
+from domain.byte_size import ByteSize
 from domain.record import Record
+from interfaces.composition.store import build_store
+from tests.support.cache_cli import isolate, make_store, run
 from tests.support.processes import finish, start
 from tests.support.store_records import EventList, chain, keys_of, namespace_of, same
-from tests.support.volumes import small_volume
+from tests.support.two_models import ONE
+from tests.support.volumes import leave_free, small_volume
 
 INFO = namespace_of("one")
 PAUSE_S = 60.0
@@ -103,6 +110,57 @@ def test_a_volume_too_full_to_open_is_an_error_that_names_it(small_volume: Path)
         open_store(small_volume / "store")
     assert refused.value.failure is OpenFailure.VOLUME
     assert str(small_volume) in str(refused.value)
+
+
+def test_a_full_volume_opens_is_read_and_is_cleared(small_volume: Path) -> None:
+    """Nothing new is written to open it, and clearing everything makes room first."""
+    store = open_store(small_volume / "store")
+    stored = [record for seed in range(8) for record in chain(INFO, 1, seed=seed, size_bytes=100_000)]
+    assert store.put(stored) is PutOutcome.STORED
+    store.close()
+    leave_free(small_volume, 0)
+    clock, events = FakeClock(), EventList()
+    store = open_store(small_volume / "store", events, clock)
+    assert all_there(store, stored)
+    assert store.put(chain(INFO, 3, seed=99, size_bytes=100_000)) is PutOutcome.UNAVAILABLE
+    assert faults(events) == ["disk_full"]
+    clock.advance(PAUSE_S + 1)
+    report = store.erase()
+    assert (report.num_records, report.problem) == (8, "")
+    assert store.put(stored) is PutOutcome.STORED
+    store.close()
+
+
+def test_what_cannot_be_opened_is_cleared_all_the_same(small_volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(small_volume, monkeypatch)
+    path = make_store(small_volume / "store", chain(ONE, 8, size_bytes=100_000))
+    (path / "lock.mdb").unlink()
+    leave_free(small_volume, 0)
+    with pytest.raises(StoreOpenError, match="No space left"):
+        open_store(path)
+    assert "No space left" in run("clear", "--store", path, "--yes", "--model", "org/one").stderr
+    assert (path / "data.mdb").exists()
+    cleared = run("clear", "--store", path, "--yes", "--json")
+    assert (cleared.exit_code, json.loads(cleared.stdout)["problem"]) == (0, None)
+    assert not (path / "data.mdb").exists()
+    open_store(path).close()
+
+
+def test_a_server_tries_a_volume_that_failed_again(small_volume: Path) -> None:
+    leave_free(small_volume, 0)
+    clock, events = FakeClock(), EventList()
+    settings = StoreSettings(dir=str(small_volume / "store"), quota=ByteSize(num_bytes=4 << 20))
+    store = build_store(settings, events, clock)
+    assert store is not None
+    blocks = chain(INFO, 2)
+    clock.advance(MAX_RETRY_S)
+    assert (store.usage().quota_bytes, store.put(blocks)) == (0, PutOutcome.UNAVAILABLE)
+    leave_free(small_volume, 6 << 20)
+    clock.advance(MAX_RETRY_S)
+    assert store.usage().quota_bytes == 4 << 20
+    assert store.put(blocks) is PutOutcome.STORED
+    assert faults(events) == ["open_volume"]
+    store.close()
 
 
 def test_a_read_only_volume_can_be_read(small_volume: Path) -> None:
