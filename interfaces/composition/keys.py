@@ -1,7 +1,7 @@
 """The keys of a running server, and the file they come from, watched for changes.
 
-Invariant: a file that cannot be used changes nothing. The keys that were read before stay, and it is told; only a
-server that has never read its file does not start.
+Invariant: a file that cannot be used changes nothing. The keys that were read before stay, and the problem is
+reported; only a server that has never read its file does not start.
 """
 
 import asyncio
@@ -39,7 +39,8 @@ class ServerKeys:
         self._is_wanted = asyncio.Event()
         self.ring = KeyRing(self._own, is_open=not settings.needs_key)
         if self._file is not None:
-            self._read(self._file)
+            self._seen = self._file.stamp()
+            self.ring.replace([*self._own, *self._file.read()])
 
     def look_now(self) -> None:
         """Read the file again, changed or not."""
@@ -48,13 +49,15 @@ class ServerKeys:
     @asynccontextmanager
     async def watching(self, _app: object = None) -> AsyncGenerator[None]:
         """Inside, changes of the file are followed."""
-        task = asyncio.create_task(self._watch(self._file)) if self._file is not None else None
+        if self._file is None:
+            yield
+            return
+        task = asyncio.create_task(self._watch(self._file))
         try:
             yield
         finally:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _watch(self, file: KeyFile) -> None:
         lane = Lane("key file", 1)  # a volume that hangs holds this thread and nothing else
@@ -63,36 +66,27 @@ class ServerKeys:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._look_every_s):
                         await self._is_wanted.wait()
-                await self._look(file, lane)
+                try:
+                    await self._look(file, lane)
+                except InvalidKeys as error:
+                    self._report(error.message)
+                except Exception as error:
+                    self._report(f"{type(error).__name__} while reading the key file")
         finally:
             lane.close()
 
     async def _look(self, file: KeyFile, lane: Lane) -> None:
         is_wanted = self._is_wanted.is_set()
         self._is_wanted.clear()
-        try:
-            if is_wanted or await lane.run(file.stamp) != self._seen:
-                await self._read_again(file, lane)
-        except Exception as error:
-            self._tell(f"{type(error).__name__} while reading the key file")
-            _log.error("the key file was not read", exc_info=error)
-
-    async def _read_again(self, file: KeyFile, lane: Lane) -> None:
-        self._seen = await lane.run(file.stamp)  # before it is read: what changes meanwhile is another stamp
-        try:
+        stamp = await lane.run(file.stamp)  # before it is read: what changes meanwhile is another stamp
+        if is_wanted or stamp != self._seen:
+            self._seen = stamp
             self.ring.replace([*self._own, *await lane.run(file.read)])
-        except InvalidKeys as error:
-            self._tell(error.message)
-            _log.error("%s; the keys of before stay", error.message)
-        else:
             _log.info("the key file was read again: %d keys", len(self.ring))
 
-    def _read(self, file: KeyFile) -> None:
-        self._seen = file.stamp()
-        self.ring.replace([*self._own, *file.read()])
-
-    def _tell(self, message: str) -> None:
-        self._events.emit(FaultObserved("keys.read", message, self._clock.now_ns()))
+    def _report(self, problem: str) -> None:
+        _log.error("%s; the keys of before stay", problem)
+        self._events.emit(FaultObserved("keys.read", problem, self._clock.now_ns()))
 
 
 __all__ = ("LOOK_EVERY_S", "ServerKeys")
