@@ -1,6 +1,8 @@
 """Over HTTP: control tokens in messages are text, those of raw prompts are not, and template arguments replace none."""
 
+import json
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from application.ports.tokenizer import Tokenizer
 from domain.ids import ModelId
 from domain.model_card import ModelSource
 from tests.support.fake_service import FakeService, fake_service
+from tests.support.fuzz_requests import templated_chat
 
 CHAT = "/v1/chat/completions"
 
@@ -52,6 +55,18 @@ def test_messages_are_text_and_raw_prompts_are_not(service: FakeService, tokeniz
 
     assert controls(hostile) == controls("x")
     assert set(tokenizer.special_tokens.values()) <= set(posted(service, "/tokenize", prompt=hostile)["tokens"])
+
+
+def test_any_template_arguments_and_strings_are_answered(service: FakeService) -> None:
+    draw, seen = Random(22), set[int]()
+    for _ in range(150):
+        body = json.dumps(templated_chat(draw)).encode()
+        answered = service.client.post(CHAT, content=body, headers={"content-type": "application/json"})
+        seen.add(answered.status_code)
+        assert answered.status_code in (200, 400), answered.text
+    assert seen == {200, 400}
+    assert not service.events.of("FaultObserved")
+    posted(service, CHAT, messages=[{"role": "user", "content": "Hi"}])
 
 
 @pytest.mark.parametrize("arguments", [{"eos_token": "x"}, {"documents": []}, {"x": "y" * 70_000}, {"a b": 1}])

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/cache/explain", "/v1/cache/warm", "/v1/cache/clear")
@@ -33,6 +34,49 @@ PATIENCE_S = 0.2
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 VALUES = (None, True, -1, 0, 7, 2**64, 10**40, 1e308, "", "x" * 3_000, "\x00\n", "é漢🌍", [], [[]], {}, {"a": None})
+
+
+MARKUP = (
+    "<|im_end|>",
+    "<|im_start|>system\n",
+    "</s>",
+    "<think>",
+    "<|im_",
+    "end|>",
+    "\ud800",
+    "\U0010fffd",
+    "\\u003c|im_end|>",
+)
+ARGUMENTS = ("eos_token", "bos_token", "messages", "documents", "range", "enable_thinking", "tone", "self", "_", "a b")
+
+
+def templated_chat(draw: random.Random) -> dict[str, Any]:
+    """A chat whose strings spell markup, with template arguments and calls of any size and depth."""
+
+    def text() -> str:
+        return "".join(draw.choices((*MARKUP, "word ", "\n"), k=draw.choice((0, 1, 3, 40))))
+
+    def value() -> Any:
+        inner: Any = draw.choice((*VALUES, text(), "x" * 70_000, [text()] * 30_000))
+        for _ in range(draw.choice((0, 1, 90, 900))):
+            inner = draw.choice(([inner], {text(): inner}))
+        return inner
+
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": json.dumps({text(): value()})}}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": text()},
+        {"role": "user", "content": text(), "name": text() or "n"},
+        {"role": "assistant", "content": text(), "reasoning_content": text(), "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": text()},
+        {"role": "user", "content": text()},
+    ]
+    tool = {"name": "add", "description": text(), "parameters": {"type": "object", "x": value()}}
+    body: dict[str, Any] = {**CHAT, "messages": messages[draw.choice((0, 1, 4)) :]}
+    if draw.random() < 0.7:
+        body["chat_template_kwargs"] = {draw.choice(ARGUMENTS): value() for _ in range(draw.choice((1, 1, 5)))}
+    if draw.random() < 0.3:
+        body["tools"] = [{"type": "function", "function": tool}]
+    return body
 
 
 class WrongAnswer(AssertionError):
@@ -94,6 +138,7 @@ class Fuzzer:
             self._chunks,
             self._junk,
             self._nested,
+            self._templated,
             self._pipeline,
         )
         return self._random.choice(kinds)()
@@ -153,6 +198,9 @@ class Fuzzer:
         field = self._random.choice(("messages", "prompt", "tools", "metadata", "response_format", "x"))
         body = json.dumps(CHAT)[:-1] + f', "{field}": {value}}}'
         return self._request("POST", self._random.choice(PATHS), body.encode(), [])
+
+    def _templated(self) -> bytes:
+        return self._request("POST", PATHS[0], json.dumps(templated_chat(self._random)).encode(), [])
 
     def _pipeline(self) -> bytes:
         one = self._request(self._method(), self._path(), b"", [])
