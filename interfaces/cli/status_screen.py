@@ -141,11 +141,11 @@ def _memory(memory: MemoryBody) -> Iterator[Text]:
 
 def _tiers(tiers: TiersBody, age_s: float) -> Iterator[Text]:
     hot, store, queue = tiers.hot, tiers.store, tiers.queue
-    yield _line("hot tier", _gauge(hot.used_bytes, hot.budget_bytes), _records(hot.blocks, hot.snapshots))
+    yield _line("hot tier", _gauge(hot.used_bytes, hot.budget_bytes), _records(hot.num_blocks, hot.num_snapshots))
     if store is not None:
         faults = ", ".join(f"{count} {kind}" for kind, count in store.faults.items())
         old = f"read {told_time(age_s)} ago" if age_s > STALE_S else ""
-        blocks, snapshots = sum(one.blocks for one in store.models), sum(one.snapshots for one in store.models)
+        blocks, snapshots = sum(one.num_blocks for one in store.models), sum(one.num_snapshots for one in store.models)
         problem = f"faults: {faults}" if faults else ""
         gauge = _gauge(store.stored_bytes, store.quota_bytes)
         yield _line("store", gauge, _records(blocks, snapshots), problem, old)

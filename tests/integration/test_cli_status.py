@@ -69,7 +69,7 @@ def test_it_shows_what_the_api_says(reading: Status) -> None:
     assert "(2 in 5m)" in line_of(found, "TTFT")
     tiers = reading.overview.tiers
     assert tiers is not None
-    assert f"{tiers.hot.blocks:,} blocks, {tiers.hot.snapshots:,} snapshots" in line_of(found, "hot tier")
+    assert f"{tiers.hot.num_blocks:,} blocks, {tiers.hot.num_snapshots:,} snapshots" in line_of(found, "hot tier")
     assert line_of(found, "store").count("of 1 GiB") == 1
     rows = [line.split() for line in found[found.index("") + 2 :]]
     for row, ended in zip(rows, reading.requests.ended, strict=True):
