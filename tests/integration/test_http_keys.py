@@ -11,6 +11,7 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.client import Client, KeyRing
 from interfaces.http.dialect import Dialects
+from interfaces.http.json_body import LARGE_BYTES
 from interfaces.http.openai.dialect import OpenAi
 from tests.support.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.keyed_service import KEY, SETTINGS, headers, keyed_service
@@ -167,9 +168,10 @@ class TestAdmins:
 
     def test_a_refusal_comes_before_the_body(self, service: FakeService) -> None:
         sent = {**headers("alice"), "content-type": "application/json"}
-        response = service.client.post("/v1/cache/clear", content=b"not json", headers=sent)
-        assert response.status_code == 403
-        assert response.json()["error"]["message"].startswith("the key 'alice' may not do this")
+        for body in (b"not json", b"not json" * LARGE_BYTES):
+            response = service.client.post("/v1/cache/clear", content=body, headers=sent)
+            assert response.status_code == 403
+            assert response.json()["error"]["message"].startswith("the key 'alice' may not do this")
 
     def test_health_is_told_in_full_to_admins(self, service: FakeService) -> None:
         ask(service, "alice")
