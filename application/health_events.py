@@ -41,7 +41,7 @@ class ReadinessMeasured:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EngineRestarted:
     """The engine was lost, `down_ns` ago, and another one has taken over: `num_resumed` choices go on in it. `why`: how
     the last one ended; `num_tries`: how many were started until one came up."""

@@ -50,10 +50,6 @@ class Heartbeat:
     is_alive: bool = True
     fault: str = ""
 
-    def waited_for(self) -> "Heartbeat":
-        """Of one that somebody waits for whatever it has been asked, and that may yet come."""
-        return replace(self, num_calls=max(1, self.num_calls), is_alive=True, fault="")
-
     def counted_from(self, since_ns: int) -> "Heartbeat":
         """The same, with nothing of the time before."""
         doing = self.activity

@@ -191,10 +191,14 @@ class InvalidKeys(DomainError):
 
 
 class ServerUnavailable(DomainError):
-    """The engine is stopping, stopped or not ready."""
+    """The engine is stopping, stopped or not ready. `retry_after_s` is an estimate in seconds."""
 
     code = "server_unavailable"
     retryable = True
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
 
 
 class RequestCancelled(ServerUnavailable):

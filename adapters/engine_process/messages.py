@@ -98,6 +98,7 @@ class Batch(_Message, frozen=True):
     items: tuple[tuple[RequestId, int, str, msgspec.Raw], ...]
     events: tuple[tuple[str, msgspec.Raw], ...]
     num_left_queue: int
+    computing: tuple[RequestId, ...] | None
     status: EngineStatus | None
 
     def opened(self) -> StepBatch:
@@ -106,6 +107,7 @@ class Batch(_Message, frozen=True):
             tuple((id, choice, from_named(name, raw)) for id, choice, name, raw in self.items),
             tuple(from_named(name, raw) for name, raw in self.events),
             self.num_left_queue,
+            self.computing,
         )
 
 
@@ -150,7 +152,7 @@ def batch_bytes(batch: StepBatch, status: EngineStatus | None) -> bytes:
     items = tuple((id, choice, *named(item)) for id, choice, item in batch.items)
     events: tuple[Named, ...] = tuple(map(named, batch.events))
     whole: Any = Batch
-    return encoded(whole(batch.at_ns, items, events, batch.num_left_queue, status))
+    return encoded(whole(batch.at_ns, items, events, batch.num_left_queue, batch.computing, status))
 
 
 def raw(value: object) -> msgspec.Raw:

@@ -6,11 +6,10 @@ Event loop only.
 from collections.abc import Sequence
 
 from application.events import Event
-from application.ports.engine import Ended, EngineError, StepBatch, Submission, Tokens
+from application.ports.engine import Ended, EngineError, ResumedChoice, StepBatch, Submission, Tokens
 from domain.errors import DomainError
 from domain.ids import RequestId
 from domain.request import Usage
-from domain.told_choice import ToldChoice
 
 
 class OpenChoices:
@@ -24,10 +23,10 @@ class OpenChoices:
         return sum(map(len, tuple(self._open.values())))
 
     def add(self, submission: Submission) -> None:
-        told = submission.told or (ToldChoice(),) * submission.num_choices
-        self._open[submission.id] = {at: len(one.output_ids) for at, one in enumerate(told) if one is not None}
+        found = submission.resumed or (ResumedChoice(),) * submission.num_choices
+        self._open[submission.id] = {at: len(one.output_ids) for at, one in enumerate(found) if one is not None}
         self._num_prompt[submission.id] = len(submission.prompt.token_ids)
-        self._num_in_queue += sum(one is not None and not one.has_left_queue for one in told)
+        self._num_in_queue += sum(one is not None and not one.has_left_queue for one in found)
 
     def took(self, batch: StepBatch) -> None:
         """It was told to the text side."""

@@ -23,6 +23,7 @@ from typing import Protocol, TypeAlias
 
 from application.events import Event
 from application.ports.cache_stats import CacheStats, Cleared
+from application.ports.model_repository import ModelPreview
 from domain import errors
 from domain.engine_health import Activity, Heartbeat
 from domain.errors import DomainError
@@ -37,8 +38,21 @@ from domain.reasoning_budget import ReasoningBudget
 from domain.request import FinishReason, Usage
 from domain.sampling import SamplingParams
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs, TokenLogprob
-from domain.told_choice import ToldChoice
 from domain.wait_reason import WaitReason
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedChoice:
+    """What was reported of a choice before the engine that computed it was lost: another one goes on behind it. The
+    noise of token i is a function of (seed, i), so that the output is all it needs.
+
+    `output_ids`: tokens put out. `explanation`: of its admission, None where that was not reported. `num_prompt_done`:
+    prompt tokens that were reported as computed. `has_left_queue`: it was counted among those that did."""
+
+    output_ids: tuple[int, ...] = ()
+    explanation: Explanation | None = None
+    num_prompt_done: int = 0
+    has_left_queue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +63,8 @@ class Submission:
     with its prompt. `eos_token_ids`: all that end an answer; with `ignore_eos` none does. `cache_salt`, `persist`,
     `grammar` and `num_prompt_logprobs` as in GenerationRequest; the first choice has them, a chunk of its prompt at a
     time, all before any choice's Tokens. `reasoning_budget`: None for no bound. `priority`: who waits for whom.
-    `told`: empty, or one a choice of what another engine told before it was lost, None for a choice that has ended:
-    it goes on behind that, and nothing is told twice.
+    `resumed`: empty, or one a choice that another engine had, None for a choice that has ended: it goes on behind that,
+    and nothing is reported twice.
     """
 
     id: RequestId
@@ -69,14 +83,14 @@ class Submission:
     reasoning_budget: ReasoningBudget | None = None
     num_prompt_logprobs: int | None = None
     priority: Priority = Priority.INTERACTIVE
-    told: tuple[ToldChoice | None, ...] = ()
+    resumed: tuple[ResumedChoice | None, ...] = ()
 
     @property
     def open_choices(self) -> tuple[int, ...]:
         """Those that are to be computed."""
-        if not self.told:
+        if not self.resumed:
             return tuple(range(self.num_choices))
-        return tuple(choice for choice, told in enumerate(self.told) if told is not None)
+        return tuple(choice for choice, resumed in enumerate(self.resumed) if resumed is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +153,15 @@ EngineItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Tokens | E
 @dataclass(frozen=True, slots=True)
 class StepBatch:
     """What came out since the last one. `items`: with the submission's id and the choice's number, in order.
-    `num_left_queue`: how many choices left the queue, admitted or ended. `events`: telemetry, of workers too."""
+    `num_left_queue`: how many choices left the queue, admitted or ended. `events`: telemetry, of workers too.
+    `computing`: the choices, by their own ids, that are computed from now on, reported before that begins; None: the
+    same as before."""
 
     at_ns: int
     items: tuple[tuple[RequestId, int, EngineItem], ...] = ()
     events: tuple[Event, ...] = ()
     num_left_queue: int = 0
+    computing: tuple[RequestId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +183,8 @@ class EngineStatus:
     it keeps none. `pressure`: a level of `domain/memory/pressure` by its name in small letters; empty where nobody
     looks. `waiting_for`: how many of those that wait do so for what, by WaitReason values. `computing`: what computes,
     for people; empty while that is not known. `loading`: the load under way, None for none. `stuck_after_s`: longer
-    than a step, or a piece of a load, legitimately takes where it computes; None while that is not known. `coming`: of
-    an engine that is to take over from this one, which has ended; None: there is none. `prefill_chunk`: tokens that one
-    step prefills at most.
+    than a step, or a piece of a load, legitimately takes where it computes; None while that is not known.
+    `prefill_chunk`: tokens that one step prefills at most.
     """
 
     is_alive: bool
@@ -188,7 +204,6 @@ class EngineStatus:
     computing: str = ""
     loading: LoadProgress | None = None
     stuck_after_s: float | None = None
-    coming: Heartbeat | None = None
     prefill_chunk: int = 0
 
     @property
@@ -288,6 +303,29 @@ class Engine(Protocol):
         ...
 
 
+class MortalEngine(Engine, Protocol):
+    """An Engine of one life, which may end unasked."""
+
+    async def begun(self) -> None:
+        """Returns once it is made, or has ended."""
+        ...
+
+    async def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
+        """As a ModelCheck."""
+        ...
+
+    def abandon(self) -> None:
+        """End it as it is, after it wrote where it hangs. It is lost then."""
+        ...
+
+
+class MakeMortal(Protocol):
+    def __call__(self, lost: Callable[[str], None]) -> MortalEngine:
+        """`lost`: called once on the event loop when it has ended unasked, with the reason, before what is open in it
+        ends. Nothing of it computes any more then."""
+        ...
+
+
 __all__ = (
     "Ended",
     "Engine",
@@ -297,6 +335,9 @@ __all__ = (
     "EngineModel",
     "EngineStatus",
     "LoadProgress",
+    "MakeMortal",
+    "MortalEngine",
+    "ResumedChoice",
     "StepBatch",
     "Submission",
     "Tokens",

@@ -8,12 +8,12 @@ import msgspec
 from adapters.engine_process.child import ChildProcess
 from adapters.engine_process.engine import EngineProcess
 from application.ports.clock import Clock
-from application.services.text_side.revived_engine import RevivedEngine
+from application.services.text_side.engine_supervisor import EngineSupervisor
 from application.settings import ServerSettings, Settings
 from interfaces.composition.engine_entry import engine_child
 
 
-def build_engine_process(settings: Settings, clock: Clock, first_child: ChildProcess | None) -> RevivedEngine:
+def build_engine_process(settings: Settings, clock: Clock, first_child: ChildProcess | None) -> EngineSupervisor:
     """Nothing is started yet, but perhaps the `first_child`."""
     encoded, first = encode_settings(settings), [first_child] if first_child is not None else []
 
@@ -21,7 +21,7 @@ def build_engine_process(settings: Settings, clock: Clock, first_child: ChildPro
         child = first.pop() if first else engine_child(settings.engine.backend)
         return EngineProcess(child, encoded, clock, lost=lost)
 
-    return RevivedEngine(make, clock)
+    return EngineSupervisor(make, clock)
 
 
 def encode_settings(settings: Settings) -> bytes:

@@ -125,7 +125,7 @@ def problem_of(error: Exception) -> Problem:
 def _domain_problem(error: DomainError) -> Problem:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers: dict[str, str] = {}
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | ServerUnavailable):
         headers["Retry-After"] = str(error.retry_after_s)
     elif error.retryable:
         headers["Retry-After"] = "1"  # agents give up on what they are not told to repeat

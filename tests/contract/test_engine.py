@@ -66,6 +66,28 @@ def test_a_choice_is_admitted_prefilled_told_and_ended_in_this_order(run: Run) -
     run(work)
 
 
+def test_what_is_computed_is_reported_before_it_begins(run: Run) -> None:
+    async def work(client: EngineClient) -> None:
+        client.submit("a", num_tokens=ENDLESS)
+        await client.until_told("a", Tokens)
+        client.submit("b", "x" * 150, num_choices=2)
+        await client.end("b", 1)
+        client.engine.cancel(RequestId("a"))
+        await client.end("a")
+        computing = set[str]()
+        for batch in client.batches:
+            for id, choice, item in batch.items:
+                if isinstance(item, PrefillProgress | Tokens):
+                    assert choice_id(id, choice) in computing, (id, choice, item)
+            computing = computing if batch.computing is None else set(batch.computing)
+        reported = [set(batch.computing) for batch in client.batches if batch.computing is not None]
+        b, other = choice_id(RequestId("b"), 0), choice_id(RequestId("b"), 1)
+        assert {b} in reported, "a prompt is computed alone"
+        assert {"a", b, other} in reported
+
+    run(work)
+
+
 def test_an_end_token_is_counted_and_marked(run: Run) -> None:
     async def work(client: EngineClient) -> None:
         bias = SamplingParams(temperature=0, logit_bias=((EOS_ID, 100.0),))

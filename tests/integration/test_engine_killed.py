@@ -15,8 +15,7 @@ from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.host import MakeEngine
 from adapters.system.clock import SystemClock
 from application.events import EngineRestarted
-from application.ports.engine import Tokens
-from application.services.text_side.mortal_engine import MakeMortal
+from application.ports.engine import MakeMortal, Tokens
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId

@@ -7,7 +7,7 @@ import pytest
 from adapters.fake.options import EOS_ID, LAYOUTS, FakeOptions
 from application.events import DecodeStarted, FirstToken, RequestAdmitted
 from application.ports.engine import Ended, EngineItem, Tokens
-from application.services.text_side.open_work import OpenWork
+from application.services.text_side.open_work import Work
 from domain.grammar import choice_grammar
 from domain.ids import RequestId
 from domain.prompt_content import EncodedPrompt
@@ -38,7 +38,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def told(engine: SteppedEngine, work: OpenWork) -> list[tuple[int, EngineItem]]:
+def told(engine: SteppedEngine, work: Work) -> list[tuple[int, EngineItem]]:
     """Everything that the engine has told so far, taken in by whoever follows it."""
     found = [(choice, item) for batch in engine.batches for _, choice, item in batch.items]
     admitted = {event.id for event in engine.events(RequestAdmitted)}
@@ -63,12 +63,12 @@ def test_it_goes_on_in_another_engine(asked: dict[str, Any], num_steps: int) -> 
     for _ in range(num_steps):
         if first.runner.is_busy:
             first.step()
-    work = OpenWork(wanted)
+    work = Work(wanted)
     items = told(first, work)
     if work.choices:
         second.runner.add(work.resumed())
         second.run()
-        items += told(second, OpenWork(wanted))
+        items += told(second, Work(wanted))
     for choice in range(wanted.num_choices):
         mine = [item for of, item in items if of == choice]
         theirs = calm.items("a", choice)
@@ -99,7 +99,7 @@ def test_every_layout_goes_on(layout: str) -> None:
     while not first.events(DecodeStarted):
         first.step()
     first.step(3)
-    work = OpenWork(wanted)
+    work = Work(wanted)
     items = told(first, work)
     assert tokens([item for _, item in items])
     second.runner.add(work.resumed())

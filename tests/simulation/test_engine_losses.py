@@ -12,7 +12,7 @@ import pytest
 from adapters.engine_process.engine import EngineProcess
 from adapters.system.clock import SystemClock
 from application.events import EngineRestarted, ModelLoaded
-from application.services.text_side.mortal_engine import MakeMortal
+from application.ports.engine import MakeMortal
 from domain.ids import RequestId
 from domain.request import FinishReason
 from tests.support.dying_channel import Fuse

@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from adapters.system.clock import SystemClock
-from application.ports.engine import Ended, Tokens
-from application.services.text_side.mortal_engine import MakeMortal
-from application.services.text_side.revived_engine import RevivedEngine
+from application.ports.engine import Ended, MakeMortal, Tokens
+from application.services.text_side.engine_supervisor import GIVE_UP_S, EngineSupervisor
 from domain.model_card import LoadOptions, ModelSource
 from domain.reasoning_budget import ReasoningBudget, ReasoningMarks
 from domain.sampling import SamplingParams
@@ -35,8 +34,10 @@ NUM_CHOICES = {id: asked.get("num_choices", 1) for id, asked in STREAMS.items()}
 ORDER = [Admitted, PromptLogprobs | PrefillProgress, Tokens, Ended]
 
 
-async def at_once(_seconds: float) -> None:
-    await asyncio.sleep(0)
+async def at_once(seconds: float) -> None:
+    """No pause before the next engine, and no end of patience."""
+    if seconds == GIVE_UP_S:
+        await asyncio.Event().wait()
 
 
 async def nothing(_client: EngineClient) -> None:
@@ -53,7 +54,7 @@ def play(
     kept: list[EngineClient] = []
 
     async def run() -> None:
-        engine = RevivedEngine(make, SystemClock(), sleep=at_once)
+        engine = EngineSupervisor(make, SystemClock(), sleep=at_once)
         client = EngineClient(engine)
         kept.append(client)
         engine.start(client.receive)

@@ -17,7 +17,7 @@ from adapters.system.clock import SystemClock
 from application.events import Event
 from application.ports.engine import Ended, Engine, EngineItem, StepBatch
 from application.ports.model_repository import ModelPreview
-from application.services.text_side.revived_engine import RevivedEngine
+from application.services.text_side.engine_supervisor import EngineSupervisor
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.outlet import Outlet
 from application.settings import EngineSettings, Settings, StoreSettings
@@ -116,7 +116,7 @@ def engine_behind_a_socket() -> Engine:
 
 
 def engine_that_is_revived() -> Engine:
-    return RevivedEngine(
+    return EngineSupervisor(
         lambda lost: EngineProcess(HostedChild(hosted_toy), b"", SystemClock(), lost=lost), SystemClock()
     )
 

@@ -3,10 +3,10 @@
 python -m tests.support.killed_server serve ...
 """
 
-from domain import restart_pace
+from application.services.text_side import engine_supervisor
 from interfaces.cli.main import main
 from tests.support.small_blocks import use_small_blocks
 
-restart_pace.CALM_S = 0.0
+engine_supervisor.CALM_S = 0.0
 use_small_blocks()
 main()

@@ -1,4 +1,4 @@
-"""A RevivedEngine over engines on threads that are lost when a test says so, on a scripted clock."""
+"""A EngineSupervisor over engines on threads that are lost when a test says so, on a scripted clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from adapters.fake.clock import FakeClock
-from application.ports.engine import EngineModel, EngineStatus
+from application.ports.engine import EngineModel, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.model_repository import ModelPreview
-from application.services.text_side.revived_engine import RevivedEngine
+from application.services.text_side.engine_supervisor import GIVE_UP_S, EngineSupervisor
 from domain.engine_health import Activity
-from domain.ids import ModelId
+from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions, ModelSource
 from tests.support.engine_client import MODEL, EngineClient, engine_on_a_thread, source
 from tests.support.patience import PATIENCE_S
@@ -30,10 +30,34 @@ class Mortal:
         self._begins = begins
         self._loads = loads
         self._shown: dict[str, Any] = {}
+        self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._engine = engine_on_a_thread()
+        self.is_deaf = False
+        self.submitted: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+    def start(self, receive: Callable[[StepBatch], None]) -> None:
+        self._receive = receive
+        self._engine.start(lambda batch: self._report(batch))
+
+    def submit(self, submission: Submission) -> None:
+        self.submitted.append(submission.id)
+        self._engine.submit(submission)
+
+    def computes(self, *ids: str) -> None:
+        """It reports that it begins to compute these."""
+        self._receive(StepBatch(0, computing=tuple(map(RequestId, ids))))
+
+    def gets_on(self, id: str, token: int) -> None:
+        """It reports one more token."""
+        self._receive(StepBatch(0, ((RequestId(id), 0, Tokens((token,))),)))
+
+    def _report(self, batch: StepBatch) -> None:
+        """What it computes by itself; a test that is deaf to that reports in its place."""
+        if not self.is_deaf:
+            self._receive(batch)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
         await self._loads(source.id)
@@ -59,17 +83,20 @@ class Mortal:
 
 
 class World:
-    """A RevivedEngine, its lives, and the sleeps it asked for; `may_sleep` lets them end."""
+    """A EngineSupervisor, its lives, and the sleeps it asked for; `may_sleep` lets them end, `gives_up` the
+    longest, in which open work waits for an engine."""
 
     def __init__(self) -> None:
         self.lives: list[Mortal] = []
+        self._is_deaf = False
         self.delays: list[float] = []
         self.may_sleep = asyncio.Event()
         self.may_sleep.set()
+        self.gives_up = asyncio.Event()
         self.begins: Callable[[], Awaitable[None]] = self._at_once
         self.loads: Callable[[ModelId], Awaitable[None]] = self._nothing
         self.clock = FakeClock(tick_ns=10)
-        self.engine = RevivedEngine(self._make, self.clock, sleep=self._sleep)
+        self.engine = EngineSupervisor(self._make, self.clock, sleep=self._sleep)
         self.client = EngineClient(self.engine)
 
     async def lose(self) -> None:
@@ -83,9 +110,24 @@ class World:
 
     def _make(self, lost: Callable[[str], None]) -> Any:
         self.lives.append(Mortal(lost, lambda: self.begins(), lambda id: self.loads(id)))
+        self.lives[-1].is_deaf = self._is_deaf
         return self.lives[-1]
 
+    @property
+    def is_deaf(self) -> bool:
+        """Only what the test has the engines report is heard of them, from now on."""
+        return self._is_deaf
+
+    @is_deaf.setter
+    def is_deaf(self, is_deaf: bool) -> None:
+        self._is_deaf = is_deaf
+        for life in self.lives:
+            life.is_deaf = is_deaf
+
     async def _sleep(self, delay_s: float) -> None:
+        if delay_s == GIVE_UP_S:
+            await self.gives_up.wait()
+            return
         self.delays.append(delay_s)
         await self.may_sleep.wait()
 

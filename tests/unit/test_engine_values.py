@@ -20,6 +20,7 @@ from application.ports.engine import (
     EngineModel,
     EngineStatus,
     LoadProgress,
+    ResumedChoice,
     StepBatch,
     Submission,
     Tokens,
@@ -236,6 +237,7 @@ OTHERS = (
         "why",
     ),
     Cleared(1, 2, 3, "left"),
+    ResumedChoice((1, 2), None, 3, has_left_queue=True),
 )
 
 
@@ -247,7 +249,7 @@ def test_a_value_is_what_it_was_after_being_sent(value: object) -> None:
 
 
 def test_a_batch_is_what_it_was() -> None:
-    batch = StepBatch(7, tuple((ID, choice, item) for choice, item in enumerate(ITEMS)), EVENTS, 2)
+    batch = StepBatch(7, tuple((ID, choice, item) for choice, item in enumerate(ITEMS)), EVENTS, 2, (ID,))
     assert wired_batch(batch) == batch
 
 

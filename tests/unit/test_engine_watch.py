@@ -16,7 +16,7 @@ from application.services.text_side.engine_watch import (
     TELL_AGAIN_S,
     EngineWatch,
 )
-from domain.engine_health import ENDED, EVENT_LOOP, WAITING, Activity, Heartbeat
+from domain.engine_health import ENDED, EVENT_LOOP, WAITING, Activity
 from domain.ids import RequestId
 from tests.support.fake_service import wait_until
 from tests.support.lanes import HeldLane, InlineLane
@@ -141,7 +141,8 @@ def test_an_engine_that_can_be_replaced_is_ended_once_each_time_it_is_stuck() ->
     world.does("prefill", num_running=1)
     world.looks(STUCK_AFTER_S + TELL_AGAIN_S + 1)
     assert (len(world.stuck()), world.abandoned) == (2, [STUCK_AFTER_S * S])
-    world.status = dataclasses.replace(world.status, is_alive=False, fault="the engine's process was killed by SIGABRT")
+    ended = {"is_alive": False, "fault": "the engine's process was killed by SIGABRT", "activity": None}
+    world.status = dataclasses.replace(world.status, **ended)
     world.looks(2)
     world.status = dataclasses.replace(world.status, is_alive=True, fault="")
     world.does("prefill", num_running=1)
@@ -296,15 +297,14 @@ def test_what_the_engine_tells_of_its_device_counts_before_what_was_set_for_any(
 def test_one_that_is_to_take_over_and_hangs_is_abandoned_each_time_and_told_by_its_end_alone() -> None:
     world = World()
     for _ in range(2):
-        now_ns = world.clock.now_ns()
-        beat = Heartbeat(last_step_ns=now_ns, last_progress_ns=now_ns, activity=Activity("load", now_ns)).waited_for()
-        world.status = dataclasses.replace(world.status, is_alive=False, fault="lost", coming=beat)
+        doing = Activity("load", world.clock.now_ns())
+        world.status = dataclasses.replace(world.status, is_alive=False, fault="lost", activity=doing)
         num_before = len(world.abandoned)
         world.looks(STUCK_AFTER_S - 1)
         assert len(world.abandoned) == num_before
         world.looks(10)
         assert len(world.abandoned) == num_before + 1
-        world.status = dataclasses.replace(world.status, coming=None)
+        world.status = dataclasses.replace(world.status, activity=None)
         world.looks(1)
     assert {event.stuck_in for event in world.stuck()} == {ENDED}
     assert not world.recovered()

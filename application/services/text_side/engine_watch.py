@@ -27,7 +27,7 @@ from application.ports.event_sink import EventSink
 from application.ports.supervision import NoSupervisor, Supervisor, ThreadStacks
 from application.services.faults import described
 from application.services.lane import Lane
-from domain.engine_health import ENDED, EVENT_LOOP, EngineHealth, Heartbeat, engine_health
+from domain.engine_health import ENDED, EVENT_LOOP, Activity, EngineHealth, engine_health
 from domain.errors import ServerUnavailable
 
 LOOK_S = 1.0
@@ -138,19 +138,18 @@ class EngineWatch:
     def _engine_health(self, now_ns: int) -> EngineHealth:
         status = self._status()
         after_s = status.stuck_after_s or self._stuck_after_s
-        self._see_it_come(status.coming, now_ns, after_s)
-        health = engine_health(status.heartbeat.counted_from(self._counted_from_ns), now_ns, after_s)
+        beat = status.heartbeat.counted_from(self._counted_from_ns)
+        health = engine_health(beat, now_ns, after_s)
         had_ended, self._has_ended = self._has_ended, health.stuck_in == ENDED
+        self._see_it_come(beat.activity if self._has_ended else None, now_ns, after_s)
         if self._has_ended and not had_ended:  # another one may be about to take over: the next look reports it
             return dataclasses.replace(health, is_stuck=False, stuck_in="", stuck_since_ns=None, request_ids=())
         return health
 
-    def _see_it_come(self, coming: Heartbeat | None, now_ns: int, after_s: float) -> None:
-        """One that hangs before it has taken over is no better than one that hangs later; its own end tells of it."""
-        was_stuck, self._is_coming_stuck = self._is_coming_stuck, False
-        if coming is not None:
-            health = engine_health(coming.counted_from(self._counted_from_ns), now_ns, after_s)
-            self._is_coming_stuck = health.is_stuck
+    def _see_it_come(self, doing: Activity | None, now_ns: int, after_s: float) -> None:
+        """An engine that hangs before it has taken over is replaced too; its own end reports it."""
+        was_stuck = self._is_coming_stuck
+        self._is_coming_stuck = doing is not None and now_ns - doing.since_ns >= after_s * 1e9
         if self._is_coming_stuck and not was_stuck:
             self._ask_to_abandon()
 

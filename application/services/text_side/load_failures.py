@@ -4,10 +4,16 @@ A failure counts for the very files that failed, as told by the folder and its n
 what was missing may have been memory.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from application.ports.clock import Clock
+from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId
 from domain.model_card import ModelSource
+
+T = TypeVar("T")
 
 REMEMBERED_S = 300.0
 MAX_REMEMBERED = 256
@@ -51,4 +57,40 @@ class LoadFailures:
         self._failures.pop(id, None)
 
 
-__all__ = ("MAX_REMEMBERED", "REMEMBERED_S", "LoadFailures")
+class BlamedLoads:
+    """The loads that an engine has under way: they are the cause of its loss. Event loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures = LoadFailures()
+        self._open: dict[object, ModelSource] = {}
+
+    def begin(self) -> None:
+        """Another engine, which loads nothing yet."""
+        self._open.clear()
+
+    async def watch(self, source: ModelSource, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what loads a model, or looks at it. Raises ModelLoadFailed where that has ended an engine."""
+        self._need_no_failure(source)
+        key = object()
+        self._open[key] = source
+        try:
+            return await work()
+        except ServerUnavailable:
+            self._need_no_failure(source)
+            raise
+        finally:
+            self._open.pop(key, None)
+
+    def blame(self, why: str) -> bool:
+        """The engine was lost. Returns whether there was anything to blame for it."""
+        for source in self._open.values():
+            self._failures.note(source, f"loading {source.id} ended the engine: {why}", self._clock.now_ns() / 1e9)
+        return bool(self._open)
+
+    def _need_no_failure(self, source: ModelSource) -> None:
+        if (reason := self._failures.recall(source, self._clock.now_ns() / 1e9)) is not None:
+            raise ModelLoadFailed(reason, param="model")
+
+
+__all__ = ("MAX_REMEMBERED", "REMEMBERED_S", "BlamedLoads", "LoadFailures")

@@ -25,6 +25,8 @@ from domain.shown import shown
 from domain.stream import Admitted, Failed, Finished
 
 STOPPING = "the server is stopping; ask again once it is back"
+RETRY_AFTER_S = 10
+"""Seconds after which a client that was refused may ask again: another engine may have been started by then."""
 
 Explained: TypeAlias = Callable[[RequestId, GenerationRequest, Explanation], None]
 """Told what the lookup of a choice found; event loop, must neither block nor raise."""
@@ -68,7 +70,7 @@ class OpenRequests:
             raise ServerUnavailable(STOPPING)
         status = self._engine.status()
         if not status.is_alive:
-            raise ServerUnavailable(status.fault or "the engine is not running")
+            raise ServerUnavailable(status.fault or "the engine is not running", retry_after_s=RETRY_AFTER_S)
         if self.num_waiting + num_choices > self.max_queue:
             raise QueueFull(f"{self.num_waiting} requests are waiting already")
         self.num_waiting += num_choices

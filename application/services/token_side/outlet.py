@@ -27,6 +27,8 @@ class Outlet:
         self._items: list[tuple[RequestId, int, EngineItem]] = []
         self._events: deque[Event] = deque()
         self._num_left_queue = 0
+        self._computing: tuple[RequestId, ...] = ()
+        self._is_computing_new = False
 
     def connect(self, receive: Callable[[StepBatch], None]) -> None:
         """Hand batches over to `receive` from now on: what tells events is made before the engine that delivers."""
@@ -58,6 +60,17 @@ class Outlet:
         """A choice was admitted, or ended before that. Once for each."""
         self._num_left_queue += 1
 
+    def computes(self, ids: tuple[RequestId, ...]) -> None:
+        """These choices are about to be computed: said before it begins, for whoever outlives this engine."""
+        if ids != self._computing:
+            self._computing, self._is_computing_new = ids, True
+            self.deliver()
+
+    @property
+    def computing(self) -> tuple[RequestId, ...]:
+        """As reported last."""
+        return self._computing
+
     def take_events(self) -> tuple[Event, ...]:
         """What was told since the last batch; for who delivers it in another way. Any thread."""
         taken: list[Event] = []
@@ -69,9 +82,10 @@ class Outlet:
     def deliver(self) -> None:
         """Hand over what came since the last time, if anything did."""
         events = self.take_events()
-        if not (self._items or events or self._num_left_queue):
+        if not (self._items or events or self._num_left_queue or self._is_computing_new):
             return
-        batch = StepBatch(self.now_ns(), tuple(self._items), events, self._num_left_queue)
+        computing = self._computing if self._is_computing_new else None
+        batch = StepBatch(self.now_ns(), tuple(self._items), events, self._num_left_queue, computing)
         try:
             self._receive(batch)
         except Exception as error:
@@ -79,7 +93,7 @@ class Outlet:
             self.fault("engine.deliver", error)
             return
         self._items.clear()
-        self._num_left_queue = 0
+        self._num_left_queue, self._is_computing_new = 0, False
 
 
 __all__ = ("Outlet",)

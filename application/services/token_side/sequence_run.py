@@ -51,21 +51,21 @@ class SequenceRun:
         model: LoadedModel | None,
         outlet: Outlet,
     ) -> None:
-        told = submission.told[choice] if submission.told else None
-        self._was_told = told is not None and told.has_left_queue
+        resumed = submission.resumed[choice] if submission.resumed else None
+        self._was_resumed = resumed is not None and resumed.has_left_queue
         self.sequence = Sequence(
             id,
             submission.prompt.token_ids,
             submission.max_new_tokens,
-            Phase.PREEMPTED if self._was_told else Phase.QUEUED,
-            output_ids=list(told.output_ids) if told is not None else [],
+            Phase.PREEMPTED if self._was_resumed else Phase.QUEUED,
+            output_ids=list(resumed.output_ids) if resumed is not None else [],
         )
         self.submission = submission
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
         self._send = partial(outlet.send, submission.id, choice)  # no method: what ended would wait for the collector
         num_logprobs = submission.num_prompt_logprobs if choice == 0 else None
-        self._told = ToldPrompt(len(submission.prompt.token_ids), num_logprobs, self._send, told)
+        self._told = ToldPrompt(len(submission.prompt.token_ids), num_logprobs, self._send, resumed)
         self._preemptions = Preemptions()
         self.leader: SequenceRun | None = None
         self.charge_bytes = self.num_waited = 0
@@ -204,7 +204,7 @@ class SequenceRun:
                 end=chunk.end,
                 started_ns=started,
                 at_ns=now,
-                is_resumed=self._was_told or self._preemptions.count > 0,
+                is_resumed=self._was_resumed or self._preemptions.count > 0,
             )
         )
         self._told.computed(chunk, scores)

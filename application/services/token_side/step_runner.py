@@ -173,6 +173,8 @@ class StepRunner:
         started, num_before = self._outlet.now_ns(), len(self._runs)
         restoring = self._runs.in_phase(Phase.RESTORING)
         self._pulse.begin("restore", restoring)
+        if not {run.request_id for run in restoring} <= set(self._outlet.computing):
+            self._computes(())
         num_restored = sum(bool(self.guarded(run, run.try_restore)) for run in restoring)
         self._pulse.begin("plan")
         plan = self._planner.next(self)
@@ -210,6 +212,10 @@ class StepRunner:
 
     def fail(self, run: SequenceRun, error: DomainError) -> None:
         self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
+
+    def _computes(self, runs: Iterable[SequenceRun]) -> None:
+        """These, and what is being restored, may end the engine now."""
+        self._outlet.computes(tuple(run.request_id for run in (*runs, *self._runs.in_phase(Phase.RESTORING))))
 
     def _tell_step(self, started_ns: int, num_prefilled: int, num_decoded: int) -> None:
         num_running = self._runs.num_running
@@ -256,6 +262,7 @@ class StepRunner:
         for chunk in plan.prefill:
             for run in self._runs.of_ids((chunk.id,)):  # none: an earlier chunk of this step failed
                 self._pulse.begin("prefill", (run,))
+                self._computes((run,))
                 if run.ends_prompt(chunk):
                     self._fork(run, room)
                 num_tokens += self.guarded(run, partial(run.prefill, chunk)) or 0
@@ -277,6 +284,7 @@ class StepRunner:
         decoding = self._runs.of_ids(plan.decode)
         if decoding:
             self._pulse.begin("decode", decoding)
+            self._computes(decoding)
         for run, result in decode_all(self._models, decoding):
             if isinstance(result, Exception):
                 self._contain(run, result)

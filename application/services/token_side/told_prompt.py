@@ -7,12 +7,11 @@ the first admission.
 from collections.abc import Callable
 
 from application.ports.compute import PromptScores
-from application.ports.engine import EngineItem
+from application.ports.engine import EngineItem, ResumedChoice
 from domain.explanation import Explanation
 from domain.request import Usage
 from domain.scheduling import PrefillChunk
 from domain.stream import Admitted, PrefillProgress, PromptLogprobs
-from domain.told_choice import ToldChoice
 
 
 class ToldPrompt:
@@ -21,7 +20,7 @@ class ToldPrompt:
         num_prompt: int,
         num_logprobs: int | None,
         send: Callable[[EngineItem], None],
-        before: ToldChoice | None = None,
+        before: ResumedChoice | None = None,
     ) -> None:
         """`num_logprobs`: the reader wants the prompt's log probabilities, each with so many alternatives. `before`:
         what another engine told."""

@@ -1,13 +1,14 @@
-"""An engine that keeps being lost: how long is waited, who is told what meanwhile, and what is not tried for ever."""
+"""An engine that is lost: what goes on, what is suspect, how long is waited, and what is not tried for ever."""
 
 import asyncio
 
 import pytest
 
-from application.events import EngineRestarted, RequestPreempted
+from application.events import EngineRestarted
 from application.ports.engine import Ended, Tokens
+from application.services.text_side.open_requests import RETRY_AFTER_S
 from domain.engine_health import ENDED, EngineHealth, engine_health
-from domain.errors import EngineLost, ModelLoadFailed, ServerUnavailable
+from domain.errors import ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.model_card import LoadOptions
 from domain.request import FinishReason
@@ -38,10 +39,14 @@ def test_lost_again_and_again_it_is_started_ever_later_and_says_so() -> None:
 
 def test_while_another_one_comes_it_is_stuck_only_when_that_one_does_not_move() -> None:
     async def work(world: World) -> None:
-        loading, comes = asyncio.Event(), asyncio.Event()
+        loading, comes, begins = asyncio.Event(), asyncio.Event(), asyncio.Queue[None]()
 
         async def loads(_id: ModelId) -> None:
             loading.set()
+            await comes.wait()
+
+        async def hang() -> None:
+            begins.put_nowait(None)
             await comes.wait()
 
         def health() -> EngineHealth:
@@ -59,55 +64,44 @@ def test_while_another_one_comes_it_is_stuck_only_when_that_one_does_not_move() 
             assert not health().is_stuck, "a large model"
         world.clock.advance(301)
         assert health().stuck_in == "load"
+        world.begins = hang
         for _ in range(2):
-            loading.clear()
             await world.lose()
-            await loading.wait()
+            await begins.get()
         ended = health()
+        world.clock.advance(301)
         world.lives[-1].loads_since(world.clock.now_ns())
-        assert (ended.stuck_in, health().stuck_since_ns) == (ENDED, ended.stuck_since_ns), "one wedge, told once"
-        world.engine.cancel(RequestId("a"))
+        assert (ended.stuck_in, health().stuck_since_ns) == (ENDED, ended.stuck_since_ns), "one wedge, reported once"
+        doing = world.engine.status().activity
+        assert doing is not None, "what the watch sees of the one that comes"
+        assert (doing.kind, world.clock.now_ns() - doing.since_ns < 1_000) == ("load", True)
         comes.set()
         await world.living()
 
     in_world(work)
 
 
-def test_one_that_hangs_before_it_has_taken_over_can_be_seen_and_counts_as_one_that_never_lived() -> None:
+def test_one_that_hangs_before_it_has_taken_over_counts_as_one_that_never_lived() -> None:
     async def work(world: World) -> None:
-        loading = asyncio.Queue[None]()
-        comes = asyncio.Event()
+        begins, comes = asyncio.Queue[None](), asyncio.Event()
 
-        async def loads(_id: ModelId) -> None:
-            loading.put_nowait(None)
+        async def hang() -> None:
+            begins.put_nowait(None)
             await comes.wait()
 
-        def coming() -> EngineHealth:
-            beat = world.engine.status().coming
-            assert beat is not None
-            return engine_health(beat, world.clock.now_ns(), 300)
-
-        world.loads = loads
-        await world.lose()
-        await loading.get()
-        assert world.engine.status().coming is None, "it is counted on, and speaks for itself"
-        await world.lose()
-        await loading.get()
-        world.lives[-1].loads_since(world.clock.now_ns())
-        assert not coming().is_stuck
-        world.clock.advance(301)
-        assert coming().stuck_in == "load"
+        world.begins = hang
+        for _ in range(2):
+            await world.lose()
+            await begins.get()
         assert not world.engine.status().is_alive
+        world.clock.advance(301)
         hanging = world.lives[-1]
         world.engine.abandon()
-        await loading.get()
+        await begins.get()
         assert await hanging.stop(PATIENCE_S)
-        world.lives[-1].loads_since(world.clock.now_ns())
         assert world.delays == [1, 2], "five minutes of hanging are no calm life"
-        assert not coming().is_stuck
         comes.set()
         await world.living()
-        assert world.engine.status().coming is None
 
     in_world(work)
 
@@ -134,25 +128,88 @@ def test_lost_for_the_first_time_it_takes_requests_that_wait_for_the_next() -> N
     in_world(work)
 
 
-def test_who_runs_is_told_as_preempted_and_ends_at_the_second_loss() -> None:
+def test_while_no_engine_can_be_started_open_work_ends_after_a_while_and_new_work_is_refused() -> None:
     async def work(world: World) -> None:
+        hangs, comes = asyncio.Queue[None](), asyncio.Event()
+
+        async def hang() -> None:
+            hangs.put_nowait(None)
+            await comes.wait()
+
         world.client.submit("a", num_tokens=ENDLESS)
         await world.client.until_told("a", Tokens)
+        world.begins = hang
         await world.lose()
+        await hangs.get()
+        world.client.submit("b")
+        world.may_sleep.clear()
+        await world.lose()
+        loading = asyncio.ensure_future(world.engine.load(source(OTHER), LoadOptions()))
+        with pytest.raises(ServerUnavailable) as refused:
+            world.client.submit("late")
+        assert refused.value.retry_after_s == RETRY_AFTER_S
+        assert not [item for item in world.client.items("a") if isinstance(item, Ended)]
+        world.gives_up.set()
+        for id in "ab":
+            end = await world.client.end(id)
+            assert end.error is not None
+            assert end.error.message == "no engine could be started for 60 s: planted"
+        with pytest.raises(ServerUnavailable, match="planted"):
+            await loading
+        comes.set()
+        world.may_sleep.set()
         await world.living()
-        assert [event.id for event in world.client.events if isinstance(event, RequestPreempted)] == ["a"]
-        world.client.submit("b", num_tokens=ENDLESS)
-        await world.client.until_told("b", Tokens)
+        world.client.submit("c")
+        assert len(await world.client.tokens("c")) == 4
+
+    in_world(work)
+
+
+def test_an_engine_that_loads_its_models_has_the_time_that_takes_and_no_second_try() -> None:
+    async def work(world: World) -> None:
+        loading, comes = asyncio.Queue[None](), asyncio.Event()
+
+        async def loads(_id: ModelId) -> None:
+            loading.put_nowait(None)
+            await comes.wait()
+
+        await world.engine.load(source(OTHER), LoadOptions())
+        world.client.submit("a", num_tokens=ENDLESS)
+        await world.client.until_told("a", Tokens)
+        world.loads = loads
+        await world.lose()
+        await loading.get()
+        world.gives_up.set()
+        await asyncio.sleep(0)
+        assert not [item for item in world.client.items("a") if isinstance(item, Ended)]
         await world.lose()
         end = await world.client.end("a")
         assert end.error is not None
-        assert isinstance(end.error.to_error(), EngineLost)
-        assert end.error.message == "the engine was lost 2 times over this request: planted"
+        assert end.error.message == "no engine could be started for 60 s: planted"
+        comes.set()
         await world.living()
-        assert not [item for item in world.client.items("b") if isinstance(item, Ended)]
-        assert world.client.num_left_queue == 2
 
     in_world(work)
+
+
+def test_where_the_first_engine_cannot_be_made_nothing_waits_for_a_second() -> None:
+    async def work() -> None:
+        world = World()
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        world.begins = never
+        world.engine.start(world.client.receive)
+        loading = asyncio.ensure_future(world.engine.load(source(OTHER), LoadOptions()))
+        await asyncio.sleep(0)
+        world.lives[-1].lost("no device")
+        assert await world.lives[-1].stop(PATIENCE_S)
+        with pytest.raises(ServerUnavailable):
+            await loading
+        assert await world.engine.stop(PATIENCE_S)
+
+    asyncio.run(work())
 
 
 def test_one_that_hangs_is_abandoned_and_what_was_open_goes_on() -> None:
@@ -160,7 +217,7 @@ def test_one_that_hangs_is_abandoned_and_what_was_open_goes_on() -> None:
         world.client.submit("a", num_tokens=40)
         await world.client.until_told("a", Tokens)
         hanging = world.lives[-1]
-        await asyncio.to_thread(world.engine.abandon)
+        world.engine.abandon()
         await world.client.until(lambda: len(world.lives) == 2, "another engine")
         assert await hanging.stop(PATIENCE_S)
         assert len(await world.client.tokens("a")) == 40
@@ -180,23 +237,6 @@ def test_a_stop_string_found_as_the_engine_is_lost_ends_with_the_tokens_that_cou
         assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, 3)
         assert await life.stop(PATIENCE_S)
         await world.living()
-
-    in_world(work)
-
-
-def test_a_load_that_ends_the_engine_twice_is_given_up() -> None:
-    async def work(world: World) -> None:
-        async def die(id: ModelId) -> None:
-            if id == OTHER:
-                await world.lose()
-                raise ServerUnavailable("planted")
-
-        world.loads = die
-        with pytest.raises(EngineLost, match="lost 2 times while it loaded other: planted"):
-            await world.engine.load(source(OTHER), LoadOptions())
-        await world.living()
-        world.client.submit("a")
-        assert len(await world.client.tokens("a")) == 4
 
     in_world(work)
 
@@ -286,26 +326,5 @@ def test_an_engine_that_is_never_made_has_not_taken_over() -> None:
         await world.living()
         (restarted,) = [event for event in world.client.events if isinstance(event, EngineRestarted)]
         assert restarted.num_tries == 2
-
-    in_world(work)
-
-
-def test_a_look_at_a_model_is_asked_of_the_next_engine_and_given_up_as_its_load_is() -> None:
-    async def work(world: World) -> None:
-        num_left = 1
-
-        async def die(id: ModelId) -> None:
-            nonlocal num_left
-            if id == OTHER and num_left:
-                num_left -= 1
-                await world.lose()
-                raise ServerUnavailable("planted")
-
-        world.loads = die
-        preview = await asyncio.to_thread(world.engine.check, source(OTHER), LoadOptions())
-        assert preview.weight_bytes == 7
-        num_left = 2
-        with pytest.raises(EngineLost, match="lost 2 times while it loaded other: planted"):
-            await asyncio.to_thread(world.engine.check, source(OTHER), LoadOptions())
 
     in_world(work)
