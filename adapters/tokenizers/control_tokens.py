@@ -28,9 +28,11 @@ from adapters.tokenizers.text_cuts import longest_of
 from domain.chat import ChatMessage, Role
 from domain.id_row import IdRow
 from domain.request import ChatPrompt
+from domain.shown import shown
 
 _FIRST_MARK, _MAX_MARKS = 0xD800, 1024
 _PRIVATE = range(0x100000, 0x10FFFE)
+_REPLACE = re.compile(r"""\breplace\(\s*('[^']*'|"[^"]*")\s*,\s*((?P<text>'[^']*'|"[^"]*")|(?P<name>\w+_token\b))""")
 _MIN_CHARS = 2
 """A single character is no markup that a client could be kept from writing."""
 
@@ -56,9 +58,12 @@ class ControlTokens:
         self._beginning_in_answers = re.compile(kept + beginning)
         self._any_added = _pattern({token.content for token in rust.get_added_tokens_decoder().values()})
 
-    @property
-    def example(self) -> str:
-        return min(self._controls, default="")
+    def written_for_text(self, source: str) -> str:
+        """Why a template's source makes control tokens of text; empty if it is not known to."""
+        for match in _REPLACE.finditer(source):
+            if match["name"] or self._found.search(match["text"] or ""):
+                return f"the chat template replaces text by one: {shown(match[0])}"
+        return ""
 
     def are_in(self, prompt: ChatPrompt) -> bool:
         """Whether a string of the prompt spells a control token."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.options import FakeOptions
+from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from adapters.huggingface.embedded_models import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer
@@ -67,6 +68,19 @@ def test_any_template_arguments_and_strings_are_answered(service: FakeService) -
     assert seen == {200, 400}
     assert not service.events.of("FaultObserved")
     posted(service, CHAT, messages=[{"role": "user", "content": "Hi"}])
+
+
+class Warned(FakeTokenizer):
+    @property
+    def note(self) -> str:
+        return "text in messages can act as control tokens: so it is"
+
+
+def test_a_model_that_cannot_keep_them_apart_is_reported_at_its_load() -> None:
+    with fake_service(tokenizers=FakeTokenizers(Warned())) as service:
+        posted(service, CHAT, messages=[{"role": "user", "content": "Hi"}])
+        [loaded] = service.events.of("ModelLoaded")
+        assert "can act as control tokens: so it is" in loaded.note
 
 
 @pytest.mark.parametrize("arguments", [{"eos_token": "x"}, {"documents": []}, {"x": "y" * 70_000}, {"a b": 1}])
