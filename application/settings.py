@@ -27,7 +27,7 @@ MIN_MEMORY_BYTES = 64 << 20
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on `host`. A name other than localhost may lead anywhere."""
+    """True if only this machine can reach a server on `host`. A name other than localhost may lead anywhere."""
     address = address_of(host)
     return address.is_loopback if address is not None else host == "localhost"
 
@@ -94,7 +94,7 @@ class ServerSettings:
 
     @property
     def needs_key(self) -> bool:
-        """Whether who asks must have a key."""
+        """True if clients must send a key."""
         return self.api_key is not None or self.key_file is not None
 
 

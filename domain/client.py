@@ -95,7 +95,7 @@ class Allowance(NamedTuple):
 
 
 class ClientMeter:
-    """What a client has used of its limits. `client` is replaced when its key is read again; what was used stays used.
+    """The use that a client has made of its limits. `client` is replaced when its key is read again, and the use stays.
 
     The bucket is kept as the time at which it is full again: each token is one interval of it. A request that is
     refused takes nothing.

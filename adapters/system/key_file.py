@@ -43,7 +43,7 @@ _POSITION = re.compile(r"\(at .*\)$")
 
 
 class _Table(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What the file says of one key."""
+    """One key in the file."""
 
     sha256: str = ""
     salt: str = ""

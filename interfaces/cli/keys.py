@@ -65,7 +65,7 @@ def add(
     except DomainError as error:
         fail(error.message, USAGE)
     if as_json:
-        typer.echo(json.dumps({"key": key, **_told(client)}, indent=2))
+        typer.echo(json.dumps({"key": key, **_shown(client)}, indent=2))
         return
     typer.echo(key)
     typer.echo("This is the only time it is shown.", err=True)
@@ -81,7 +81,7 @@ def list_keys(file: File = None, as_json: AsJson = False) -> None:
     except InvalidKeys as error:
         fail(error.message)
     if as_json:
-        typer.echo(json.dumps([_told(client) for client in clients], indent=2, ensure_ascii=False))
+        typer.echo(json.dumps([_shown(client) for client in clients], indent=2, ensure_ascii=False))
         return
     from rich.console import Console
     from rich.table import Table
@@ -118,8 +118,8 @@ def _file(given: str | None) -> "KeyFile":
     return KeyFile(os.fspath(path))
 
 
-def _told(client: "Client") -> dict[str, Any]:
-    """Its salt is a secret of the tenant: whoever has it can look for the tenant's prefixes."""
+def _shown(client: "Client") -> dict[str, Any]:
+    """A client without its salt, which is a secret: with it, the tenant's prefixes can be looked for."""
     return {
         "name": client.name,
         "has_salt": bool(client.salt),

@@ -60,7 +60,7 @@ _READABLE_HEADERS = [
     "x-ratelimit-remaining-requests",
     "x-ratelimit-reset-requests",
 ]
-"""Of an answer, by pages of other origins."""
+"""Headers of an answer that pages of other origins may read."""
 
 
 def create_app(

@@ -7,7 +7,7 @@ from domain.explanation import Explanation
 CACHE_HEADER = "x-cairn-cache"
 PENDING = "pending"
 MAX_SHOWN = 16
-"""Choices told of; headers of many kilobytes are refused by proxies."""
+"""Choices in the header; proxies refuse headers of many kilobytes."""
 
 
 def cache_headers(explanations: Sequence[Explanation | None]) -> dict[str, str]:

@@ -124,7 +124,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(problem)
 
     def _discards(self, num_bytes: int) -> bool:
-        """Whether so many more bytes are more than is thrown away."""
+        """Count input to throw away; returns whether it is too much."""
         self._num_discarded += num_bytes
         return self._num_discarded > MAX_DISCARDED_BYTES
 
@@ -245,7 +245,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def _path(self) -> str:
-        """Of the request that is arriving, as far as it has come."""
+        """The path of the request that is arriving, as far as it has come."""
         return "" if self._meter.phase is Phase.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
 
     def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:

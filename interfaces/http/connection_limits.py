@@ -63,7 +63,7 @@ class ConnectionLimits:
 
 
 def more_time_s(num_bytes: int, most_s: float) -> float:
-    """What `num_bytes` since the last deadline earn; what moved fast earns no silence beyond `most_s`."""
+    """The time that `num_bytes` since the last deadline earn; bytes that moved fast earn no silence beyond `most_s`."""
     return min(num_bytes / MIN_BYTES_S, most_s)
 
 
@@ -193,7 +193,7 @@ class Occupant(Protocol):
 
 
 class Place(Enum):
-    """What a new connection may ask for: anything, whether the server lives, or nothing."""
+    """Requests that a new connection may send: all, health checks, or none."""
 
     WHOLE = "whole"
     HEALTH_ONLY = "health only"
@@ -252,7 +252,7 @@ class Places:
                 del self._num_of[one.address]
 
     def _make_room(self, address: str | None) -> bool:
-        """Whether a connection gave way. `address`: only one of this address may."""
+        """Close the connection that has waited longest, of this address if there is one. False without any."""
         longest = next((one for one in self._waiting if address is None or one.address == address), None)
         if longest is None:
             return False
@@ -272,7 +272,7 @@ def shared_address(host: str | None) -> str | None:
 
 
 def is_health_check(path: str) -> bool:
-    """Whether it is answered without a key, and by a server that has no place left."""
+    """Health checks are answered without a key, and by a server that has no place left."""
     return path.rstrip("/") in HEALTH_PATHS
 
 

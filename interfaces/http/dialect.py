@@ -1,4 +1,4 @@
-"""What a dialect is: the wire shape that one family of clients speaks, and nothing of how it is served.
+"""A dialect: the wire shape that one family of clients speaks, and nothing of how it is served.
 
     body --decode--> BodyT --requests--> GenerationRequest, one a prompt
                                              | answering.py: start, stream or collect, cancel when the client leaves
@@ -34,7 +34,7 @@ SERVER_SENT_EVENTS = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operation may use besides the body. `visit`: of the client that asks. `headers`: the request's, by
+    """The context of an operation, besides its body. `visit`: of the client that asks. `headers`: the request's, by
     lower-case name. `at_ns`: when it came, by the monotonic clock."""
 
     services: Services
@@ -165,7 +165,7 @@ class Dialect(Protocol):
     error_type: type[Struct]
 
     def routes(self, services: Services, default_model: str) -> Sequence[HTTPRouteHandler]:
-        """What it answers besides its operations."""
+        """Its routes besides its operations."""
         return ()
 
     def error_body(self, problem: Problem) -> Struct:
@@ -174,7 +174,7 @@ class Dialect(Protocol):
 
 
 class Dialects:
-    """All that a server speaks. The first one's error shape is for paths that nobody owns."""
+    """All dialects of a server. The first one's error shape is for paths that none owns."""
 
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._dialects = tuple(dialects)

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of routes besides their plain answers, whatever their dialect."""
+"""The OpenAPI document's parts that routes of all dialects share: errors, streams, links."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from msgspec import Struct
 from interfaces.http.cache_header import CACHE_HEADER, PENDING
 
 Links = Mapping[str, Link]
-"""What can be asked next with something of an answer, by a name."""
+"""Operations that take something of an answer, by name of the link."""
 
 
 @dataclass

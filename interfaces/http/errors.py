@@ -33,7 +33,7 @@ from domain.errors import (
 from domain.shown import shown
 
 CLIENT_LEFT_STATUS = 499
-"""Nobody reads it; it keeps a client that left out of the server's own errors."""
+"""Never read by a client; it keeps clients that left out of the server's own errors."""
 
 STATUS: Mapping[type[DomainError], int] = {
     InvalidRequest: 400,
@@ -64,12 +64,12 @@ _FOLDERS = re.compile(r"(?<![\w.:/-])~?/(?:[^\s/'\":,()]+/)+")
 """Absolute paths up to their last part: which folders this machine has is for its log, not for clients."""
 
 _LEFT_WHILE_SENDING = "client disconnected prematurely"
-"""What Litestar says, as a server error, when a client leaves before its body is complete."""
+"""Litestar's message, in a server error, when a client leaves before its body is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as a client is told of it. `is_defect`: nobody foresaw it, so it is logged and counted. `overflow`: the
+    """An error as clients see it. `is_defect`: it was not foreseen, so it is logged and counted. `overflow`: the
     error itself if it is one, for dialects whose clients read its numbers."""
 
     status: int
@@ -90,7 +90,7 @@ def overflow_words(error: ContextOverflow) -> str:
 
 
 class MemoryNumbers(Struct):
-    """What a refusal for memory rests on: bytes needed at the worst moment, those there for one request when no other
+    """Numbers of a refusal for memory: bytes needed at the worst moment, those there for one request when no other
     runs, the mark that nothing crosses; and in tokens, the longest prompt that would fit with an answer as long."""
 
     estimated_bytes: int
@@ -128,9 +128,9 @@ def _domain_problem(error: DomainError) -> Problem:
     if isinstance(error, QueueFull | ServerUnavailable):
         headers["Retry-After"] = str(error.retry_after_s)
     elif error.retryable:
-        headers["Retry-After"] = "1"  # agents give up on what they are not told to repeat
+        headers["Retry-After"] = "1"  # agents give up where nothing says that they may repeat
     elif status >= 500:
-        headers["x-should-retry"] = "false"  # OpenAI clients repeat every 5xx unless told not to
+        headers["x-should-retry"] = "false"  # OpenAI clients repeat every other 5xx
     overflow = error if isinstance(error, ContextOverflow) else None
     message = error.message if status < 500 else _FOLDERS.sub("", error.message)
     return Problem(status, error.code, message, error.param, headers, overflow=overflow)
@@ -149,8 +149,8 @@ def _http_problem(error: HTTPException) -> Problem:
 
 def _invalid(error: ValidationException) -> Problem:
     """A parameter of the address; bodies are decoded elsewhere, so that all that is left of them is an absent one."""
-    told = cast("list[dict[str, object]]", error.extra if isinstance(error.extra, list) else [])
-    found = next((one for one in told if one.get("source") == "query"), None)
+    problems = cast("list[dict[str, object]]", error.extra if isinstance(error.extra, list) else [])
+    found = next((one for one in problems if one.get("source") == "query"), None)
     if found is None:
         return Problem(400, "invalid_request", "the body is empty; it must be a JSON object")
     name, reason = shown(str(found.get("key"))), shown(str(found.get("message")), MAX_MESSAGE_CHARS)
@@ -168,10 +168,10 @@ def renamed(names: Mapping[str, str]) -> Generator[None, None, None]:
         name = names.get(param)
         if name is None:
             raise
-        told = copy(error)
-        told.message, told.param = error.message.replace(param, name, 1), name
-        told.args = (told.message,)
-        raise told from None
+        renamed_error = copy(error)
+        renamed_error.message, renamed_error.param = error.message.replace(param, name, 1), name
+        renamed_error.args = (renamed_error.message,)
+        raise renamed_error from None
 
 
 __all__ = (

@@ -68,7 +68,7 @@ def grammar_of(fields: Mapping[str, object]) -> FieldGrammar | None:
 
 
 def response_format_grammar(value: object, field: str) -> list[FieldGrammar]:
-    """Of `response_format`, or of what another dialect calls so; none for plain text. Raises InvalidRequest."""
+    """The grammar of `response_format`, or of a field like it; none for plain text. Raises InvalidRequest."""
     format = _object(value, field)
     match format.get("type"):
         case "text":

@@ -25,8 +25,8 @@ class LiveBody(Struct):
 
 class ReadyBody(Struct):
     """`problem` is empty when ready. `waiting` and `running` count requests, `waiting_for` those that wait, by reason:
-    `model`, `place` or `memory`. `models`: those loaded; null for who is no admin, and is not told what is wrong in
-    full either."""
+    `model`, `place` or `memory`. `models`: those loaded; null for clients
+    that are no admins, which do not get the problem in full either."""
 
     status: Literal["ready", "not ready"]
     problem: str

@@ -28,7 +28,7 @@ T = TypeVar("T")
 StructT = TypeVar("StructT", bound=Struct)
 
 MAX_REASON_CHARS = 300
-"""Of what is said about a value; it may quote the value."""
+"""Length of the reason in an error about a value; it may quote the value."""
 
 LARGE_BYTES = 256 * 2**10
 """A larger body is decoded in a worker, while the event loop goes on."""

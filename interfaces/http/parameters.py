@@ -1,4 +1,4 @@
-"""What becomes of each parameter of a request, declared beside its field:
+"""Support for each parameter of a request, declared beside its field:
 
     temperature: Annotated[float | None, supported("0 to 10")] = None
 

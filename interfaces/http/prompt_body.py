@@ -1,4 +1,4 @@
-"""A body that any dialect takes for a prompt: which operation it is for is told by a field that only that one has."""
+"""A body that any dialect takes for a prompt; a field that only one operation has says which one it is for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class PromptBody:
 
 
 class PromptBodies:
-    """Bodies of those of these operations that have a field to be told by."""
+    """Decodes the bodies of those of these operations that have such a field."""
 
     def __init__(self, operations: Sequence[Operation[Any]]) -> None:
         self._by_field = {operation.told_by: operation for operation in operations if operation.told_by}
@@ -43,7 +43,7 @@ class PromptBodies:
 
     @property
     def annotation(self) -> Any:
-        """What the OpenAPI document says."""
+        """The type of all such bodies in the OpenAPI document."""
         any_body: Any = None
         for operation in self._by_field.values():
             any_body = operation.body_type if any_body is None else any_body | operation.body_type

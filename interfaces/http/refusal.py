@@ -29,7 +29,7 @@ class Refusals:
         self._note(problem.code, problem.message)
 
     async def send(self, path: str, send: Send, problem: Problem, *, closes: bool = False) -> None:
-        """As ASGI messages, noted. `closes`: the connection, with it."""
+        """Send the refusal as ASGI messages, and note it. `closes`: it ends the connection."""
         self.note(problem)
         headers, body = self._answer(path, problem)
         if closes:
@@ -39,7 +39,7 @@ class Refusals:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def as_bytes(self, path: str, problem: Problem) -> bytes:
-        """As HTTP/1.1, for a connection that is closed with it."""
+        """The refusal as HTTP/1.1, for a connection that is closed with it."""
         headers, body = self._answer(path, problem)
         lines = [f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}", "connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -1,4 +1,4 @@
-"""Serves an application on a socket of its own, in this process and on the running event loop, until told to stop."""
+"""Serves an application on a socket of its own, in this process and on the running event loop, until `stop`."""
 
 import asyncio
 import socket
@@ -19,10 +19,10 @@ KEEP_ALIVE_S = 75
 """How long an idle connection is kept; above the usual 60 s of clients and proxies, so that they close first."""
 
 GRACE_S = 10
-"""How long running requests may take to finish once the server is told to stop."""
+"""How long running requests may take to finish after `stop`."""
 
 LAST_WORDS_S = 2
-"""How long those that did not may take to be told so."""
+"""How long it may take to end those that did not."""
 
 BACKLOG = 2048
 

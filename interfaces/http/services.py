@@ -1,4 +1,4 @@
-"""What the HTTP side needs of the application, handed to it whole: use cases and three small ports."""
+"""The use cases and small ports that the HTTP side needs of the application, handed to it whole."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Services:
     """`answering` finds the models that answer to the names in requests. `trace_context` returns the W3C headers
     (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the body of GET /metrics
     and its content type, for an Accept header;
-    without it there is no such route. `engine_status`: what the engine holds of memory; None: nobody can say.
+    without it there is no such route. `engine_status`: the memory that the engine holds; None where it is unknown.
     """
 
     generate: Generate

@@ -38,7 +38,7 @@ class LiveBody(Usage):
 
 
 class StoredModelBody(Usage):
-    """What is stored of one model, over all its namespaces. `raw_bytes` before encoding."""
+    """The store's records of one model, over all its namespaces. `raw_bytes` before encoding."""
 
     model: str
     num_namespaces: int
