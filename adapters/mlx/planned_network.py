@@ -12,9 +12,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.assembly import context_length_of
-from adapters.mlx.caches.cuda_attention import replace_attention
 from adapters.mlx.caches.layout import layout_of, new_caches
-from adapters.mlx.device import has_cuda
 from adapters.mlx.file_limit import mlx_lm_module
 from adapters.mlx.loader import cast_network, open_folder, read_config
 from adapters.mlx.memory_shape import shape_of_network
@@ -41,8 +39,6 @@ def _plan_and_leave(folder: Path, dtype: str) -> PlannedModel:
 
 
 def _plan(folder: Path, dtype: str) -> PlannedModel:
-    if has_cuda():
-        replace_attention()  # as the engine that will compute
     config = read_config(folder)
     has_weights = any(folder.glob("model*.safetensors"))
     try:

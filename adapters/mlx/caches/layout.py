@@ -64,11 +64,6 @@ def live_arrays(caches: Sequence[Any]) -> list[mx.array]:
     return found
 
 
-def are_full_kv(caches: Sequence[Any]) -> bool:
-    """Whether plain ones hold every token's keys and values in one buffer each, and nothing else."""
-    return all(type(cache) is lib.KVCache for cache in leaves(caches))
-
-
 def shed_chunk(caches: Sequence[Any]) -> None:
     """Let recurrent states own their memory: some families leave a slice of what they computed for a whole chunk, which
     would stay alive with it, up to a hundred times as large. Lazy, and a copy of nothing that stands alone."""
@@ -77,4 +72,4 @@ def shed_chunk(caches: Sequence[Any]) -> None:
             cache.cache = [None if tensor is None else mx.contiguous(tensor) for tensor in cache.cache]
 
 
-__all__ = ("Caches", "are_full_kv", "layout_of", "leaf_at", "leaves", "live_arrays", "new_caches", "shed_chunk")
+__all__ = ("Caches", "layout_of", "leaf_at", "leaves", "live_arrays", "new_caches", "shed_chunk")
