@@ -33,6 +33,9 @@ SALT_HEADER = "x-cairn-cache-salt"
 GENERATES = {"generates": True}
 """The `opt` of routes that generate, which take a place when their headers arrive."""
 
+PIECE_BYTES = 64 << 10
+"""Of an answer that are sent at once."""
+
 MAX_OFFERED = 4
 """Keys in one request that are looked at, each compared with all: clients send one, or one in each header."""
 
@@ -69,12 +72,22 @@ class Visit:
         return counted
 
     def answering(self, send: Send) -> Send:
-        """`send`, which ends the exchange with its last message: the client may ask again as soon as it has that."""
+        """`send`, which ends the exchange with its last message: the client may ask again as soon as it has that. It
+        sends in pieces, each when the client has taken those before: what a slow client leaves unread counts as long as
+        its request does."""
 
         async def ending(message: Message) -> None:
-            await send(message)
-            if message["type"] == "http.response.body" and not message.get("more_body"):
+            if message["type"] != "http.response.body":
+                return await send(message)
+            body = message.get("body", b"")
+            for start in range(0, len(body) - PIECE_BYTES, PIECE_BYTES):
+                piece = body[start : start + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            last = body[(len(body) - 1) // PIECE_BYTES * PIECE_BYTES :] if body else body
+            await send({**message, "body": last})
+            if not message.get("more_body"):
                 self.end()
+            return None
 
         return ending
 

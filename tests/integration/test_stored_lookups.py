@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import httpx
 import pytest
 
 from adapters.fake.clock import FakeClock
@@ -132,32 +133,36 @@ def test_a_deleted_response_leaves_none_of_its_items(service: FakeService) -> No
     assert num_documents(service) == 0
 
 
-def test_clients_that_do_not_read_hold_their_share_of_bodies_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_clients_that_do_not_read_hold_their_share_of_bodies_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     """A budget of 24 MB, half of it for one address: two answers of 5 MB wait for clients that take nothing."""
     monkeypatch.setattr(body_limits, "MIN_BUDGET_BYTES", 24_000_000)
     settings = ServerSettings(port=0, max_body=ByteSize(num_bytes=5_999_999))
     with fake_service(FakeOptions(reply=reply_with("Hi")), settings=settings) as service:
-        id = create(service, tools=[{"type": "web_search", "x": "y" * 5_000_000}])["id"]
+        echoed = {"input": "hi", "tools": [{"type": "web_search", "x": "y" * 5_000_000}]}
+        id = create(service, tools=echoed["tools"])["id"]
+        path, body = (f"{PATH}/{id}", b"") if method == "GET" else (PATH, json.dumps(echoed).encode())
 
-        def status() -> int:
-            return service.client.get(f"{PATH}/{id}").status_code
+        def ask() -> httpx.Response:
+            return service.client.request(method, path, content=body, headers={"content-type": "application/json"})
 
-        for _ in range(5):
-            service.wait_until(lambda: status() == 200, "what was read is given back")
-        stuck = [ask_and_read_nothing(service, f"{PATH}/{id}") for _ in range(2)]
-        service.wait_until(lambda: status() == 503, "the share is taken")
-        error = service.client.get(f"{PATH}/{id}").json()["error"]
-        assert error["code"] == "bodies_full"
+        assert [ask().status_code for _ in range(5)] == [200] * 5
+        stuck = [ask_and_read_no_more_than_the_status(service, method, path, body) for _ in range(2)]
+        assert ask().json()["error"]["code"] == "bodies_full"
         for one in stuck:
             one.close()
-        service.wait_until(lambda: status() == 200, "it was given back")
-        assert len(json.loads(service.client.get(f"{PATH}/{id}").content)["tools"][0]["x"]) == 5_000_000
+        service.wait_until(lambda: ask().status_code == 200, "their share is given back")
+        assert ask().json()["tools"] == echoed["tools"]
 
 
-def ask_and_read_nothing(service: FakeService, path: str) -> socket.socket:
+def ask_and_read_no_more_than_the_status(service: FakeService, method: str, path: str, body: bytes) -> socket.socket:
     host, port = service.base_url.removeprefix("http://").split(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect((host, int(port)))
-    made.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    head = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+    made.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert made.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
     return made

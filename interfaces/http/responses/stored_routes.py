@@ -1,10 +1,9 @@
 """GET and DELETE of stored responses, and their input items, for the client that made them.
 
-What was looked up is sent in pieces, each when the client has taken those before, and counts among the bodies of open
-requests until then: a client that reads slowly holds its own share of them at most.
+What was looked up counts among the bodies of open requests until it was sent: a client that reads slowly holds its own
+share of them at most.
 """
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,7 +12,7 @@ from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Link
 from litestar.params import Parameter
-from litestar.response import Response, Stream
+from litestar.response import Response
 
 from domain.document import Owner
 from domain.errors import DocumentNotFound, InvalidRequest
@@ -33,9 +32,6 @@ STORED_LINKS = {
     for operation in ("getResponse", "listInputItems", "deleteResponse")
 }
 """From a response to what can be asked of it once it is stored."""
-
-
-PIECE_BYTES = 64 << 10
 
 
 class DeletedBody(msgspec.Struct, tag_field="object", tag="response"):
@@ -105,12 +101,7 @@ def stored_routes(services: Services) -> list[HTTPRouteHandler]:
 def _sent(body: bytes, request: Request[Any, Any, Any]) -> Response[Any]:
     """Raises BodiesFull."""
     visit_of(request.scope).hold(len(body))
-    return Stream(_pieces(body), media_type="application/json", headers={"content-length": str(len(body))})
-
-
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), PIECE_BYTES):
-        yield body[start : start + PIECE_BYTES]
+    return Response(body, media_type="application/json")
 
 
 def _not_found(id: str) -> DocumentNotFound:
