@@ -60,7 +60,7 @@ def caching(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="module")
 def cacheless(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     flags = ("--model-dir", str(folder), *FLAGS)
-    with cacheless_server(tmp_path_factory.mktemp("home"), *flags, CAIRN_MODEL__MAX_LOADED="16") as client:
+    with cacheless_server(tmp_path_factory.mktemp("home"), *flags) as client:
         yield client
 
 

@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
     home = tmp_path_factory.mktemp("home")
-    with cacheless_server(home, "--model-dir", str(folder), *FLAGS, CAIRN_MODEL__MAX_LOADED="16") as client:
+    with cacheless_server(home, "--model-dir", str(folder), *FLAGS) as client:
         return replay_all(client, (*SLICED, *RECURRENT, UNKNOWN))
 
 

@@ -14,7 +14,6 @@ from tests.support.small_demos import SMALL_DEMOS, early, write_small_demos
 pytestmark = pytest.mark.slow
 
 WANTED: dict[str, Any] = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 12}
-ALL_LOADED = {"CAIRN_MODEL__MAX_LOADED": "16"}
 
 
 def turns() -> list[list[Message]]:
@@ -32,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
-    with cacheless_server(tmp_path_factory.mktemp("home"), "--model-dir", str(folder), **ALL_LOADED) as client:
+    with cacheless_server(tmp_path_factory.mktemp("home"), "--model-dir", str(folder)) as client:
         return {model: [Replay(client, model, **WANTED).chat(turn) for turn in turns()] for model in SMALL_DEMOS}
 
 
@@ -41,21 +40,21 @@ def test_a_conversation_goes_on_after_a_kill_and_after_a_stop(
 ) -> None:
     flags = ("--store", str(tmp_path / "store"), "--model-dir", str(folder))
     answers: dict[str, list[Answer]] = {model: [] for model in SMALL_DEMOS}
-    with cairn_server(tmp_path, *flags, OTEL_SDK_DISABLED="false", **ALL_LOADED) as (cairn, client):
+    with cairn_server(tmp_path, *flags, OTEL_SDK_DISABLED="false") as (cairn, client):
         replays = {model: Replay(client, model, **WANTED) for model in SMALL_DEMOS}
         for model in SMALL_DEMOS:
             answers[model] += [replays[model].chat(turn) for turn in turns()[:2]]
         wait_until_written(client)
         cairn.send(signal.SIGKILL)
         assert cairn.wait() == -signal.SIGKILL
-    with cairn_server(tmp_path, *flags, **ALL_LOADED) as (cairn, client):
+    with cairn_server(tmp_path, *flags) as (cairn, client):
         for model, replay in replays.items():
             replay.client = client
             assert replay.chat(turns()[1]).num_computed <= 1 + early(model)
             answers[model].append(replay.chat(turns()[2]))
         cairn.send(signal.SIGTERM)
         assert cairn.wait() == 0
-    with cairn_server(tmp_path, *flags, **ALL_LOADED) as (_, client):
+    with cairn_server(tmp_path, *flags) as (_, client):
         for model, replay in replays.items():
             replay.client = client
             assert replay.chat(turns()[2]).num_computed <= 1 + early(model)

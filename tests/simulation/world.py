@@ -1,5 +1,6 @@
 """One simulated server: the real services on toy models, rebuilt at each restart around a store that stays."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -17,6 +18,7 @@ from application.services.prefix.stored_tier import StoredTier
 from application.services.prefix.tiers import Answers, PrefixTiers
 from application.services.token_side.model_loads import whole
 from application.services.token_side.outlet import Outlet
+from application.services.token_side.queue_waits import QueueWaits
 from application.services.token_side.step_runner import StepRunner
 from domain.block_grid import BlockGrid
 from domain.errors import ComputeFailed
@@ -185,7 +187,8 @@ class World:
         self.num_wakes = 0
         self.cache.wake_with(self._wake)
         self.guard = ScriptedGuard(random, plan.guarded_bytes) if plan.guarded_bytes is not None else None
-        self.runner = StepRunner(outlet, self.cache, plan.limits, guard=self.guard)
+        waits = QueueWaits(math.inf)
+        self.runner = StepRunner(outlet, self.cache, plan.limits, guard=self.guard, waits=waits)
         self.engine = FakeEngine({id: replace(options, hook=self._hook()) for id, options in plan.models.items()})
         for id in plan.models:
             self.load(id)
