@@ -43,8 +43,8 @@ class TestWhoAsks:
     @pytest.mark.parametrize("name", ["alice", "root", "default"])
     def test_each_by_its_key_in_either_header(self, service: FakeService, name: str) -> None:
         assert ask(service, name).status_code == 200
-        sent = {"x-api-key": f"{name}{KEY}"}
-        assert service.client.post("/v1/completions", json=PROMPT, headers=sent).status_code == 200
+        for sent in ({"x-api-key": f"{name}{KEY}"}, {"authorization": f"bearer   {name}{KEY}"}):
+            assert service.client.post("/v1/completions", json=PROMPT, headers=sent).status_code == 200
         queued: Any = service.events.of("RequestQueued")[-1]
         assert queued.client == name
 
@@ -59,14 +59,36 @@ class TestWhoAsks:
             [("authorization", f"Bearer alice{KEY}" + "a" * 30_000)],
             [("cookie", f"x-api-key=alice{KEY}")],
             [("proxy-authorization", f"Bearer alice{KEY}")],
+            [],
+            [("authorization", "Bearer")],
+            [("authorization", f"Bearer alice {KEY}")],
+            [("authorization", f"Basic alice{KEY}")],
+            [("authorization", f"alice{KEY}")],
+            [("x-api-key", "")],
+            [("x-api-key", f"alice{KEY}"[:-1])],
+            [("x-api-key", b"\xff\xfe")],
         ],
-        ids=["twice", "both", "joined", "many", "long", "longer", "cookie", "proxy"],
-    )
-    def test_nobody_is_not_somebody(self, service: FakeService, sent: list[tuple[str, str]]) -> None:
-        response = service.client.post("/v1/completions", json=PROMPT, headers=httpx.Headers(sent))
-        assert response.status_code == 401
-        assert response.headers["www-authenticate"] == "Bearer"
-        assert KEY not in response.text
+        ids=["twice", "both", "joined", "many", "long", "longer", "cookie", "proxy", "none", "scheme", "words", "basic",
+             "bare", "empty", "shorter", "bytes"],
+    )  # fmt: skip
+    def test_nobody_is_not_somebody(self, service: FakeService, sent: Any) -> None:
+        given = httpx.Headers(sent)
+        posted = httpx.Headers([*given.raw, (b"content-type", b"application/json")])
+        for response in (
+            service.client.request("POST", "/v1/completions", content=b"not even json", headers=posted),
+            service.client.request("GET", "/v1/models", headers=given),
+            service.client.request("GET", "/schema/openapi.json", headers=given),
+        ):
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+            error = response.json()["error"]
+            assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+            assert KEY not in response.text
+
+    def test_health_checks_need_no_key(self, service: FakeService) -> None:
+        assert service.client.get("/health").json() == {"status": "ok"}
+        assert service.client.get("/health/live").status_code == 200
+        assert service.client.get("/health/live/../../v1/models").status_code in (401, 404)
 
     def test_junk_beside_a_key_or_the_key_twice_is_still_that_key(self, service: FakeService) -> None:
         for other in ("junk", f"alice{KEY}"):
