@@ -20,7 +20,7 @@ from domain.grammar import Grammar
 from domain.shown import shown
 
 TIMEOUT_S = 15.0
-"""For a trial, whose own limit is two seconds of a processor, on a machine that is busy."""
+"""The limit of a trial on a busy machine; its own limit is two seconds of processor time."""
 
 MAX_TRIALS = 2
 MAX_REMEMBERED = 1_024
@@ -30,7 +30,7 @@ _TOO_DEAR = "it is too complex to be enforced: compiling it takes too much time 
 
 
 class LlguidanceChecker:
-    """See the port. Verdicts are kept by digest and salt, the least recently asked for is forgotten first."""
+    """See the port. Verdicts are kept by digest and salt; the least recently used is evicted first."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s

@@ -28,12 +28,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_GRAMMARS = 32
-"""Matchers kept to copy from, of one model: some megabytes each."""
+"""The matchers kept to copy from for one model: some megabytes each."""
 
 
 class _Made(Generic[K, V]):
-    """Values made once a key; the least recently wanted is forgotten. A failure is told to all who wait, and not kept.
-    Any thread."""
+    """A cache of values that are made once a key; the least recently used is evicted. A failure is raised to all who
+    wait, and not kept. Any thread."""
 
     def __init__(self, max_kept: int) -> None:
         self._max_kept = max_kept
@@ -69,7 +69,7 @@ class _Model:
         self._copying = Lock()
 
     def matcher(self, grammar: Grammar, salt: str) -> "LLMatcher":
-        """A matcher of its own for one sequence. In a worker. Raises ComputeFailed."""
+        """Return a matcher for one sequence. Runs in a worker. Raises ComputeFailed."""
         try:
             original = self._matchers.get((salt, grammar), lambda: self._compiled(grammar))
             with self._copying:
@@ -92,7 +92,7 @@ class LlguidanceCompiler:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._models: dict[ModelId, _Model] = {}
-        self._wake: Callable[[], None] = _nobody
+        self._wake: Callable[[], None] = _do_nothing
 
     def attach(self, id: ModelId, vocabulary: Vocabulary | None) -> None:
         if vocabulary is not None:
@@ -115,8 +115,8 @@ class LlguidanceCompiler:
         self._wake = wake
 
 
-def _nobody() -> None:
-    """Until somebody wants to be woken."""
+def _do_nothing() -> None:
+    """The wake-up until one is set."""
 
 
 __all__ = ("LlguidanceCompiler",)

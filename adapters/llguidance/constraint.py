@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 COMPILE_TIMEOUT_S = 30.0
-"""Includes reading the model's tokens, for the first grammar of a model."""
+"""Includes waiting for the model's tokens, where they are still being prepared."""
 
 
 class LlguidanceConstraint:

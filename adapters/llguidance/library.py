@@ -1,4 +1,4 @@
-"""The library, imported when a grammar is first used, and the limits that bound what one grammar may cost."""
+"""The library, imported when a model is loaded, and the limits that bound the cost of one grammar."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ LIMITS: Mapping[str, Any] = {
 
 
 def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
-    """Never raises: a matcher of what cannot be compiled is in its error state."""
+    """Never raises: the matcher of a grammar that cannot be compiled is in its error state."""
     from llguidance import LLMatcher, LLParserLimits
 
     return LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS, verbose_errors=False))
@@ -41,7 +41,7 @@ def new_tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
 
 
 class _Tokens:
-    """What `TokenizerWrapper` wants to see."""
+    """The tokenizer that `TokenizerWrapper` expects."""
 
     def __init__(self, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
         self.eos_token_id = ends[0]
@@ -52,7 +52,7 @@ class _Tokens:
         self._token_of_byte = {token: id for id, token in enumerate(vocabulary.tokens) if len(token) == 1}
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Byte by byte. Only asked where something is forced, and nothing is (see `rendering`)."""
+        """Encode byte by byte. Called only where a grammar forces text, and none does (see `rendering`)."""
         data = text.encode() if isinstance(text, str) else text
         found = (self._token_of_byte.get(data[at : at + 1]) for at in range(len(data)))
         return [id for id in found if id is not None]

@@ -1,7 +1,7 @@
 """A domain grammar in llguidance's own form: one Lark grammar, or several where reasoning or calls stand around it.
 
-Nothing is forced: where only one text can follow, every way of spelling it in tokens is allowed, and the model takes
-its own. So the library never has to be told how the tokenizer merges.
+Nothing is forced: where only one text can follow, every way of spelling it in tokens is allowed, and the model chooses.
+So the library needs no knowledge of the tokenizer's merges.
 """
 
 import json
@@ -13,11 +13,11 @@ from domain.lark import json_rule, quoted, terms
 
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 _GAP = "/\\n{0,2}/"
-"""What may stand between the end of the reasoning and the answer."""
+"""The text allowed between the end of the reasoning and the answer."""
 
 
 def rendered(grammar: Grammar) -> str:
-    """What the library's matcher is made of."""
+    """Return the source of the library's matcher."""
     answer = _rules(grammar) + "\n" + _OPTIONS  # at the end: so it holds, and errors name the client's own lines
     parts = [{"lark_grammar": answer}]
     if grammar.reasoning is not None or grammar.calls:
@@ -44,7 +44,7 @@ def _rules(grammar: Grammar) -> str:
 
 
 def _around(grammar: Grammar) -> str:
-    """What may stand before the answer, and in its place."""
+    """Return the rules for the reasoning before the answer, and for calls in its place."""
     reasoning = grammar.reasoning
     answer = f"{terms(reasoning.before_answer) if reasoning else ''} @answer"
     rules = [f"answer: {answer} | @calls" if grammar.calls else f"answer: {answer}"]
@@ -56,7 +56,7 @@ def _around(grammar: Grammar) -> str:
 
 
 def _reasoning(reasoning: Reasoning) -> list[str]:
-    """What ends free text is its first piece: a suffix of the text, or a token."""
+    """Return the rules of reasoning. Its free text ends with the first piece of `close`: a suffix, or a token."""
     end, *rest = reasoning.close
     if end.token_id is not None:
         thought = f"thought: TEXT {terms((end,))}\nTEXT: /(?s:.*)/"

@@ -2,11 +2,11 @@
 
 Messages are rendered as they are. Only when the template refuses them are adjustments tried that keep what was said:
 arguments of tool calls as text, consecutive messages of one role merged, tool call ids shortened, system messages after
-the first turn told as a user's. A template that takes plain content without complaint and drops it is given the same
-content as a list of text parts.
+the first turn as a user's. A template that accepts plain content and drops it is given the same content as a list of
+text parts.
 
-System messages stay in their place. Some templates drop those after the first without complaint, or move them all to
-the beginning, so that an agent's reminder at the end would change the beginning of its prompt: a probe tells which.
+System messages stay in their place. Some templates silently drop those after the first, or move them all to the
+beginning, so that an agent's reminder at the end would change the beginning of its prompt: a probe finds those.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.tokenizers.control_tokens import ControlTokens, num_chars_of
+from adapters.tokenizers.control_tokens import ControlTokens, strings_of
 from adapters.tokenizers.jinja_template import RenderingTooLong
 from adapters.tokenizers.template_messages import (
     REASONING_FIELDS,
@@ -22,10 +22,11 @@ from adapters.tokenizers.template_messages import (
     TemplateTraits,
     has_late_system,
     has_runs,
+    has_stand_in,
     messages_for_template,
     tools_for_template,
+    without_stand_ins,
 )
-from adapters.tokenizers.verbatim_arguments import has_stand_in, without_stand_ins
 from application.ports.tokenizer import TemplateFeatures
 from domain.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.errors import TemplateFailed
@@ -51,7 +52,7 @@ RESERVED_KWARGS = frozenset(
         "truncation",
     }
 )
-"""Template arguments that Cairn sets itself: a client's would change what is rendered behind its back."""
+"""Arguments of transformers' rendering, which no client may set."""
 
 _TAIL_CHARS, _NUM_TAILS = 1024, 4
 
@@ -63,15 +64,18 @@ _LATE_SYSTEM = (Role.SYSTEM, Role.USER, Role.SYSTEM, Role.USER)
 _TWO_SYSTEMS = (Role.SYSTEM, Role.SYSTEM, Role.USER)
 
 MAX_ARGUMENT_CHARS = 2**16
-"""Of a request's template arguments, in all: templates write them once, or once a message."""
+"""The most characters of a request's template arguments: templates write them once, or once a message."""
+
+_NODE_CHARS = 2
+"""Counted for each value beside its text."""
 
 MAX_REPEATED_CHARS = 2**26
-"""Of them times the number of messages."""
+"""The most characters of the arguments times the number of messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """The same for all renderings of one prompt. `controls`: None if no string of it spells a control token."""
+    """What all renderings of one prompt share. `controls`: None if no string of it spells a control token."""
 
     prompt: ChatPrompt
     max_chars: int | None
@@ -80,8 +84,8 @@ class _Setting:
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """`adjustments`: how the messages had to be changed; renderings of the same chat with other turns use the same, and
-    its `setting`. `controls`: what encodes the text; None for the tokenizer itself."""
+    """A prompt's text. `adjustments` of the messages and `setting` are the same for renderings with other turns.
+    `controls` encodes the text; None: the tokenizer itself does."""
 
     text: str
     adjustments: Adjustments
@@ -116,17 +120,17 @@ class ChatTemplate:
 
     @property
     def written(self) -> str:
-        """Its source, and what it writes around messages of every role."""
+        """The template's source, and its text around messages of every role."""
         return self._source + _around_each_role(self._apply)
 
     def separate(self, controls: ControlTokens) -> str:
-        """From now on keep what clients write from acting as control tokens. Returns why that fails, empty if not."""
+        """Keep text of clients from acting as control tokens from now on. Returns the reason where that fails."""
         self._controls = controls
         return controls.defect or controls.written_for_text(self._source)
 
     def render(self, prompt: ChatPrompt, max_chars: int | None = None) -> RenderedChat:
-        """With the generation prompt, or up to the end of the content that is continued. Raises TemplateFailed, naming
-        the message or argument that was refused, and RenderingTooLong beyond `max_chars`."""
+        """Render with the generation prompt, or up to the end of the content that is continued. Raises TemplateFailed,
+        naming the message or argument that was refused, and RenderingTooLong beyond `max_chars`."""
         self._check_kwargs(prompt)
         controls = self._controls if self._controls is not None and self._controls.are_in(prompt) else None
         if not prompt.continues:
@@ -218,7 +222,7 @@ class ChatTemplate:
         )
 
     def _first_refused(self, setting: _Setting, reason: str) -> int:
-        """Index of the message whose arrival brings the refusal about, by bisection."""
+        """Return the index of the message that causes the refusal, by bisection."""
         low, high = 1, len(setting.prompt.messages)
         while low < high:
             middle = (low + high) // 2
@@ -244,7 +248,7 @@ class ChatTemplate:
                     " no name; leave it out",
                     param="chat_template_kwargs",
                 )
-            num_chars += len(name) + num_chars_of(value)
+            num_chars += sum(len(text) + _NODE_CHARS for text in strings_of({name: value}))
         if num_chars > MAX_ARGUMENT_CHARS or num_chars * len(prompt.messages) > MAX_REPEATED_CHARS:
             raise TemplateFailed(
                 f"chat_template_kwargs is too large: {num_chars} characters, for {len(prompt.messages)} messages; at"
@@ -254,8 +258,8 @@ class ChatTemplate:
 
 
 def _places(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[Role]) -> list[int]:
-    """Where messages of these roles come out, -1 for one that does not; nothing if the template refuses them, which is
-    adjusted when it happens, or shows none."""
+    """Return the positions of messages of these roles in the rendered text, -1 for one that is dropped; nothing if the
+    template refuses them, which is adjusted when it happens, or shows none."""
     messages = [ChatMessage(role, probe) for role, probe in zip(roles, _PROBES, strict=False)]
     try:
         text = apply(messages_for_template(messages, traits, Adjustments()), tools=None, add_generation_prompt=True)

@@ -186,36 +186,16 @@ def _pattern(texts: Collection[str]) -> "re.Pattern[str]":
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """All strings of a JSON value, keys too, in no order. Any depth."""
+    """Yield all strings of a JSON value, keys too, and an empty one for everything else. Any order, any depth."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            for key, inner in cast("Mapping[str, Any]", one).items():
-                waiting += (key, inner)
+        yield one if isinstance(one, str) else ""
+        if isinstance(one, Mapping):
+            items = cast("Mapping[str, Any]", one)
+            waiting += (*items.keys(), *items.values())
         elif isinstance(one, list | tuple):
             waiting += cast("Sequence[Any]", one)
-
-
-def num_chars_of(value: Any) -> int:
-    """The size of a JSON value: its characters, and two for whatever else there is. Any depth."""
-    waiting, num_chars = [value], 0
-    while waiting:
-        one = waiting.pop()
-        num_chars += 2
-        if isinstance(one, str):
-            num_chars += len(one)
-        elif isinstance(one, Mapping):
-            for key, inner in cast("Mapping[str, Any]", one).items():
-                num_chars += len(key)
-                waiting.append(inner)
-        elif isinstance(one, list | tuple):
-            waiting += cast("Sequence[Any]", one)
-        elif isinstance(one, int):
-            num_chars += one.bit_length() // 3
-    return num_chars
 
 
 def _json(text: str) -> Any:
@@ -225,4 +205,4 @@ def _json(text: str) -> Any:
         return None
 
 
-__all__ = ("ControlTokens", "control_texts", "num_chars_of", "strings_of")
+__all__ = ("ControlTokens", "control_texts", "strings_of")

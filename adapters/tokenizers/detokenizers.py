@@ -22,7 +22,7 @@ _MAX_OPEN_TOKENS = 3
 
 
 class ByteDetokenizer:
-    """For tokens with bytes of their own. Constant time a token; one owner."""
+    """A detokenizer for tokens with bytes of their own. Constant time a token; one owner."""
 
     def __init__(self, tokens: TokenBytes, special_ids: frozenset[int], prompt_ids: Sequence[int] = ()) -> None:
         self._tokens = tokens
@@ -59,9 +59,9 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For any tokenizer: decodes a short window of recent tokens twice and takes the difference. One owner.
+    """A detokenizer for any tokenizer: decodes a short window of recent tokens twice and takes the difference.
 
-    `decode` must skip special tokens. The window is bounded, so time is linear in the tokens.
+    One owner. `decode` must skip special tokens. The window is bounded, so time is linear in the tokens.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WindowDetokenizer:
         return self._take(len(self._pending), self._decode([*self._context, *self._pending]))
 
     def _take_settled(self, whole: str) -> str:
-        """Bytes without end that form no character: show those that later tokens can no longer complete."""
+        """Show bytes that form no character and that later tokens can no longer complete."""
         for count in range(len(self._pending) - _MAX_OPEN_TOKENS, 0, -1):
             text = self._decode([*self._context, *self._pending[:count]])
             if whole.startswith(text):
@@ -103,7 +103,7 @@ class WindowDetokenizer:
 
 
 def _last_visible(token_ids: Sequence[int], special_ids: frozenset[int]) -> list[int]:
-    """The last few tokens that show: enough for the bytes of an unfinished character."""
+    """Return the last few visible tokens: enough for the bytes of an unfinished character."""
     found: list[int] = []
     for token_id in reversed(token_ids):
         if token_id not in special_ids:

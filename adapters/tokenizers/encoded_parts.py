@@ -1,8 +1,8 @@
-"""Parts of long texts and what they were encoded to, so that a conversation's next turn encodes only what is new.
+"""A cache of encoded parts of long texts, so that a conversation's next turn encodes only its new parts.
 
-Parts are found by a digest of their owner and their text: how long an encoding takes tells nobody what somebody else
-has sent. The least recently used go first. One text displaces half of them at most: of what is longer the beginning is
-kept, and the rest with the next turn.
+Parts are keyed by a digest of their owner and their text: the time of an encoding tells no tenant what another has
+sent. The least recently used are evicted first. One text displaces at most half of the cache: the beginning of a longer
+one is kept now, and the rest with the next turn.
 """
 
 from bisect import bisect_right
@@ -17,14 +17,14 @@ from adapters.tokenizers.library import Encoding
 from domain.id_row import IdRow
 
 MAX_TOKENS = 2**19
-"""Kept in all: an encoding takes some 100 bytes a token."""
+"""The bound of the cache: an encoding takes some 100 bytes a token."""
 
 PART_TOKENS = 8
-"""What a part takes beside its tokens, in tokens: one that is encoded to nothing takes room too."""
+"""Counted for each part beside its tokens: a part that is encoded to nothing takes memory too."""
 
 
 class Part(NamedTuple):
-    """`ids`: of the encoding; a list of them is made anew by each call of the library."""
+    """`ids` of the encoding: the library makes a new list of them at each call."""
 
     ids: IdRow
     encoding: Encoding
@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 class PartSpans:
-    """Spans of the tokens of all parts, in the text that they are parts of. See `text_codec`."""
+    """Spans of the tokens of all parts in the whole text. See `text_codec.Spans`."""
 
     __slots__ = ("_encodings", "_first_chars", "_first_tokens", "_num_tokens")
 
@@ -67,11 +67,11 @@ class EncodedParts:
 
     @property
     def num_tokens(self) -> int:
-        """Kept now, with PART_TOKENS for each part."""
+        """The present size, with PART_TOKENS for each part."""
         return self._num_tokens
 
     def of(self, texts: Sequence[str], owner: str) -> list[Part]:
-        """Each of them encoded, now or before."""
+        """Return the parts, encoded now or before."""
         keys = [_key(owner, text) for text in texts]
         with self._lock:
             found = {key: self._parts[key] for key in keys if key in self._parts}

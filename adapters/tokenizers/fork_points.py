@@ -27,7 +27,7 @@ from domain.request import ChatPrompt
 
 _NUM_TURNS = 3
 _PROBES = ("probe", "Zebra", "7")
-"""Contents that begin differently, so that one of them differs from whatever stands in the prompt."""
+"""Contents that begin differently, so that one of them differs from any content of the prompt."""
 
 _OPENING_TAG = re.compile(r"\s*<([\w-]{1,64})>")
 _CLOSING_TAG = re.compile(r"</[\w-]{1,64}>\s+(?=\S)")
@@ -42,8 +42,8 @@ def find_fork_points(
     rendered: RenderedChat,
     encoded: EncodedText,
 ) -> tuple[ForkPoint, ...]:
-    """Ascending, one a position: where two kinds meet, the one that matters more. `encode`: for who sent the prompt,
-    since most of a probe is theirs."""
+    """Return fork points, ascending, one a position: where two kinds meet, the one that matters more. `encode` belongs
+    to the prompt's owner, since most of a probe is theirs."""
     best: dict[int, ForkKind] = {}
     for kind, messages in likely_requests(prompt, num_turns=_NUM_TURNS if encoded.spans is not None else 0):
         try:
@@ -74,8 +74,8 @@ def likely_requests(prompt: ChatPrompt, num_turns: int) -> Iterator[tuple[ForkKi
 
 
 def _with_more_said(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
-    """In the last question, if it has no answer: clients join texts of one role by an empty line, and so do we where a
-    template takes no two questions. And behind the last message, if that is another."""
+    """Yield chats with more text in the last question, if it has no answer, and behind the last message, if that is
+    another. Clients join texts of one role by an empty line; so does Cairn where a template takes no two questions."""
     spoken = max((at for at, one in enumerate(messages) if one.role not in SYSTEM_ROLES), default=0)
     if messages[spoken].role is Role.USER:
         yield *messages[:spoken], replace(messages[spoken], content=f"{messages[spoken].content}\n\n{_PROBES[0]}")
@@ -98,7 +98,7 @@ def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterat
 
 
 def _end_of_tagged(content: str) -> int:
-    """Where the tagged texts end that it begins with: further ones may have been joined behind the question."""
+    """Return the end of the tagged texts at the beginning of a content; more of them may follow the question."""
     end = 0
     while (tag := _OPENING_TAG.match(content, end)) is not None:
         close = content.find(f"</{tag[1]}>", tag.end())
@@ -110,7 +110,7 @@ def _end_of_tagged(content: str) -> int:
 
 
 def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
-    """A user message that differs from this one from its first visible character at `start` or after it on."""
+    """Return a user message that differs from this one at its first visible character from `start` on."""
     opening = message.content[start:].strip()[:1].casefold()
     probe = next(probe for probe in _PROBES if probe[0].casefold() != opening)
     return ChatMessage(Role.USER, message.content[:start] + probe)

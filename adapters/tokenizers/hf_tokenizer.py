@@ -23,10 +23,10 @@ from domain.reasoning_budget import ReasoningMarks
 from domain.request import ChatPrompt
 
 _NUM_END_TOKENS = 64
-"""More than what a template opens of the answer."""
+"""More tokens than a template writes of the beginning of an answer."""
 
 _CHARS_PER_TOKEN = 256
-"""Where it is not known what a token covers at most: a longer rendering is refused before it is encoded."""
+"""Where the most characters of a token are unknown: a longer rendering is refused before it is encoded."""
 
 
 class HfTokenizer:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 
 class Encoding(Protocol):
-    """What the Rust tokenizer makes of a text: ids, and for each the (start, end) of its characters."""
+    """An encoded text of the Rust tokenizer: ids, and for each the (start, end) of its characters."""
 
     def __len__(self) -> int: ...
     @property
@@ -67,8 +67,8 @@ class RustTokenizer(Protocol):
 
 
 def part_state(part: Any) -> Mapping[str, Any]:
-    """What a normalizer or pre-tokenizer is, as in `tokenizer.json`; empty where there is none. One that a class of
-    transformers brings as Python code raises what it likes."""
+    """Return a normalizer or pre-tokenizer as in `tokenizer.json`; empty where there is none. Raises any exception for
+    one that a class of transformers implements in Python."""
     return {} if part is None else cast("dict[str, Any]", json.loads(part.__getstate__()))
 
 
@@ -97,7 +97,7 @@ class PythonTokenizer(Protocol):
 
 @contextmanager
 def _advice_silenced() -> Generator[None]:
-    """Without this, transformers warns on import that PyTorch is absent, which is how it should be here."""
+    """Silence the warning of transformers that PyTorch is absent, as it should be here."""
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     before = os.environ.get(name)
     os.environ[name] = "1"

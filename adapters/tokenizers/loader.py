@@ -18,7 +18,6 @@ from adapters.tokenizers.library import (
     python_chat_template,
     rust_tokenizer,
 )
-from adapters.tokenizers.parser_names import PARSER_NAMES
 from adapters.tokenizers.text_codec import TextCodec
 from adapters.tokenizers.token_bytes import TokenBytes, token_bytes_of
 from application.ports.tokenizer import Tokenizer
@@ -27,6 +26,24 @@ from domain.model_card import ModelSource
 from domain.output.family import Family
 from domain.output.output_format import OutputFormat, choose_format, family_named
 from domain.shown import shown
+
+PARSER_NAMES = {
+    "function_gemma": "function_gemma",
+    "gemma4": "gemma4",
+    "glm47": "glm",
+    "json_tools": "hermes",
+    "kimi_k2": "kimi_k2",
+    "kimi_k3": "kimi_k3",
+    "laguna": "glm",
+    "longcat": "longcat",
+    "minicpm5": "minicpm5",
+    "minimax_m2": "minimax_m2",
+    "mistral": "mistral",
+    "muse_spark": "muse_spark",
+    "pythonic": "lfm2",
+    "qwen3_coder": "qwen_xml",
+}
+"""Our families by the names of mlx_lm's parsers, the `tool_parser_type` of models that it converted."""
 
 
 class HfTokenizerLoader:
@@ -160,4 +177,4 @@ def _read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-__all__ = ("HfTokenizerLoader",)
+__all__ = ("PARSER_NAMES", "HfTokenizerLoader")

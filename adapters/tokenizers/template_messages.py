@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.tokenizers.verbatim_arguments import stand_in
 from domain.chat import (
     SYSTEM_ROLES,
     ChatMessage,
@@ -17,13 +18,19 @@ from domain.chat import (
     num_leading_system,
 )
 
+_NAME = f"cairn-{secrets.token_hex(16)}"
+"""The one member of an object that stands for generated arguments, so that they are rendered verbatim whatever filter
+the template writes JSON with. Unknown to clients, who therefore cannot write it into a prompt."""
+
+_STAND_IN = re.compile(rf'\{{\s*"{_NAME}"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}}')
+
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
-"""Where templates look for past reasoning."""
+"""The fields in which templates look for past reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """What is changed about the messages. Nothing, unless a template refuses them as they are.
+    """Changes to the messages: none, unless a template refuses them as they are.
 
     `text_arguments`: tool call arguments as JSON text, not as objects. `merged`: consecutive messages of one role
     become one. `short_ids`: tool call ids become nine letters and digits. `late_as_user`: system messages after the
@@ -39,7 +46,7 @@ class Adjustments:
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """What a template's source says of the fields it reads, and what becomes of system messages in it.
+    """The roles that a template reads, and its treatment of system messages and arguments.
 
     `displaces_late_system`: those after the first turn are
     dropped or moved without complaint. `drops_second_system`: so is a second one at the beginning. `reads_arguments`:
@@ -82,6 +89,16 @@ def messages_for_template(
         messages = merged(messages)
     called = {call.id: call.name for message in messages for call in message.tool_calls}
     return [_message(message, _name(message, called), traits, adjustments) for message in messages]
+
+
+def has_stand_in(rendered: str) -> bool:
+    """Whether the template read the members of a call's arguments instead of writing them as JSON."""
+    return _NAME in rendered
+
+
+def without_stand_ins(rendered: str) -> str:
+    """The text with generated arguments exactly as the model wrote them."""
+    return _STAND_IN.sub(lambda found: str(json.loads(found[1])), rendered)
 
 
 def has_late_system(messages: Sequence[ChatMessage]) -> bool:
@@ -145,7 +162,7 @@ def _message(
 def _tool_call(call: ToolCall, traits: TemplateTraits, adjustments: Adjustments) -> dict[str, Any]:
     arguments: Any = call.arguments
     if not adjustments.text_arguments and call.is_generated and not traits.reads_arguments:
-        arguments = stand_in(call.arguments)
+        arguments = {_NAME: call.arguments}
     elif not adjustments.text_arguments:
         try:
             arguments = json.loads(call.arguments)
@@ -167,7 +184,9 @@ __all__ = (
     "TemplateTraits",
     "has_late_system",
     "has_runs",
+    "has_stand_in",
     "merged",
     "messages_for_template",
     "tools_for_template",
+    "without_stand_ins",
 )

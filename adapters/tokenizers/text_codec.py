@@ -3,9 +3,8 @@
 Long texts are encoded in parts where the tokenizer allows it (`text_cuts`), and parts that were encoded before are not
 encoded again (`encoded_parts`): a conversation comes back with each turn, and grows at its end.
 
-The interpreter is held for no longer than it takes to copy the ids that are wanted: encoding happens without it, a text
-that cannot fit is refused for its length or its number of tokens before any list is made, and spans are looked up one
-by one.
+The interpreter's lock is held only to copy ids: encoding happens without it, a text that cannot fit is refused for its
+length or its number of tokens before any list is made, and spans are looked up one by one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,7 +89,7 @@ class TextCodec:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Tokens that are left out of what people read."""
+        """Tokens that are left out of answers."""
         if self._rust is None:
             return frozenset(self._tokenizer.all_special_ids)
         added = self._rust.get_added_tokens_decoder()
@@ -98,7 +97,7 @@ class TextCodec:
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        """The same by name."""
+        """Ids of `special_ids` by name."""
         if self._rust is None:
             vocabulary = self._tokenizer.get_vocab()
             special_ids = self.special_ids
@@ -108,7 +107,7 @@ class TextCodec:
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
-        """Tokens that were added to the vocabulary, special ones among them, by what they spell."""
+        """Ids by text of the tokens that were added to the vocabulary, special ones among them."""
         if self._rust is None:
             return {token.content: id for id, token in self._tokenizer.added_tokens_decoder.items()}
         return {token.content: id for id, token in self._rust.get_added_tokens_decoder().items()}
@@ -134,7 +133,7 @@ class TextCodec:
         return IdRow()
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
-        """Exactly what the tokens say: spaces before punctuation are not removed."""
+        """Return the exact text: spaces before punctuation are kept."""
         if self._rust is None:
             return self._tokenizer.decode(
                 list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False

@@ -1,4 +1,4 @@
-"""What each token contributes to a text, as bytes, for the decoders whose output is their tokens' bytes in a row.
+"""The bytes that each token contributes to a text, for decoders whose output is the concatenation of them.
 
     decoder                                               a token's bytes
     ByteLevel                                             each character stands for one byte; otherwise its UTF-8
@@ -18,7 +18,7 @@ from adapters.tokenizers.library import RustTokenizer
 
 @dataclass(frozen=True, slots=True)
 class LeadingRule:
-    """What the decoder drops at the start of a text.
+    """The characters that the decoder drops at the start of a text.
 
     `characters` of at most `count` are dropped from the text; `first_token_mark` from all of the first token.
     """

@@ -1,4 +1,4 @@
-"""How many leading tokens two texts share, when one of them is encoded already and encoding the other is dear.
+"""The number of leading tokens that two texts share, where one is encoded already and encoding the other is costly.
 
 Tokens are compared, not characters: a merge across the point where the texts part changes the token before it. So the
 other text is encoded in a window around that point, and its tokens are laid beside those of the whole encoding. The

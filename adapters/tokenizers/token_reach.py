@@ -1,4 +1,4 @@
-"""How many characters of a text one token can cover at most, where that can be proven from a tokenizer's parts.
+"""The most characters of a text that one token can cover, where a tokenizer's parts prove it.
 
 `num_tokens >= len(text) / reach` then refuses a text for its length without encoding it. A token covers no more than it
 spells, so the reach is the longest token's length, times how far the normalizer may shorten what it gets:
@@ -28,7 +28,7 @@ _SPLITTING_PRE_TOKENIZERS = frozenset({"Split", "Punctuation"})
 
 
 def token_reach(rust: RustTokenizer) -> int | None:
-    """Characters of text that one token covers at most; None where no such number can be proven."""
+    """Return the most characters that one token covers; None where no such number can be proven."""
     try:
         shrinking, keeps_all = _shrinking(part_state(rust.normalizer)), _keeps_all(part_state(rust.pre_tokenizer))
     except Exception:  # a part that a class of transformers brings as Python code cannot be looked into
@@ -49,7 +49,7 @@ def _normalize_with(normalizer: Any) -> Callable[[str], str]:
 
 
 def _shrinking(normalizer: Mapping[str, Any]) -> float | None:
-    """Characters that go in for each that comes out, at most."""
+    """Return how many characters the normalizer reads for each that it writes, at most."""
     kind = normalizer.get("type")
     if kind is None or kind in _KEEPING_NORMALIZERS:
         return 1

@@ -6,7 +6,7 @@ import pkgutil
 import mlx_lm.tool_parsers
 import pytest
 
-from adapters.tokenizers.parser_names import PARSER_NAMES
+from adapters.tokenizers.loader import PARSER_NAMES
 from tests.support.transcripts import TOOLS, TRANSCRIPTS
 
 _CASES = [

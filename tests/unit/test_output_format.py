@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.tokenizers.loader import HfTokenizerLoader
-from adapters.tokenizers.parser_names import PARSER_NAMES
+from adapters.tokenizers.loader import PARSER_NAMES, HfTokenizerLoader
 from application.settings import ModelSettings
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
