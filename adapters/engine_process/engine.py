@@ -3,8 +3,9 @@
     NEW ──start──► RUNNING ──stop──► STOPPING ──┐
                       └── end of file ──────────┴──► ENDED, once the process is no more
 
-The end of the child is the engine's end: every open choice and question ends then, with the reason, whether it was
-asked to stop, crashed or was killed. Whoever wants to go on makes another engine.
+The end of the child is the engine's end: every open question ends then, with the reason, whether it was asked to stop,
+crashed or was killed. A choice that was open at a loss ends without a word: `EngineSupervisor` has it go on in another
+engine.
 """
 
 import asyncio
@@ -34,7 +35,6 @@ from adapters.engine_process.messages import (
     ToChild,
     ToParent,
 )
-from adapters.engine_process.open_choices import OpenChoices
 from adapters.engine_process.values import decoded, encoded
 from application.events import FaultObserved
 from application.ports.clock import Clock
@@ -75,7 +75,7 @@ class _State(Enum):
 
 
 class EngineProcess:
-    """An Engine. Event loop only, but for `status`."""
+    """A MortalEngine. Event loop only, but for `status`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class EngineProcess:
         patience: Patience | None = None,
     ) -> None:
         """`child`: not started yet. `settings`: what its entry gets first.
-        `lost`: called when the engine has ended unasked, with the reason, before what was open is ended."""
+        `lost`: called when the engine has ended unasked, with the reason."""
         self._child = child
         self._settings = settings
         self._clock = clock
@@ -103,7 +103,6 @@ class EngineProcess:
         self._heard_ns = now
         self._questions = Questions(self._send)
         self.cache: EngineCache = AskedCache(self._ask)
-        self._open = OpenChoices()
         self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
@@ -156,21 +155,19 @@ class EngineProcess:
             self._loop.call_later(self._patience.abort_s, self._give_up)
 
     def status(self) -> EngineStatus:
-        """As the child told it last; of one that has fallen silent, with what it has not taken up since."""
+        """As the child reported it last."""
         told, heard_ns = self._status, self._heard_ns
         is_silent = self._clock.now_ns() - heard_ns > SILENT_AFTER_S * 1e9
-        num_untold = max(0, len(self._open) - told.num_waiting - told.num_running)
         return replace(
             told,
             is_alive=self._state is _State.RUNNING and not self._fault,
             fault=self._fault,
-            num_calls=max(told.num_calls, len(self._questions)) + (num_untold if is_silent else 0),
+            num_calls=max(told.num_calls, len(self._questions)),
             activity=Activity(SILENCE, heard_ns) if is_silent else told.activity,
         )
 
     def submit(self, submission: Submission) -> None:
         self._need_running()
-        self._open.add(submission)
         self._send(Submit(submission))
 
     def cancel(
@@ -228,10 +225,8 @@ class EngineProcess:
         self._heard_ns = self._clock.now_ns()
         match message:
             case Batch():
-                batch = message.opened()
                 self._status = message.status or self._status
-                self._open.took(batch)
-                self._receive(batch)
+                self._receive(message.opened())
             case Answer():
                 self._questions.answered(message)
             case Begun():
@@ -270,21 +265,19 @@ class EngineProcess:
         self._child.see_off(tell)
 
     def _end(self, why: str) -> None:
-        """The process is no more. What is open ends."""
+        """The process is no more."""
         if self._state is _State.ENDED:
             return
         was_asked = self._state is _State.STOPPING
         self._state = _State.ENDED
         self._fault = "" if was_asked else self._broken or why
-        events: tuple[FaultObserved, ...] = ()
         if not was_asked:
             _logger.error("%s", self._fault)
-            events = (FaultObserved("engine.process", self._fault, self._clock.now_ns()),)
+            now_ns = self._clock.now_ns()
             self._lost(self._fault)
+            self._receive(StepBatch(now_ns, events=(FaultObserved("engine.process", self._fault, now_ns),)))
         reason = self._fault or "the server is stopping"
         self._questions.end(lambda: ServerUnavailable(reason))
-        if (batch := self._open.ended(ServerUnavailable(reason), self._clock.now_ns(), events)) is not None:
-            self._receive(batch)
         self._has_begun.set()
         self._over.set()
 

@@ -31,11 +31,10 @@ from adapters.engine_process.messages import (
     Withdraw,
     raw,
 )
-from adapters.engine_process.open_choices import OpenChoices
 from adapters.engine_process.reader_gate import ReaderGate
 from adapters.engine_process.teller import Teller
 from adapters.engine_process.values import SentError, decoded
-from application.ports.engine import Engine, EngineStatus, Submission
+from application.ports.engine import Engine, EngineStatus
 from application.ports.model_repository import ModelCheck
 from application.services.faults import described
 from domain.errors import ComputeFailed, DomainError
@@ -125,7 +124,8 @@ class EngineHost:
             return  # it could not be made: what was said meanwhile ends with the process
         match message:
             case Submit():
-                self._submit(hosted.engine, message.submission)
+                with suppress(DomainError):  # its thread has ended, and so does this process
+                    hosted.engine.submit(message.submission)
             case Cancel():
                 hosted.engine.cancel(message.id, message.choice, reason=message.reason, num_tokens=message.num_tokens)
             case Ask():
@@ -151,15 +151,6 @@ class EngineHost:
             self._finish(1)
             return
         self._beat()
-
-    def _submit(self, engine: Engine, submission: Submission) -> None:
-        try:
-            engine.submit(submission)
-        except DomainError as error:
-            lost = OpenChoices()
-            lost.add(submission)
-            if (batch := lost.ended(error, engine.status().last_progress_ns)) is not None:
-                self._teller.batch(batch)
 
     async def _answer(self, hosted: Hosted, asked: Ask) -> None:
         """Whatever it is, one that cannot be written as well: nobody is left waiting."""

@@ -304,7 +304,7 @@ class Engine(Protocol):
 
 
 class MortalEngine(Engine, Protocol):
-    """An Engine of one life, which may end unasked."""
+    """An Engine of one life, which may end unasked; choices that are open then end without a word."""
 
     async def begun(self) -> None:
         """Returns once it is made, or has ended."""
@@ -321,8 +321,8 @@ class MortalEngine(Engine, Protocol):
 
 class MakeMortal(Protocol):
     def __call__(self, lost: Callable[[str], None]) -> MortalEngine:
-        """`lost`: called once on the event loop when it has ended unasked, with the reason, before what is open in it
-        ends. Nothing of it computes any more then."""
+        """`lost`: called once on the event loop when it has ended unasked, with the reason, before questions to it end.
+        Nothing of it computes any more then."""
         ...
 
 

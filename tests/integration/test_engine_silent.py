@@ -8,9 +8,9 @@ from collections.abc import Callable
 from adapters.engine_process.engine import SILENCE, SILENT_AFTER_S, EngineProcess, Patience
 from adapters.fake.clock import FakeClock
 from application.ports.tokenizer import EncodedPrompt
+from application.services.text_side.engine_supervisor import EngineSupervisor
 from domain.engine_health import engine_health
 from domain.ids import ModelId, RequestId
-from tests.support.engine_client import EngineClient
 from tests.support.patience import PATIENCE_S
 from tests.support.sync_engine import submission
 
@@ -54,22 +54,22 @@ class SilentChild:
 def test_what_it_has_not_taken_up_is_outstanding_and_it_is_stuck_in_silence() -> None:
     async def run() -> None:
         clock, child = FakeClock(start_ns=0), SilentChild()
-        engine = EngineProcess(child, b"", clock)
+        engine = EngineSupervisor(lambda lost: EngineProcess(child, b"", clock, lost=lost), clock)
         engine.start(lambda _batch: None)
         engine.submit(submission("a", ModelId("m"), EncodedPrompt.of_text((1, 2)), 4, num_choices=2))
         early = engine.status()
-        assert (early.num_calls, early.activity) == (0, None), "it may just be taking them up"
+        assert (early.num_waiting, early.activity) == (2, None), "it may just be taking them up"
         clock.advance(SILENT_AFTER_S + 1)
         late = engine.status()
         assert late.activity is not None
-        assert (late.num_calls, late.activity.kind, late.is_alive) == (2, SILENCE, True)
+        assert (late.num_waiting, late.activity.kind, late.is_alive) == (2, SILENCE, True)
         assert not engine_health(late.heartbeat, clock.now_ns(), STUCK_AFTER_S).is_stuck
         clock.advance(STUCK_AFTER_S)
         found = engine_health(engine.status().heartbeat, clock.now_ns(), STUCK_AFTER_S)
         assert (found.stuck_in, found.stuck_since_ns) == (SILENCE, 0)
         engine.abandon()
         assert child.told == ["abort"]
-        engine.kill()
+        child.kill()
         await engine.stop(PATIENCE_S)
 
     asyncio.run(run())
@@ -92,15 +92,12 @@ def test_one_that_cannot_be_killed_is_given_up_when_it_is_abandoned() -> None:
             lost.set()
 
         engine = EngineProcess(child, b"", FakeClock(), lost=note, patience=Patience(abort_s=0, gone_s=0))
-        client = EngineClient(engine)
-        engine.start(client.receive)
-        engine.submit(submission("a", ModelId("m"), EncodedPrompt.of_text((1, 2)), 4))
+        engine.start(lambda _batch: None)
         engine.abandon()
         async with asyncio.timeout(PATIENCE_S):
             await lost.wait()
         assert whys == ["the engine's process does not end"]
         assert child.told == ["abort", "kill"]
-        assert (await client.end("a")).error is not None
         child.end()
 
     asyncio.run(run())

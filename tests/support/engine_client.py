@@ -112,10 +112,6 @@ def engine_on_a_thread(hold: Callable[[], object] = lambda: None, *, tells_direc
 
 def engine_behind_a_socket() -> Engine:
     """Both ends of an engine process, in this one."""
-    return EngineProcess(HostedChild(hosted_toy), b"", SystemClock())
-
-
-def engine_that_is_revived() -> Engine:
     return EngineSupervisor(
         lambda lost: EngineProcess(HostedChild(hosted_toy), b"", SystemClock(), lost=lost), SystemClock()
     )
@@ -123,8 +119,7 @@ def engine_that_is_revived() -> Engine:
 
 ENGINES: Mapping[str, Callable[[], Engine]] = {
     "thread": engine_on_a_thread,
-    "socket": engine_behind_a_socket,
-    "revived": engine_that_is_revived,
+    "process": engine_behind_a_socket,
 }
 
 

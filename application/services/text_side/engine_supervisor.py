@@ -120,7 +120,7 @@ class EngineSupervisor:
         only `activity` is that of the coming one."""
         if self._state is _State.LIVING:
             status = self._engine.status()  # with a fault it will be lost in a moment
-            num_waiting = status.num_waiting + self._work.num_unsent
+            num_waiting = max(0, self._work.num_choices - status.num_running)  # also where it has taken up nothing more
             return replace(status, is_alive=status.is_alive or bool(status.fault), num_waiting=num_waiting)
         if self._state is not _State.REVIVING:
             return self._engine.status()
