@@ -2,7 +2,7 @@
 
 An adapter is data, as a model is: weights are safetensors, and of its configuration only the numbers and names that say
 which layers it changes are read. Every tensor of the file must belong to a layer that the configuration names, with
-its very shape, and none may be missing: half an adapter is another model, and nobody would notice.
+its very shape, and none may be missing: half an adapter is another model, which would go unnoticed.
 """
 
 import json
@@ -31,7 +31,7 @@ _LEAVES = frozenset({"lora_a", "lora_b", "m"})
 
 @dataclass(frozen=True, slots=True)
 class AdapterFolder:
-    """What an adapter's files say. `num_layers`: how many of the last layers it changes. `tensors`: by name."""
+    """An adapter by its files. `num_layers`: how many of the last layers it changes. `tensors`: by name."""
 
     folder: Path
     num_layers: int

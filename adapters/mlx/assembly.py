@@ -46,7 +46,7 @@ _VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the files say about a model. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of
+    """A model by its files. `config`: config.json; `digest`: of the weights' content; `adapter_digest`: of
     the adapter's, empty without one."""
 
     config: Mapping[str, Any]
@@ -113,7 +113,7 @@ def context_length_of(config: Mapping[str, Any]) -> int:
 def _meter(
     description: ModelDescription, peaks: PeakMemory | None, *, is_ahead: bool
 ) -> Generator[Future[Any] | None, None, PeakMeter]:
-    if peaks is None or not description.weights_digest:  # a model without one cannot be told from others
+    if peaks is None or not description.weights_digest:  # a model without one cannot be recognised
         return PeakMeter(description.memory, is_ahead=is_ahead)
     key = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
     known = yield from peaks.recall(key)
@@ -121,13 +121,13 @@ def _meter(
 
 
 def _runtime() -> str:
-    """What computes: library versions to the minor, and the kind of device."""
+    """The runtime: library versions to the minor, and the kind of device."""
     versions = " ".join(f"{name} {'.'.join(version(name).split('.')[:2])}" for name in ("mlx-lm", "mlx"))
     return f"{versions} {'cpu' if on_cpu() else 'gpu'}"
 
 
 def _arithmetic(blas: str) -> str:
-    """What decides the last bits of a result beside the runtime."""
+    """All that decides the last bits of a result beside the runtime."""
     return f"{platform.machine()}, {blas or 'built-in BLAS'}" if on_cpu() else describe_device()
 
 

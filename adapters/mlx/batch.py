@@ -99,8 +99,8 @@ class DecodeGroup:
         return current
 
     def settle(self) -> None:
-        """Where a grammar constrains some row: have it accept what was fed, and choose the next tokens with what it
-        allows then. Waits for the tokens that were fed, and for the masks. A failure is left on the rows."""
+        """If a grammar constrains some row, have it accept the tokens that were fed, and choose the next ones by what
+        it allows then. Waits for these tokens, and for the masks. A failure is left on the rows."""
         if self._unsettled is None:
             return
         (logits, fed), self._unsettled = self._unsettled, None
@@ -148,7 +148,7 @@ class DecodeGroup:
         return caches
 
     def remove(self, leaving: Sequence[Row]) -> None:
-        """Rows that end. Their state is dropped by `narrow`, or at once when nobody is left."""
+        """Rows that end. Their state is dropped by `narrow`, or at once when no row is left."""
         for row in leaving:
             row.group = None
         self._has_gone = True
@@ -171,7 +171,7 @@ class DecodeGroup:
         self._drop_gone()
 
     def narrow(self) -> None:
-        """Drop whoever left, all at once. A failure is left on the rows."""
+        """Drop the rows that left, all at once. A failure is left on the rows."""
         if self._has_gone:
             self._sampler.detach()
             self._drop_gone()
@@ -194,7 +194,7 @@ class DecodeGroup:
         self._sampler = self._new_sampler()
 
     def give_back(self) -> None:
-        """Hold no more than the rows need: room for others goes, and with it whoever left. For when memory is short;
+        """Hold no more than the rows need: room for others goes, and with it rows that left. For when memory is short;
         where there is not even enough to move, all stays as it is."""
         self.narrow()
         try:
@@ -203,7 +203,7 @@ class DecodeGroup:
             _logger.warning("a batch could not be made smaller: %s", error)
 
     def _lose(self, error: ComputeFailed) -> None:
-        """The caches are in an unknown state: whoever is in the group has failed."""
+        """The caches are in an unknown state: every row of the group has failed."""
         for row in self.rows:
             row.failure = row.failure or error
         self.caches, self.waiting, self._unsettled = [], None, None
@@ -253,7 +253,8 @@ class DecodeGroup:
             return self._choose_one_by_one(logits)
 
     def _choose_one_by_one(self, logits: mx.array) -> Sampled:
-        """Some row's sampling failed: find out whose. It gets a token nobody will see and is reported next time."""
+        """Some row's sampling failed: find out which. It gets a token that is never delivered; its error is reported
+        with the next step."""
         self._sampler.detach()
         parts: list[Sampled] = []
         for index, row in enumerate(self.rows):

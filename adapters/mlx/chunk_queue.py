@@ -2,7 +2,7 @@
 
 Waiting for every chunk before the next one is built costs a fast GPU a tenth of its prefill rate. With `depth` 1 a
 chunk is only waited for when the next one has been queued, so that at most two are under way; with 0 it is waited for
-at once. What a chunk computes is the same either way: MLX never changes an array that somebody still uses.
+at once. What a chunk computes is the same either way: MLX never changes an array that is still in use.
 """
 
 from collections import deque

@@ -66,7 +66,7 @@ class Driver(Protocol):
 
 
 def _has_no_modes(_mode: object) -> None:
-    """What drivers before CUDA 10.1 have instead."""
+    """Stands for the call that drivers before CUDA 10.1 lack."""
 
 
 class CudaDriver:
@@ -197,7 +197,7 @@ class CudaLink:
 
     def address_of(self, array: mx.array) -> mx.array:
         """uint64 [1], lazy: where a contiguous array lies, known once it is computed. It stays there for its life,
-        unless somebody reads it on the host."""
+        unless it is read on the host."""
         return self._tell_address(
             inputs=[array.view(mx.uint8)],
             grid=(1, 1, 1),

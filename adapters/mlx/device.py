@@ -1,4 +1,4 @@
-"""What MLX computes on, and what follows from it."""
+"""The device that MLX computes on, and the constants that follow from it."""
 
 from typing import Any
 

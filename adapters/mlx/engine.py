@@ -137,7 +137,7 @@ def _bound_memory() -> None:
 
 
 def _read_files(folder: Path, adapter: Path | None, memory_dir: Path | None) -> Digests:
-    """What takes a while and needs no device: hashing, and for an adapter the import of mlx-lm's trainer."""
+    """Hash the files, and for an adapter import mlx-lm's trainer: work that takes a while and needs no device."""
     if adapter is not None:
         mlx_lm_module("tuner.utils")
     return digest_model(folder, adapter, memory_dir)

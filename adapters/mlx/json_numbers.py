@@ -1,4 +1,4 @@
-"""Numbers of files that anybody may have written.
+"""Numbers in files of unknown origin.
 
 JSON as Python reads it has NaN, infinities and integers of thousands of digits, which raise where they are converted
 or shown.

@@ -36,7 +36,7 @@ _COUNTED = re.compile(r"(^|_)n?_?(layers?|blocks|experts|stages|codebooks|depths
 """Names of settings that say how many modules there are."""
 
 PIECE_BYTES = 64 * 2**20
-"""Of weights, evaluated at once: some 20 ms of reading from a fast disk."""
+"""Bytes of weights evaluated at once: some 20 ms of reading from a fast disk."""
 
 _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 ITEM_BYTES = {name: dtype.size for name, dtype in _CASTS.items()}

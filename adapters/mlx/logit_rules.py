@@ -1,4 +1,4 @@
-"""What a sequence's settings do to its logits, for the rows of a lane at once (`sampling`).
+"""Rules that a sequence's settings lay on its logits, applied to the rows of a lane at once (`sampling`).
 
 In this order, as vLLM's: a grammar's mask, bias, penalties, suppression of the tokens that end an answer; temperature,
 top-k, top-p (over what top-k left) and min-p as one threshold a row. A row that does not use a setting has a neutral
@@ -73,7 +73,7 @@ def _counted(token_ids: tuple[int, ...], vocab_size: int) -> mx.array:
 
 
 class TokenMasks:
-    """What grammars allow, of a fixed list of rows: -inf for every token that may not come next. Compute thread only.
+    """Grammar masks of a fixed list of rows: -inf for every token that may not come next. Compute thread only.
 
     Most steps of an answer allow what the step before did (inside a text, anything): what is on the device stays there,
     and only rows whose mask is another are unpacked again. By numpy: 14 microseconds for 152,000 tokens, and the device
@@ -170,7 +170,7 @@ class Penalties:
 
 
 def ranking_of(params: SamplingParams) -> int:
-    """How many of the largest logits have to be put in order: NO_RANKING, a small top-k, or WHOLE_RANKING."""
+    """The number of largest logits that have to be put in order: NO_RANKING, a small top-k, or WHOLE_RANKING."""
     if 0 < params.top_k <= SMALL_TOP_K:
         return params.top_k
     return WHOLE_RANKING if params.top_k or params.top_p < 1 else NO_RANKING

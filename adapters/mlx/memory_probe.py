@@ -1,4 +1,4 @@
-"""What MLX computes in: host memory on a CPU, the working set on Metal, device memory on CUDA.
+"""Readings of the memory that MLX computes in: host memory on a CPU, the working set on Metal, device memory on CUDA.
 
 On a CPU everything the process holds counts, and MLX's part of it is only what freed buffers it keeps. On Metal the
 host's memory is the device's too, and MLX may hold what the system recommends; beyond that the process is aborted. CUDA

@@ -114,7 +114,7 @@ class MlxModel:
             is_measured = num_prompt_logprobs is None and self._meter.begin(len(token_ids), self._chunks.finish)
             logits = self._feed(row, token_ids)
             scores = self._score(row, logits, token_ids, num_prompt_logprobs)
-            self._chunks.put(live_arrays(row.caches))  # the state only: nobody else wants these logits
+            self._chunks.put(live_arrays(row.caches))  # the state only: these logits are not needed
             if is_measured and self._meter.end(len(token_ids), row.position + len(token_ids), self._chunks.finish):
                 self._description = replace(self._description, memory=self._meter.shape)
         except Exception as error:
@@ -274,7 +274,7 @@ class MlxModel:
                 row.failure = ComputeFailed(f"a decode step failed: {error}")
 
     def _end_failed(self, rows: Sequence[Row]) -> dict[SequenceId, DecodeResult]:
-        """Close the rows that have failed, and tell it."""
+        """Close the rows that have failed; their results."""
         results = {row.id: DecodeResult(row.id, error=row.failure) for row in rows if row.failure is not None}
         self.close(list(results))
         return results
@@ -350,8 +350,8 @@ def _read(rows: Sequence[Row], sampled: Sampled) -> dict[SequenceId, DecodeResul
         return {row.id: DecodeResult(row.id, error=ComputeFailed(f"a decode step failed: {error}")) for row in rows}
     results: dict[SequenceId, DecodeResult] = {}
     for index, row in enumerate(rows):
-        told = (logprobs[index],) if index in logprobs else ()
-        results[row.id] = DecodeResult(row.id, (tokens[index],), told)
+        asked = (logprobs[index],) if index in logprobs else ()
+        results[row.id] = DecodeResult(row.id, (tokens[index],), asked)
     return results
 
 

@@ -55,7 +55,7 @@ def host_array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lives: `pack` (None: it has no bytes) and the first of its rows on the pack's leading axis."""
+    """The place of a tensor: `pack` (None: it has no bytes) and the first of its rows on the pack's leading axis."""
 
     pack: int | None
     row: int
@@ -131,8 +131,8 @@ def pack(tensors: Sequence[mx.array | None]) -> DevicePayload:
 
 
 def pack_blocks(tensors: Sequence[mx.array | None], lengths: Sequence[int]) -> list[DevicePayload]:
-    """What `pack` gives for each run of `lengths` tokens of tensors [1, heads, tokens, dim], in far fewer copies: each
-    tensor is copied once into a pack of all the tokens, and each block is cut out of that in one piece."""
+    """Payloads as `pack` makes them for each run of `lengths` tokens of tensors [1, heads, tokens, dim], in far fewer
+    copies: each tensor is copied once into a pack of all the tokens, and each block is cut out of that in one piece."""
     specs, wide, places = _gather(tensors)
     payloads: list[DevicePayload] = []
     start = 0
@@ -187,8 +187,8 @@ def _copy(tensors: list[mx.array]) -> mx.array:
 
 
 def pays_to_land() -> bool:
-    """Where the device shares the host's memory and joins tensors by itself. A CPU joins them where they are, and over
-    a CUDA link they cross once, joined."""
+    """Whether the device shares the host's memory and joins tensors by itself. A CPU joins them where they are, and
+    over a CUDA link they cross once, joined."""
     return mx.metal.is_available()
 
 

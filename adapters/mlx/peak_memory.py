@@ -52,7 +52,7 @@ class PeakMemory:
 
 
 def recall(memory_dir: Path | None, key: str) -> PeakCorrection:
-    """What was learnt of this model; nothing yet when nobody knows."""
+    """The remembered correction of this model; an empty one where there is none."""
     return _read(memory_dir).get(key, PeakCorrection()) if memory_dir is not None else PeakCorrection()
 
 

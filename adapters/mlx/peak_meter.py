@@ -38,7 +38,7 @@ def peak_bytes() -> int:
 
 
 class PeakMeter:
-    """Of one loaded model. Compute thread only."""
+    """The peaks of one loaded model. Compute thread only."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PeakMeter:
         return not self._correction.num_measured
 
     def loaded(self, chunk: int, peaks: Mapping[int, int]) -> None:
-        """What a load measured: see `PeakCorrection.of_load`."""
+        """Take the peaks measured by a load: see `PeakCorrection.of_load`."""
         self._correction = self._kept = PeakCorrection.of_load(self._shape, chunk, peaks)
         self._longest = chunk
         self._keep(self._correction)
@@ -95,7 +95,7 @@ class PeakMeter:
 
 
 def _is_measured(number: int) -> bool:
-    """Of chunks counted from one, where those that are not wait for nothing."""
+    """Whether the chunk of this number, counted from one, is measured where chunks are queued ahead."""
     is_power = not number & (number - 1)
     return number <= FIRST_CHUNKS or number % EVERY_CHUNKS == 0 or (is_power and number < EVERY_CHUNKS)
 

@@ -1,4 +1,4 @@
-"""What can be told of a model folder without reading its weights: whether loading it can be tried, and what it takes.
+"""A look at a model folder without reading its weights: whether loading it can be tried, and what it takes.
 
 The config names a model type that mlx-lm has code for, the weight files are as long as their headers say, and an
 adapter over them is whole. A header is a few kilobytes; nothing is brought to the device.
@@ -38,7 +38,7 @@ def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
 
 
 def _item_bytes(dtype: str, *, is_quantised: bool) -> int | None:
-    """Of a floating value as it will be held; None where it stays as it is stored."""
+    """Bytes of a floating value as it will be held; None where it stays as it is stored."""
     if dtype == "auto":
         return 4 if on_cpu() and not is_quantised else None
     return ITEM_BYTES.get(dtype)

@@ -1,4 +1,4 @@
-"""What a model's code does, found by running it on a few toy tokens at load.
+"""A probe of a model's code: a few toy tokens, run at load.
 
 Three questions: does prefill work on this device at all; what do captured states look like; and does decoding two
 sequences of different length in one batch give the same logits as decoding each alone? Some families answer the

@@ -1,4 +1,4 @@
-"""What is remembered from one start to the next: a small JSON file of entries by name, the most recent last.
+"""A small JSON file of entries by name that survives a restart, the most recent last.
 
 Trouble with the file is not an error: what it holds can be found out again. Several processes may write it: each puts a
 whole file in its place, and of two at once one is forgotten. Blocks as long as the disk takes.
@@ -13,7 +13,7 @@ from typing import cast
 
 
 def recalled(path: Path) -> dict[str, object]:
-    """What is there, not looked at any further."""
+    """The entries of the file, unchecked; empty where it cannot be read."""
     try:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

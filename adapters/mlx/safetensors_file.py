@@ -1,6 +1,6 @@
 """A safetensors file by its header: u64 header length, header, data. Nothing of the data is read.
 
-What the header says is checked against the length of the file, so that one that is cut short is told from a whole one.
+What the header says is checked against the length of the file, so that one that is cut short is recognised.
 """
 
 import json
@@ -34,7 +34,7 @@ class StoredTensor:
 
     @property
     def is_floating(self) -> bool:
-        """Of a width that a cast changes; the 8-bit formats belong to quantised weights."""
+        """Whether a cast changes its width; the 8-bit formats belong to quantised weights."""
         return self.dtype in {"F64", "F32", "F16", "BF16"}
 
 

@@ -1,5 +1,5 @@
-"""What one decode step chose: lazy arrays while the step is in flight, plain values once they are read; and how likely
-the model found the tokens of a prompt.
+"""The outcome of a decode step: lazy arrays while the step is in flight, plain values once they are read. And the log
+probabilities of a prompt's tokens.
 
 All that the host wants of a step is one array of 32-bit words, read once:
 
@@ -27,7 +27,7 @@ from application.ports.compute import PromptScores
 from domain.stream import TokenLogprob
 
 SLICE_BYTES = 16 << 20
-"""Of one float32 copy of a slice; finding the likeliest takes four such copies for a moment."""
+"""Size of one float32 copy of a slice; finding the likeliest takes four such copies for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ def token_logprobs(words: NDArray[np.uint32], token_ids: Sequence[int], num_tops
 
 
 class Outcome:
-    """What one queued step chose. `words`: uint32, the token of every row, then the log probabilities of the rows
-    `asking`. To be read once it is queued."""
+    """The tokens chosen by one queued step. `words`: uint32, the token of every row, then the log probabilities of the
+    rows `asking`. To be read once it is queued."""
 
     __slots__ = ("_num_rows", "_num_tops", "_read", "asking", "words")
 
@@ -94,12 +94,12 @@ class Outcome:
         self._read: NDArray[np.uint32] | None = None
 
     def tokens(self) -> list[int]:
-        """Of every row. Waits, the first time."""
+        """The token of every row. Waits, the first time."""
         tokens: list[int] = self._host()[: self._num_rows].tolist()
         return tokens
 
     def logprobs(self) -> dict[int, TokenLogprob]:
-        """By row. Waits, the first time."""
+        """Log probabilities by row. Waits, the first time."""
         if not self.asking:
             return {}
         tokens = self.tokens()
@@ -163,7 +163,7 @@ def score_chunk(
     logits: mx.array, token_ids: Sequence[int], before: mx.array | None, num_tops: int
 ) -> tuple[PromptScores, mx.array]:
     """Scores of a chunk from its logits [tokens, vocab], and a copy of its last row: what the next chunk's first token
-    is scored by. `before`: that row of the chunk before, None if nobody kept it."""
+    is scored by. `before`: that row of the chunk before, None if it was not kept."""
     scores: list[TokenLogprob | None] = [None]
     if before is not None:
         scores = list(_score(before[None], token_ids[:1], num_tops))

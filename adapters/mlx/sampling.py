@@ -63,7 +63,7 @@ class NoiseKeys:
 
 
 class LaneKind(NamedTuple):
-    """What rows of one lane have in common. `ranking` as in `ranking_of`."""
+    """The work that rows of one lane share. `ranking` as in `ranking_of`."""
 
     is_greedy: bool
     is_untouched: bool = False
@@ -192,7 +192,7 @@ class GroupSampler:
         return [array for lane in self._lanes for array in lane.history()]
 
     def _logprobs(self, logits: mx.array, tokens: mx.array) -> LogprobArrays:
-        """Of the model's own distribution over what a grammar allows, before penalties and temperature."""
+        """In the model's own distribution over what a grammar allows, before penalties and temperature."""
         rows = mx.array(self._asking)
         asked = self._masks_of_asking.apply(logits[rows].astype(mx.float32))
         return LogprobArrays.of(asked, tokens[rows], self._num_tops)

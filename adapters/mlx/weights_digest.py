@@ -25,7 +25,7 @@ _CONFIG_NAMES = ("config.json", "hf_quant_config.json")
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Of a model's content. `adapter`: of what is laid over the weights; empty for nothing."""
+    """Digests of a model's content. `adapter`: of the adapter over the weights; empty without one."""
 
     weights: bytes
     adapter: bytes = b""

@@ -1,4 +1,4 @@
-"""What each of mlx-lm's cache classes is: its kind, its tensors, where tokens lie in them, how it is filled.
+"""A table of mlx-lm's cache classes: each one's kind, its tensors, where tokens lie in them, how it is filled.
 
 A class is known by its exact type or not at all: a subclass may mean something else by the same fields, so it counts as
 unsupported until it has an entry in `_TRAITS`. Fields are read and set directly, because the `state` property changed
@@ -38,7 +38,7 @@ _LAYER_CACHE_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pendin
 
 @dataclass(frozen=True, slots=True)
 class TokenSlots:
-    """Where the tokens of a sequence lie on a tensor's token axis: position `oldest` is in slot `origin`, the following
+    """The places of a sequence's tokens on a tensor's token axis: position `oldest` is in slot `origin`, the following
     ones after it, modulo `ring` if set."""
 
     oldest: int
@@ -56,9 +56,9 @@ class TokenSlots:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What one cache class is. `cut`: goes back to fewer tokens in place, copying nothing; None where that cannot be:
-    windowed and recurrent states are of use at their own position only. `surplus`: tokens of a full window that
-    resuming does not need."""
+    """The properties of one cache class. `cut`: goes back to fewer tokens in place, copying nothing; None where that
+    cannot be: windowed and recurrent states are of use at their own position only. `surplus`: tokens of a full window
+    that resuming does not need."""
 
     kind: StateKind
     tensors: Callable[[Any], Tensors]
@@ -174,7 +174,8 @@ def _fill_layer_cache(cache: Any, tensors: Tensors, position: int) -> None:
 
 
 def _cut_key_value(cache: Any, position: int) -> None:
-    """Where prefill finds so much room, it is to find as much here: the strides of a buffer may choose a kernel."""
+    """At a position where prefill would have grown the buffer the slots are those of prefill: a buffer's strides may
+    choose a kernel."""
     if position % cache.step == 0:
         slots = buffer_slots(position, cache.step)
         cache.keys, cache.values = cache.keys[..., :slots, :], cache.values[..., :slots, :]
@@ -232,8 +233,8 @@ def traits_of(cache: Any) -> Traits | None:
 def label_of(cache: Any) -> str:
     """Class name with the parameters that change its meaning; they are part of the fingerprint."""
     found = {name: getattr(cache, name, 0) for name in ("keep", "bits", "group_size")}
-    told = ",".join(f"{name}={value}" for name, value in found.items() if value)
-    return f"{type(cache).__name__}[{told}]" if told else type(cache).__name__
+    parameters = ",".join(f"{name}={value}" for name, value in found.items() if value)
+    return f"{type(cache).__name__}[{parameters}]" if parameters else type(cache).__name__
 
 
 def known_traits(cache: Any) -> Traits:

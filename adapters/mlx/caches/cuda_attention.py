@@ -1,7 +1,7 @@
-"""mlx-lm's attention on CUDA: by the class of the cache another way is asked first, and else mlx-lm's own.
+"""mlx-lm's attention on CUDA: by the class of the cache other implementations are tried first, and else mlx-lm's own.
 
-mlx-lm's attention is told the cache whose keys it is given, and treats some classes of them in their own way. These are
-such ways; each says for itself which calls it takes. Everything else is left to mlx-lm.
+mlx-lm's attention takes the cache whose keys it is given, and treats some classes differently. These are more such
+ways; each decides which calls it takes. Everything else is left to mlx-lm.
 """
 
 import sys
@@ -22,7 +22,7 @@ _base: Any = mlx_lm_module("models.base")
 
 Attention: TypeAlias = Callable[..., mx.array]
 Way: TypeAlias = Callable[[mx.array, Any, Any, Any, float, Any], mx.array | None]
-"""Of queries, keys, values, cache, scale and mask; None: not by this way."""
+"""Takes queries, keys, values, cache, scale and mask; None where it does not apply."""
 
 
 class CudaAttention:

@@ -26,7 +26,7 @@ Attention = Callable[..., mx.array]
 _fast: Any = mx.fast
 
 MAX_DIM, DIM_UNIT = 128, 8
-"""What cuDNN's attention takes."""
+"""The widths of heads that cuDNN's attention takes."""
 
 MIN_ROWS = 3
 """One block of the GPU goes through all of a row: for two long ones MLX's several operations are faster (H100)."""
@@ -52,7 +52,7 @@ class FusedRows:
     def __call__(
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any
     ) -> mx.array | None:
-        """Of rows that stay. None: not by this way."""
+        """Attention of rows that stay together; None where this way does not apply."""
         if not _may_fuse(queries, keys, values, cache, mask) or not self._can(queries, values):
             return None
         rows, heads, _, dim = queries.shape

@@ -31,7 +31,7 @@ _SPARE_SHARE = 4
 
 
 class Positions:
-    """Where rows stand, as arrays, for all layers that are at the same: a step then moves one array, not one a layer.
+    """The positions of rows as arrays, shared by all layers at the same ones: a step moves one array, not one a layer.
     `padding`: slots before each row."""
 
     def __init__(self, padding: Sequence[int], end: int) -> None:
@@ -124,7 +124,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     def append(self, rows: Sequence[Any], capacity: int) -> None:
         """Copy plain caches in as the last rows. `capacity`: rows to have room for if the buffer has to grow anyway.
-        When this raises, nobody sees the new rows."""
+        When this raises, the new rows are not seen."""
         if any((row.keys is None) != (self.keys is None) for row in rows):
             raise ValueError("a row's model used a cache that the batch's did not")
         if self.keys is None:

@@ -19,7 +19,7 @@ def new_caches(network: Any) -> Caches:
 
 
 def layout_of(caches: Caches) -> StateLayout:
-    """What these cache objects consist of, each one inspected."""
+    """The layout of these cache objects, each one inspected."""
     return StateLayout(tuple(_describe(cache) for cache in caches))
 
 

@@ -14,7 +14,7 @@ from domain.memory.buffer_slots import buffer_slots
 from domain.state_layout import StateKind
 
 UNUSED_SHARE = 2
-"""Of a buffer that would be filled to less than one part in so many what remains is copied, and the rest let go."""
+"""A buffer that would be filled to less than one part in so many is replaced by a copy of what remains."""
 
 
 def token_slices(cache: Any, row: int, num_tokens: int, start: int, end: int) -> Tensors | None:
@@ -52,7 +52,7 @@ def recurrent_tensors(cache: Any, row: int) -> Tensors:
 
 
 def num_tensors(cache: Any) -> int:
-    """How many tensors a leaf has, empty slots included."""
+    """The number of tensors of a leaf, empty slots included."""
     return len(known_traits(cache).tensors(cache))
 
 

@@ -4,7 +4,7 @@ Rows come and go one layer at a time, each evaluated before the next: beyond the
 held twice, and a lazy copy of all layers never is. Full KV is written in place (`kv_rows`); windows and recurrent
 states, which are small, are copied by mlx-lm's own classes.
 
-Memory may be shared: MLX copies an array that somebody else holds before it writes into it. Python array objects may
+Memory may be shared: MLX copies an array that is held elsewhere before it writes into it. Python array objects may
 not: an update in place rebinds the object for everybody who holds it. So a fork has array objects of its own over the
 same memory.
 """
@@ -24,7 +24,7 @@ from adapters.mlx.caches.leaf_state import can_cut, cut_back
 
 def fork(caches: Caches) -> Caches:
     """The same state once more. Both may be updated, and the first update of an array copies it; until then the memory
-    is shared: whoever forks must expect the whole state's bytes once more, as soon as both have computed on."""
+    is shared: expect the whole state's bytes once more as soon as both have computed on."""
     return deepcopy(caches)
 
 
@@ -83,7 +83,7 @@ def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
 
 
 def take_row(batch: Caches, row: int, *, is_last: bool = False) -> Caches:
-    """A plain copy of one row. `is_last`: nobody needs the batch any more, so each layer of it goes with its copy."""
+    """A plain copy of one row. `is_last`: the batch is not needed any more, so each layer of it goes with its copy."""
     found = _same_shape(batch)
     for (held, index), (copied, at) in zip(_places(batch), _places(found), strict=True):
         copied[at] = _taken(held[index], row)
@@ -148,7 +148,7 @@ def _take_out(
 
 
 def _places(caches: list[Any]) -> Iterator[_Place]:
-    """Where each leaf is held, depth first, so that another can be put there."""
+    """The place of each leaf, depth first, so that another can be put there."""
     for index, cache in enumerate(caches):
         if children_of(cache) is None:
             yield caches, index

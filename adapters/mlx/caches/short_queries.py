@@ -21,7 +21,7 @@ import mlx.core as mx
 from adapters.mlx.caches.fused_rows import is_fusible
 
 MOST_BYTES = 64 << 20
-"""Of one layer, all that it makes: of a model's layers together less than MLX has under way of a whole chunk, which is
+"""Bytes of all that one layer makes: all layers together take less than MLX has under way of a whole chunk, which is
 what is charged. By 32 heads on 8 of 128: 16 queries on 5,000 keys, 64 on 3,000, 428 on 600, 500 on themselves."""
 
 _UNIT = 256
@@ -42,7 +42,7 @@ class ShortQueries:
     def __call__(
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any
     ) -> mx.array | None:
-        """Of a plain cache. None: not by this way."""
+        """Attention over a plain cache; None where this way does not apply."""
         found = self._found(queries, keys, values, scale, mask)
         if found is None:
             self._mask = self._mask_of = None

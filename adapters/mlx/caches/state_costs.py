@@ -1,4 +1,4 @@
-"""What each state group of a model costs, read off the shapes of its caches at two lengths. Nothing is computed."""
+"""The memory of each state group, read off the shapes of a model's caches at two lengths. Nothing is computed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from domain.memory.shape import StateCost
 from domain.state_layout import LeafPath, StateKind, StateLayout
 
 _STEP = 256
-"""What mlx-lm's caches grow by."""
+"""Tokens by which mlx-lm's caches grow."""
 _SHORT, _LONG = 32, 64
 
 
