@@ -8,9 +8,10 @@ A file is in WAL mode, so two processes may have it open; each commit is synced.
 
 import os
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 from zlib import crc32
 
 from application.ports.document_store import Erased
@@ -44,12 +45,12 @@ _COVERED = (
 )
 
 
+_Row: TypeAlias = tuple[bytes, str, int, int]
+"""Body, model, began_ns, checksum."""
+
+
 class NewerFormat(Exception):
     """A later version of Cairn wrote the file."""
-
-
-class BadChecksum(Exception):
-    """A document is not what was put. It is removed."""
 
 
 class Database:
@@ -85,7 +86,7 @@ class Database:
         rows = {one.key.id: one for one in documents}
         if sum(map(_size, rows.values())) > self._quota_bytes:
             return False
-        with self._writing():
+        with self._transaction():
             for id, one in rows.items():
                 self._remove(id)
                 if not self._is_covered(one, now_ns):
@@ -94,20 +95,32 @@ class Database:
             self._evict(now_ns)
         return True
 
-    def get(self, key: DocumentKey, now_ns: int) -> Document | None:
-        """Raises BadChecksum."""
+    def get(self, keys: Sequence[DocumentKey], now_ns: int, note_damaged: Callable[[], None]) -> list[Document | None]:
+        """In the order asked, as of one moment; None for a miss. `note_damaged` is called for each document that is not
+        what was put; it is removed."""
         query = "SELECT body, model, began_ns, checksum FROM document WHERE id = ?"
-        row = self._sql.execute(query, (key.id,)).fetchone()
-        if row is None or self._is_expired(row[2], now_ns):
-            return None
-        if _checksum(key.id, row[0]) != row[3]:
-            self.delete([key.id], now_ns)
-            raise BadChecksum("a document does not verify")
-        return Document(key, row[0], row[1], row[2])
+        found: list[Document | None] = []
+        damaged: list[DocumentId] = []
+        with self._transaction("BEGIN"):
+            for key in keys:
+                id = key.id
+                row: _Row | None = self._sql.execute(query, (id,)).fetchone()
+                found.append(None)
+                if row is None or self._is_expired(row[2], now_ns):
+                    continue
+                if _checksum(id, row[0]) == row[3]:
+                    found[-1] = Document(key, *row[:3])
+                else:
+                    damaged.append(id)
+        if damaged:
+            self.delete(damaged, now_ns)
+            for _ in damaged:
+                note_damaged()
+        return found
 
     def delete(self, ids: Sequence[DocumentId], now_ns: int) -> int:
         """How many of them could still be read."""
-        with self._writing():
+        with self._transaction():
             began = [time for id in ids for time in self._remove(id)]
         return sum(not self._is_expired(time, now_ns) for time in began)
 
@@ -115,7 +128,7 @@ class Database:
         """None is any. `problem` where another process reads an old state, which stays in a file until it is done."""
         chosen = {"model": model, "tenant": tenant}
         before_bytes, before = self.total()
-        with self._writing():
+        with self._transaction():
             self._sql.execute("DELETE FROM clearing WHERE at_ns < ?", (now_ns - CLEARING_KEPT_NS,))
             self._sql.execute("INSERT INTO clearing VALUES(?, ?, ?)", (now_ns, model, tenant))
             self._sql.execute(f"DELETE FROM document WHERE {_CHOSEN}", chosen)
@@ -142,7 +155,7 @@ class Database:
             "journal_size_limit = 4194304",
         ):
             self._sql.execute(f"PRAGMA {pragma}").close()
-        with self._writing():
+        with self._transaction():
             (format,) = self._sql.execute("PRAGMA user_version").fetchone()
             if format > FORMAT:
                 raise NewerFormat(f"the documents have format {format}; this version reads {FORMAT}")
@@ -152,9 +165,9 @@ class Database:
                 self._sql.execute(f"PRAGMA user_version = {FORMAT}")
 
     @contextmanager
-    def _writing(self) -> Generator[None]:
-        """One transaction, which no other process writes in."""
-        self._sql.execute("BEGIN IMMEDIATE")
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
+        """Immediate: no other process writes meanwhile."""
+        self._sql.execute(begin)
         try:
             yield
             self._sql.execute("COMMIT")
@@ -216,4 +229,4 @@ def _make_private(path: Path) -> None:
             one.chmod(mode)
 
 
-__all__ = ("FORMAT", "OVERHEAD_BYTES", "BadChecksum", "Database", "NewerFormat")
+__all__ = ("FORMAT", "OVERHEAD_BYTES", "Database", "NewerFormat")

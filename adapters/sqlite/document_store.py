@@ -8,7 +8,7 @@ from shutil import disk_usage
 from threading import Lock
 from typing import TypeVar
 
-from adapters.sqlite.database import BadChecksum, Database, NewerFormat
+from adapters.sqlite.database import Database, NewerFormat
 from application.events import StoreFault
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage, Erased
@@ -27,7 +27,6 @@ RETRY_S = 60.0
 _LMDB_FILES = ("data.mdb", "lock.mdb", "data.damaged", "data.compact")
 """Earlier versions kept documents in these. They are not read, and hold prompts in clear."""
 
-_FAILURES = (sqlite3.Error, OSError, NewerFormat, BadChecksum)
 _KINDS = {
     sqlite3.SQLITE_BUSY: "busy",
     sqlite3.SQLITE_CORRUPT: "damaged",
@@ -90,7 +89,16 @@ class SqliteDocumentStore:
 
     def get(self, keys: Sequence[DocumentKey]) -> Sequence[Document | None]:
         with self._lock:
-            return [None if self._is_closed else self._get(key) for key in keys]
+            if self._is_closed:
+                return [None] * len(keys)
+            now_ns = self._clock.unix_ns()
+            found = self._memory.get(keys, now_ns, self._note_damaged)
+            missing = [key for key, one in zip(keys, found, strict=True) if one is None]
+            on_disk: list[Document | None] = []
+            if missing:
+                on_disk = self._on_disk(lambda disk: disk.get(missing, now_ns, self._note_damaged), on_disk)
+            rest = iter(on_disk)
+            return [next(rest, None) if one is None else one for one in found]
 
     def delete(self, keys: Sequence[DocumentKey]) -> int:
         with self._lock:
@@ -134,11 +142,6 @@ class SqliteDocumentStore:
                 self._memory.close()
                 self._leave()
 
-    def _get(self, key: DocumentKey) -> Document | None:
-        now_ns = self._clock.unix_ns()
-        found = self._memory.get(key, now_ns)
-        return found or self._on_disk(lambda disk: disk.get(key, now_ns), None)
-
     def _put(self, disk: Database, documents: Sequence[Document], now_ns: int) -> bool:
         if self._path is not None and disk_usage(self._path.parent).free < self._free_reserve_bytes:
             raise LowSpace(f"the volume of {self._path} is below its free reserve")
@@ -150,7 +153,7 @@ class SqliteDocumentStore:
             return otherwise
         try:
             return work(self._opened(self._path))
-        except (*_FAILURES, LowSpace) as failure:
+        except (sqlite3.Error, OSError, NewerFormat, LowSpace) as failure:
             self._failed(self._path, failure)
             return otherwise
 
@@ -170,7 +173,7 @@ class SqliteDocumentStore:
         if kind == "damaged":
             self._leave()
             self._set_aside(path)
-        elif kind not in ("busy", "checksum", "disk_full", "low_space"):  # with these the database can still be read
+        elif kind not in ("busy", "disk_full", "low_space"):  # with these the database can still be read
             self._leave()
             self._retry_at_ns = self._clock.now_ns() + int(RETRY_S * 1e9)
 
@@ -201,6 +204,9 @@ class SqliteDocumentStore:
             except sqlite3.Error as failure:
                 self._note(_kind(failure), f"{self._path} was not closed in order: {failure}")
 
+    def _note_damaged(self) -> None:
+        self._note("checksum", f"{self._path}: a document does not verify, and is removed")
+
     def _note(self, kind: str, message: str) -> None:
         self._faults[kind] += 1
         if self._faults[kind] == 1:
@@ -215,8 +221,6 @@ def _kind(failure: Exception) -> str:
     match failure:
         case LowSpace():
             return "low_space"
-        case BadChecksum():
-            return "checksum"
         case NewerFormat():
             return "newer"
         case PermissionError():

@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/cache/explain", "/v1/cache/warm", "/v1/cache/clear")
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+PATHS = (*GENERATING, "/v1/cache/explain", "/v1/cache/warm", "/v1/cache/clear")
+STORED = ("/v1/responses/x", "/v1/responses/x/input_items?limit=1&after=y", "/v1/responses/x/cancel")
 OTHER_PATHS = ("/", "/v1/models", "/v1/models/x", "/health", "/health/ready", "/metrics", "/v1/cache/stats", "/schema")
 METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "PRI", "get", "")
+FIELDS = (
+    "model", "messages", "prompt", "max_tokens", "n", "stop", "stream", "seed", "tools", "input", "store", "include",
+    "previous_response_id",
+)  # fmt: skip
 CHECK_EVERY = 50
 """After so many, one well-formed request must get its answer."""
 
@@ -181,12 +187,10 @@ class Fuzzer:
         return b"".join(parts) + self._random.choice((b"0\r\n\r\n", b"", b"0\r\nx: y\r\n\r\n"))
 
     def _junk(self) -> bytes:
-        """Well-formed HTTP and JSON with values nobody expects."""
-        body = {**CHAT, "prompt": "x"}
+        """Well-formed HTTP and JSON with values that are not expected."""
+        body = {**CHAT, "prompt": "x", "input": [{"role": "user", "content": "x"}]}
         for _ in range(self._random.choice((1, 2, 5))):
-            field = self._random.choice(
-                ("model", "messages", "prompt", "max_tokens", "n", "stop", "stream", "seed", "tools")
-            )
+            field = self._random.choice(FIELDS)
             body[field] = self._random.choice(VALUES)
         return self._request("POST", self._random.choice(PATHS), json.dumps(body).encode(), [])
 
@@ -211,7 +215,7 @@ class Fuzzer:
 
     def _path(self) -> str:
         if self._random.random() < 0.8:
-            return self._random.choice(PATHS + OTHER_PATHS)
+            return self._random.choice(PATHS + OTHER_PATHS + STORED)
         return self._random.choice(
             ("/" + "a" * 100_000, "/%00", "//", "/../../etc/passwd", "*", "/?" + "q=1&" * 500, "é")
         )
