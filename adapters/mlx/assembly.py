@@ -11,7 +11,6 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.arrays import parameters
-from adapters.mlx.child_modules import keep_children_at_hand
 from adapters.mlx.cuda_link import find_link
 from adapters.mlx.device import describe_device, on_cpu, preferred_grid
 from adapters.mlx.load_measurement import measure_chunks
@@ -93,7 +92,6 @@ def assemble(
         arithmetic=_arithmetic(blas),
         memory=memory,
     )
-    keep_children_at_hand(network)
     ahead = int(find_link() is not None) if chunks_ahead is None else chunks_ahead
     meter = yield from _meter(description, peaks, is_ahead=ahead > 0)
     description = replace(description, memory=meter.shape)

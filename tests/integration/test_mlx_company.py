@@ -1,53 +1,10 @@
-"""Random company changes no sequence's tokens: rows that join, are left out of steps, come back and end."""
-
-import random
+"""Rows that end in company: what the others hold, and what is given back."""
 
 import mlx.core as mx
 import pytest
 
-from domain.ids import SequenceId
 from tests.support.state_replay import continue_greedy, open_at, prompt_of, start_greedy, whole_state
 from tests.support.tiny_models import tiny_model
-
-NUM_SEQUENCES, NUM_STEPS = 9, 30
-
-
-def decode_in_company(name: str, seed: int, num_sequences: int = NUM_SEQUENCES, num_steps: int = NUM_STEPS) -> None:
-    """A sequence of its own kind (its prompt, when it comes and goes) for each, all drawn from the seed."""
-    model, chance = tiny_model(name), random.Random(seed)
-    prompts = [prompt_of(chance.choice([2, 7, chance.randint(30, 90)]), salt) for salt in range(num_sequences)]
-    waiting, output = list(prompts), dict[SequenceId, list[int]]()
-    running: dict[SequenceId, tuple[int, ...]] = {}
-    ended: list[tuple[tuple[int, ...], list[int]]] = []
-    for step in range(num_steps):
-        for _ in range(chance.choice([0, 1, 3]) if step else 4):
-            if waiting:
-                prompt = waiting.pop()
-                id = open_at(model, prompt)
-                start_greedy(model, id, prompt)
-                running[id], output[id] = prompt, []
-        chosen = [id for id in running if chance.random() < 0.85]
-        for result in model.decode(chosen):
-            assert result.error is None, (name, result.error)
-            output[result.id] += result.token_ids
-        leaving = [id for id in running if chance.random() < 0.08]
-        model.close(leaving[: chance.choice([1, 9])])
-        if chance.random() < 0.2:
-            model.give_back()
-        ended += [(running.pop(id), output[id]) for id in tuple(running) if id not in model.open_ids()]
-    ended += [(prompt, output[id]) for id, prompt in running.items()]
-    model.close(list(running))
-    assert sum(len(tokens) for _, tokens in ended) > num_steps
-    for prompt, tokens in ended:
-        if tokens:
-            assert tokens == continue_greedy(model, open_at(model, prompt), prompt, len(tokens)), name
-
-
-@pytest.mark.parametrize(
-    "name", ["llama", "gemma3_text", "gpt_oss", "qwen3_next", "falcon_h1", "mamba2", "deepseek_v3", "deepseek_v32"]
-)
-def test_random_company_changes_no_tokens(name: str) -> None:
-    decode_in_company(name, seed=1)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next"])
